@@ -1,0 +1,228 @@
+"""Owns how hosts and ports are written, parsed and looked up. Layer 2: opens no connection.
+
+The grammar is Geode's: `host[port]`, or `host@address[port]` where the part behind the @ is what to connect to.
+`host:port` is taken too. Names are looked up in `PYWAN_HOSTS` first (`ny_host=127.0.0.1,ln_host=127.0.0.2`, or the
+path of a file in the form of hosts(5)), so that several sites can live on one machine under their own names.
+"""
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import threading
+import time
+from typing import Iterable, NamedTuple
+
+from pywan.errors import ConfigurationError, ConnectivityError
+
+HOSTS_VARIABLE = "PYWAN_HOSTS"
+MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.
+MAX_HOSTS_FILE_BYTES = 1 << 20
+LOOKUP_CACHE_S = 30.0             # How long the system's answer for a name is believed.
+FAILED_LOOKUP_CACHE_S = 3.0       # How long a name that could not be found is not asked for again.
+
+_BRACKETS = re.compile(r"^(?P<host>[^\[\]]*)\[(?P<port>[^\[\]]*)\]$")
+_HOST = re.compile(r"^[A-Za-z0-9_.:%-]+$")
+
+
+class Address(NamedTuple):
+    """A host (name or number) and a port, written `host[port]`."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}[{self.port}]"
+
+
+def check_port(port: object, what: str, *, lowest: int = 1) -> int:
+    """`port` as an int between `lowest` (0 where any free port will do) and 65535."""
+    try:
+        number = int(str(port))
+    except ValueError:
+        number = -1
+    if isinstance(port, bool) or not lowest <= number <= 65535:
+        raise ConfigurationError(f"{what}: port {port!r} is not a number from {lowest} to 65535")
+    return number
+
+
+def parse_address(text: str) -> Address:
+    """One `host[port]`, `host@address[port]` or `host:port`."""
+    entry = text.strip()
+    match = _BRACKETS.match(entry)
+    if match:
+        host, port = match["host"].strip(), match["port"].strip()
+    elif entry.count(":") == 1:
+        host, port = (part.strip() for part in entry.split(":"))
+    else:
+        raise ConfigurationError(f"{text!r} is not a locator address; write host[port], for example 127.0.0.1[10334]")
+    if "@" in host:
+        host = host.rsplit("@", 1)[1].strip()
+    if not _HOST.match(host):
+        raise ConfigurationError(f"{text!r} names no usable host; write host[port], for example 127.0.0.1[10334]")
+    return Address(host, check_port(port, f"address {text!r}"))
+
+
+def parse_locators(text: str | Iterable[str] | None) -> list[Address]:
+    """The addresses of a comma-separated list (or of an iterable of entries), in order, each once.
+
+    Names are not looked up here: one unknown host in a list must not make the others useless.
+    """
+    if not text:
+        return []
+    entries = text.split(",") if isinstance(text, str) else [str(entry) for entry in text]
+    addresses = list(dict.fromkeys(parse_address(entry) for entry in entries if entry.strip()))
+    if len(addresses) > MAX_LOCATORS:
+        raise ConfigurationError(f"{len(addresses)} locators in one list; at most {MAX_LOCATORS} are allowed")
+    return addresses
+
+
+def format_locators(addresses: Iterable[Address | tuple[str, int]]) -> str:
+    """The inverse of `parse_locators`."""
+    return ",".join(f"{host}[{port}]" for host, port in addresses)
+
+
+def is_number(host: str) -> bool:
+    """Whether `host` is an IP address rather than a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(ip: str) -> bool:
+    try:
+        return ipaddress.ip_address(ip).is_loopback
+    except ValueError:
+        return False
+
+
+def resolve(host: str, timeout: float | None = None) -> str:
+    """The IP address of `host`: `PYWAN_HOSTS` first, then the system's resolver.
+
+    Waits at most `timeout` seconds for the resolver. ConnectivityError if the name is unknown or the answer is late,
+    ConfigurationError if `PYWAN_HOSTS` itself cannot be used.
+    """
+    mapped = _hosts().get(host.lower())
+    if mapped is not None:
+        return mapped
+    if is_number(host):
+        return host
+    return _lookups.find(host, timeout)
+
+
+def _hosts() -> dict[str, str]:
+    """The table behind PYWAN_HOSTS; read again when the variable or the file has changed."""
+    global _hosts_cache
+    setting = os.environ.get(HOSTS_VARIABLE, "").strip()
+    if not setting:
+        return {}
+    stamp = None
+    if "=" not in setting:
+        try:
+            stat = os.stat(setting)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{HOSTS_VARIABLE}={setting!r} is neither name=address pairs nor a readable file: {error.strerror}"
+            ) from None
+        stamp = (stat.st_mtime_ns, stat.st_size)
+    cached_setting, cached_stamp, table = _hosts_cache
+    if cached_setting == setting and cached_stamp == stamp:
+        return table
+    table = _hosts_from_pairs(setting) if stamp is None else _hosts_from_file(setting)
+    _hosts_cache = (setting, stamp, table)
+    return table
+
+
+def _hosts_from_pairs(setting: str) -> dict[str, str]:
+    table = {}
+    for pair in filter(None, (part.strip() for part in setting.split(","))):
+        name, separator, ip = (part.strip() for part in pair.partition("="))
+        if not separator or not name or not is_number(ip):
+            raise ConfigurationError(f"{HOSTS_VARIABLE}: {pair!r} is not name=IP-address (as in ny_host=127.0.0.1)")
+        table[name.lower()] = ip
+    return table
+
+
+def _hosts_from_file(path: str) -> dict[str, str]:
+    table: dict[str, str] = {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_HOSTS_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{HOSTS_VARIABLE}: cannot read {path}: {error}") from None
+    if len(text) > MAX_HOSTS_FILE_BYTES:
+        raise ConfigurationError(f"{HOSTS_VARIABLE}: {path} is larger than {MAX_HOSTS_FILE_BYTES} bytes")
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split("#", 1)[0].split()
+        if not fields:
+            continue
+        if len(fields) < 2 or not is_number(fields[0]):
+            raise ConfigurationError(f"{path}:{number}: expected an IP address and names, found {line.strip()!r}")
+        for name in fields[1:]:
+            table.setdefault(name.lower(), fields[0])
+    return table
+
+
+_hosts_cache: tuple[str, object, dict[str, str]] = ("", None, {})
+
+
+class _Lookup:
+    """One question to the system's resolver, and its answer once `done` is set."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.ip: str | None = None
+        self.problem = ""
+        self.believed_until = float("inf")   # time.monotonic() seconds.
+
+
+class _Lookups:
+    """Asks the system's resolver, which has no time limit of its own, in a thread per name: never two for one name,
+    and a caller waits no longer than it wants to."""
+
+    LIMIT = 256   # Names kept.
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_host: dict[str, _Lookup] = {}
+
+    def find(self, host: str, timeout: float | None) -> str:
+        now = time.monotonic()
+        with self._lock:
+            lookup = self._by_host.get(host)
+            if lookup is None or lookup.believed_until < now:
+                if len(self._by_host) >= self.LIMIT:
+                    self._forget_old(now)
+                lookup = self._by_host[host] = _Lookup()
+                threading.Thread(target=self._ask, args=(host, lookup), name=f"pywan-resolve-{host}", daemon=True).start()
+        if not lookup.done.wait(timeout):
+            raise ConnectivityError(f"host {host!r}: no answer from the name service within {timeout:.1f} s")
+        if lookup.ip is None:
+            raise ConnectivityError(
+                f"host {host!r} is unknown ({lookup.problem}); check the name, or map it with {HOSTS_VARIABLE}={host}=<IP address>"
+            )
+        return lookup.ip
+
+    def _forget_old(self, now: float) -> None:
+        self._by_host = {h: found for h, found in self._by_host.items() if found.believed_until >= now}
+        while len(self._by_host) >= self.LIMIT:
+            del self._by_host[next(iter(self._by_host))]
+
+    @staticmethod
+    def _ask(host: str, lookup: _Lookup) -> None:
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            # IPv4 first: a listener on 127.0.0.1 or 0.0.0.0 is the usual case.
+            found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+            lookup.ip = str(found[0][4][0])
+        except (OSError, UnicodeError, IndexError) as error:
+            lookup.problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        keep = LOOKUP_CACHE_S if lookup.ip else FAILED_LOOKUP_CACHE_S
+        lookup.believed_until = time.monotonic() + keep
+        lookup.done.set()
+
+
+_lookups = _Lookups()

@@ -1,0 +1,179 @@
+"""Owns the bytes of a control message: how a request or reply is framed, bounded, checked and refused.
+
+A frame is 16 bytes (all little-endian: magic `PWC1`, u32 payload length, u32 CRC32C of the payload, u32 request id)
+and then one msgpack map with string keys. Only plain values travel: nothing in it can name code.
+"""
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pywan import errors
+from pywan._core import crc32c
+from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationError
+
+MAGIC = b"PWC1"
+DATA_MAGIC = b"PWD1"                # First bytes of a data connection; only known here to be told apart.
+HEADER = struct.Struct("<4sIII")
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+MAX_DEPTH = 32                      # Of maps and lists in each other.
+MAX_ITEMS = 1 << 20                 # Of one list or map.
+
+_PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None))
+
+
+class Message(NamedTuple):
+    """One decoded frame: who asked (the reply carries the same number), and the map."""
+
+    request_id: int
+    body: dict[str, Any]
+
+
+def encode(request_id: int, body: dict[str, Any]) -> bytes:
+    """The frame for `body`. SerializationError if it holds anything that is not plain, or is over the limit."""
+    if not isinstance(body, dict):
+        raise SerializationError(f"a control message is a map, not {type(body).__name__}")
+    _check_plain(body, 0, "message", SerializationError)
+    try:
+        payload = msgpack.packb(body, use_bin_type=True)
+    except (ValueError, OverflowError, TypeError, UnicodeError) as error:
+        raise SerializationError(f"control message {body.get('op', '')!s} cannot be encoded: {error}") from None
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise SerializationError(
+            f"control message {body.get('op', 'reply')!s} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
+        )
+    return HEADER.pack(MAGIC, len(payload), crc32c(payload), request_id) + payload
+
+
+class Decoder:
+    """Bytes as they arrive in, whole messages out. After a ProtocolError the stream is useless: close it."""
+
+    def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._buffer = bytearray()
+        self._max_payload_bytes = max_payload_bytes
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of a frame that is not whole yet; 0 between messages."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that `data` completes, in order."""
+        self._buffer += data
+        messages: list[Message] = []
+        while True:
+            # A wrong magic is told from its first bytes: what is not ours may never send sixteen.
+            if bytes(self._buffer[:4]) != MAGIC[: len(self._buffer)]:
+                raise ProtocolError(f"not a control message: {describe(bytes(self._buffer[:64]))}")
+            if len(self._buffer) < HEADER.size:
+                return messages
+            _, length, checksum, request_id = HEADER.unpack_from(self._buffer)
+            if length > self._max_payload_bytes:
+                raise ProtocolError(f"control message of {length} bytes announced; the limit is {self._max_payload_bytes}")
+            end = HEADER.size + length
+            if len(self._buffer) < end:
+                return messages
+            payload = bytes(self._buffer[HEADER.size : end])
+            del self._buffer[:end]
+            actual = crc32c(payload)
+            if actual != checksum:
+                raise ProtocolError(
+                    f"control message {request_id} of {length} bytes is damaged: checksum {checksum:#010x}, computed {actual:#010x}"
+                )
+            messages.append(Message(request_id, _decode_payload(payload)))
+
+
+def _decode_payload(payload: bytes) -> dict[str, Any]:
+    try:
+        body = msgpack.unpackb(
+            payload, raw=False, strict_map_key=True, ext_hook=_refuse_extension,
+            max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS,
+        )
+    except ProtocolError:
+        raise
+    except Exception as error:  # msgpack raises half a dozen kinds, some of them its own; all mean the same here.
+        raise ProtocolError(f"control message is not msgpack: {str(error) or type(error).__name__}") from None
+    if not isinstance(body, dict):
+        raise ProtocolError(f"control message is a {type(body).__name__}, not a map")
+    _check_plain(body, 0, "message", ProtocolError)
+    return body
+
+
+def _refuse_extension(code: int, data: bytes) -> None:
+    raise ProtocolError(f"control message holds msgpack extension type {code}; only plain values are accepted")
+
+
+def _check_plain(value: Any, depth: int, where: str, error: type[PywanError]) -> None:
+    if isinstance(value, _PLAIN):
+        return
+    if depth >= MAX_DEPTH:
+        raise error(f"{where}: more than {MAX_DEPTH} maps and lists in each other")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise error(f"{where}: the key {key!r} is not a string")
+            _check_plain(item, depth + 1, key, error)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            if not isinstance(item, _PLAIN):
+                _check_plain(item, depth + 1, where, error)
+    else:
+        raise error(f"{where}: a {type(value).__name__} cannot travel in a control message; only plain values can")
+
+
+def error_reply(error: BaseException) -> dict[str, Any]:
+    """What a server answers when handling a request raised `error`."""
+    if isinstance(error, PywanError):
+        kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), "RemoteError")
+        return {"ok": False, "kind": kind, "error": str(error)}
+    return {"ok": False, "kind": "InternalError", "error": f"internal error: {type(error).__name__}: {error}"}
+
+
+def error_of(reply: dict[str, Any]) -> PywanError | None:
+    """The error a reply stands for, of the class the server named (RemoteError if there is no such class here)."""
+    if reply.get("ok") is True:
+        return None
+    kind = reply.get("kind")
+    found = getattr(errors, kind, None) if isinstance(kind, str) else None
+    if not (isinstance(found, type) and issubclass(found, PywanError)):
+        found = RemoteError
+    return found(str(reply.get("error", "the other side refused the request and gave no reason")))
+
+
+_LOOKS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), name)
+    for pattern, name in (
+        (rb"(GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE|PRI) [^\r\n]*", "an HTTP request"),
+        (rb"HTTP/\d", "an HTTP answer"),
+        (rb"\x16\x03[\x00-\x04]", "a TLS hello; this port does not speak TLS"),
+        (rb"\x15\x03[\x00-\x04]", "a TLS alert"),
+        (rb"\*\d+\r\n\$", "a Redis command"),
+        (rb"(\+(PONG|OK)|-(ERR|NOAUTH|DENIED))\b", "a Redis answer"),
+        (rb"PING\r\n|INFO \{", "a Redis or NATS peer"),
+        (rb"SSH-\d", "an SSH peer"),
+        (rb"220[ -]", "a mail or FTP server"),
+        (rb"AMQP", "an AMQP client"),
+        (rb"\x10.{1,4}\x00[\x04\x06]MQ", "an MQTT client"),
+        (rb"\x00+$", "zeros"),
+        (rb"\x00\x00\x00.\x00\x03\x00\x00|\x00\x00\x00\x08\x04\xd2\x16\x2f", "a PostgreSQL client"),
+        (rb"\x00\x00.{2}\x00[\x00-\x60]\x00[\x00-\x14]", "a Kafka request"),
+        (rb".\x00\x00\x00\x0a\d+\.\d+", "a MySQL server"),
+        (rb"\xac\xed\x00\x05", "Java serialization"),
+        (rb"\x1f\x8b", "gzip data"),
+        (rb"PWD1", "a pywan data connection; it belongs on a member's port"),
+        (rb"PWC.", "a pywan control message of another version"),
+    )
+)
+
+
+def describe(first_bytes: bytes) -> str:
+    """What a stream that starts like this seems to be, in words for a log line."""
+    if not first_bytes:
+        return "nothing was sent"
+    for pattern, name in _LOOKS:
+        if pattern.match(first_bytes):
+            return f"the first bytes {first_bytes[:16]!r} look like {name}"
+    return f"the first bytes are {first_bytes[:16]!r}"

@@ -1,0 +1,1 @@
+"""Tools that make a network misbehave on purpose. For tests and demonstrations."""

@@ -1,0 +1,1 @@
+"""Sockets and the threads around them: the thin layer between protocol logic and the network."""

@@ -1,0 +1,405 @@
+"""Owns the sockets and threads of control connections: a server that answers requests, a client that asks them.
+
+One listening port serves control connections and, told apart by their first four bytes, other protocols.
+"""
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from typing import Any, Callable, Generator, Mapping
+
+from pywan.addresses import Address
+from pywan.errors import ConnectivityError, IllegalStateError, NotFoundError, ProtocolError, PywanError
+from pywan.protocol import control as wire
+from pywan.transport import sockets
+
+log = logging.getLogger("pywan.control")
+
+FIRST_BYTES = 4               # Enough to tell protocols apart.
+FIRST_BYTES_TIMEOUT_S = 10.0  # A connection says what it is within this time, or goes.
+FRAME_TIMEOUT_S = 30.0        # A frame that has begun is whole within this time; a reply is taken within it.
+IDLE_TIMEOUT_S = 600.0        # A control connection that asks nothing for so long is closed.
+MAX_CONNECTIONS = 1024
+STOP_TIMEOUT_S = 10.0
+RECEIVE_BYTES = 1 << 16
+
+Handler = Callable[[dict, tuple], "Mapping[str, Any] | Generator[dict, None, Mapping[str, Any] | None] | None"]
+OtherProtocol = Callable[[socket.socket, tuple, bytes], None]
+
+
+class Reply(dict):
+    """A reply after which something is to be done: `after()` runs once the reply has been sent (or could not be)."""
+
+    def __init__(self, *args: Any, after: Callable[[], None] | None = None, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self.after = after
+
+
+class ControlServer:
+    """Listens from construction; `start()` begins to answer, `stop()` ends every connection and thread.
+
+    `handler(request, peer)` is called in the connection's own thread and returns the reply's fields (`ok` is added),
+    raises a PywanError to refuse, or is a generator: what it yields is sent as progress, what it returns is the reply.
+    `other_protocols[first four bytes](sock, peer, first_bytes)` owns such a connection until it returns; it must return
+    when the socket is shut from outside, and must not detach it. Whatever a client does costs that client its
+    connection and one line in the log.
+    """
+
+    def __init__(
+        self, host: str, port: int, handler: Handler, *, name: str,
+        other_protocols: Mapping[bytes, OtherProtocol] | None = None, max_connections: int = MAX_CONNECTIONS,
+        first_bytes_timeout: float = FIRST_BYTES_TIMEOUT_S, frame_timeout: float = FRAME_TIMEOUT_S,
+        idle_timeout: float = IDLE_TIMEOUT_S,
+    ) -> None:
+        self.name = name
+        self._handler = handler
+        self._other_protocols = dict(other_protocols or {})
+        self._max_connections = max_connections
+        self._first_bytes_timeout = first_bytes_timeout
+        self._frame_timeout = frame_timeout
+        self._idle_timeout = idle_timeout
+        self._listener = sockets.listen(host, port, what=name)
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._lock = threading.Lock()
+        self._connections: dict[threading.Thread, socket.socket] = {}   # Guarded by _lock.
+        self._stopping = False                                          # Guarded by _lock.
+        self._acceptor: threading.Thread | None = None
+        self._refused_logged_at = float("-inf")
+
+    def start(self) -> "ControlServer":
+        with self._lock:
+            if self._stopping:
+                raise IllegalStateError(f"{self.name}: the control server was stopped; make a new one")
+            if self._acceptor is None:
+                self._acceptor = threading.Thread(target=self._accept, name=f"{self.name}-accept", daemon=True)
+                self._acceptor.start()
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """Closes the port and every connection, and waits for their threads. May be called twice, and from a handler
+        (whose own thread then ends when the handler returns)."""
+        with self._lock:
+            self._stopping = True
+            for sock in self._connections.values():
+                sockets.shut(sock)
+            threads = [self._acceptor, *self._connections]
+        sockets.shut(self._listener)
+        self._listener.close()
+        deadline = time.monotonic() + timeout
+        late = []
+        for thread in threads:
+            if thread is None or thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                late.append(thread.name)
+        if late:
+            log.error("%s: still busy %.0f s after stop: %s", self.name, timeout, ", ".join(late[:8]))
+
+    def __enter__(self) -> "ControlServer":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, peer = self._listener.accept()
+            except OSError as error:
+                with self._lock:
+                    if self._stopping:
+                        return
+                # Out of descriptors, or the client was gone before we came: the listener itself is whole.
+                log.warning("%s: could not accept a connection: %s", self.name, error)
+                threading.Event().wait(0.05)
+                continue
+            self._admit(sock, peer)
+
+    def _admit(self, sock: socket.socket, peer: tuple) -> None:
+        with self._lock:
+            refusal = None
+            if self._stopping:
+                refusal = "stopping"
+            elif len(self._connections) >= self._max_connections:
+                refusal = f"{self._max_connections} connections are open already"
+            else:
+                thread = threading.Thread(
+                    target=self._serve, args=(sock, peer), name=f"{self.name}-{peer[0]}:{peer[1]}", daemon=True
+                )
+                self._connections[thread] = sock
+                try:
+                    thread.start()
+                    return
+                except RuntimeError as error:
+                    del self._connections[thread]
+                    refusal = str(error)
+        sock.close()
+        now = time.monotonic()
+        if now - self._refused_logged_at > 5.0:   # A flood must not become a flood of lines.
+            self._refused_logged_at = now
+            log.warning("%s: refused a connection from %s:%s: %s", self.name, peer[0], peer[1], refusal)
+
+    def _serve(self, sock: socket.socket, peer: tuple) -> None:
+        place = f"{peer[0]}:{peer[1]}"
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            first = self._first_bytes(sock)
+            if not first:
+                return   # A port scan, or a health check: nothing to say about it.
+            other = self._other_protocols.get(first)
+            if other is not None:
+                sock.settimeout(None)
+                other(sock, peer, first)
+            else:
+                self._serve_control(sock, peer, first)
+        except ProtocolError as error:
+            log.warning("%s: closed the connection from %s: %s", self.name, place, error)
+        except TimeoutError:
+            log.warning("%s: closed the connection from %s: it began a message and did not finish it in time", self.name, place)
+        except PywanError as error:
+            log.warning("%s: closed the connection from %s: %s", self.name, place, error)
+        except OSError as error:
+            log.debug("%s: connection from %s broke: %s", self.name, place, error)
+        except Exception:
+            log.exception("%s: closed the connection from %s after an internal error", self.name, place)
+        finally:
+            with self._lock:
+                self._connections.pop(threading.current_thread(), None)
+            sock.close()
+
+    def _first_bytes(self, sock: socket.socket) -> bytes:
+        deadline = time.monotonic() + self._first_bytes_timeout
+        first = b""
+        while len(first) < FIRST_BYTES:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            data = sock.recv(FIRST_BYTES - len(first))
+            if not data:
+                if first:
+                    raise ProtocolError(f"it ended after {len(first)} bytes: {wire.describe(first)}")
+                return b""
+            first += data
+        return first
+
+    def _serve_control(self, sock: socket.socket, peer: tuple, first: bytes) -> None:
+        decoder = wire.Decoder()
+        if first != wire.MAGIC:
+            # A little more of it says much better what it is; take only what is there already.
+            sock.settimeout(0.05)
+            try:
+                first += sock.recv(60)
+            except OSError:
+                pass
+        data = first
+        frame_deadline = time.monotonic() + self._frame_timeout
+        while True:
+            for message in decoder.feed(data):
+                self._answer(sock, peer, message)
+                frame_deadline = 0.0
+            if decoder.buffered:
+                # The whole frame has one limit, so that a byte a second does not hold a thread for ever.
+                if not frame_deadline:
+                    frame_deadline = time.monotonic() + self._frame_timeout
+                left = frame_deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                sock.settimeout(left)
+            else:
+                frame_deadline = 0.0
+                sock.settimeout(self._idle_timeout)
+            try:
+                data = sock.recv(RECEIVE_BYTES)
+            except TimeoutError:
+                if decoder.buffered:
+                    raise
+                return   # Idle: the client connects again when it has something to ask.
+            if not data:
+                if decoder.buffered:
+                    raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
+                return
+
+    def _answer(self, sock: socket.socket, peer: tuple, message: wire.Message) -> None:
+        request = message.body
+        after = None
+        try:
+            if not isinstance(request.get("op"), str):
+                raise ProtocolError("the request has no field 'op' that says what is wanted")
+            result = self._handler(request, peer)
+            if isinstance(result, Generator):
+                result = self._stream(sock, message.request_id, result)
+            after = getattr(result, "after", None)
+            frame = wire.encode(message.request_id, {**(result or {}), "ok": True})
+        except PywanError as error:
+            frame = wire.encode(message.request_id, wire.error_reply(error))
+        except OSError:
+            raise   # Our own connection broke while progress was sent.
+        except Exception as error:
+            log.exception("%s: request %r from %s:%s failed", self.name, request.get("op"), peer[0], peer[1])
+            frame = wire.encode(message.request_id, wire.error_reply(error))
+        try:
+            sock.settimeout(self._frame_timeout)
+            sock.sendall(frame)
+        finally:
+            if after is not None:
+                after()
+
+    def _stream(self, sock: socket.socket, request_id: int, progress: Generator) -> Mapping[str, Any] | None:
+        try:
+            while True:
+                try:
+                    item = next(progress)
+                except StopIteration as done:
+                    return done.value
+                sock.settimeout(self._frame_timeout)
+                sock.sendall(wire.encode(request_id, {**item, "ok": True, "more": True}))
+        finally:
+            progress.close()
+
+
+class ControlClient:
+    """Asks one server. Connects when first used and again after a break; one request at a time, any thread.
+
+    `timeout` seconds bound each call as a whole: name, connection, request and reply.
+    """
+
+    def __init__(self, address: Address | tuple[str, int], timeout: float = 10.0, *, what: str = "") -> None:
+        self.address = Address(*address)
+        self.timeout = timeout
+        self._what = what
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None   # Used under _lock; `close` may shut it from any thread.
+        self._decoder = wire.Decoder()
+        self._request_id = 0
+        self._closed = False
+
+    def call(
+        self, op: str, *, _timeout: float | None = None, _progress: Callable[[dict], None] | None = None, **fields: Any
+    ) -> dict[str, Any]:
+        """The reply to `op`. Raises what the server raised, by name (RemoteError if unknown here), ConnectivityError if
+        there is no answer in time (whether the request was carried out is then unknown), ProtocolError if what answers
+        is no control server. `_progress` is given each reply that comes before the last one."""
+        limit = self.timeout if _timeout is None else _timeout
+        deadline = time.monotonic() + limit
+        if not self._lock.acquire(timeout=max(0.0, limit)):
+            raise ConnectivityError(f"{self}: another request took the whole {limit:.1f} s")
+        try:
+            request_id = self._request_id = (self._request_id + 1) & 0xFFFFFFFF
+            frame = wire.encode(request_id, {"op": op, **fields})
+            try:
+                self._connect(deadline)
+                self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+                self._sock.sendall(frame)
+                reply = self._receive(request_id, deadline, _progress)
+            except OSError as error:
+                self._drop()
+                if isinstance(error, PywanError):
+                    raise
+                if self._closed:
+                    raise ConnectivityError(f"{self}: {op}: the connection was closed on this side") from None
+                reason = f"no reply within {limit:.1f} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+                raise ConnectivityError(f"{self}: {op}: {reason}") from None
+            except BaseException:
+                self._drop()
+                raise
+        finally:
+            self._lock.release()
+        error = wire.error_of(reply)
+        if error is not None:
+            raise error
+        return reply
+
+    def close(self) -> None:
+        """Ends the connection; a call under way fails with ConnectivityError, later ones too."""
+        self._closed = True
+        sockets.shut(self._sock)
+        if self._lock.acquire(timeout=1.0):   # Whoever holds it closes the socket itself.
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
+
+    def __enter__(self) -> "ControlClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"{self._what} {self.address}".strip()
+
+    def _connect(self, deadline: float) -> None:
+        if self._closed:
+            raise ConnectivityError(f"{self}: this client was closed")
+        if self._sock is not None:
+            if self._is_whole():
+                return
+            self._drop()
+        self._decoder = wire.Decoder()
+        left = deadline - time.monotonic()
+        self._sock = sockets.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
+
+    def _remember(self, sock: socket.socket) -> None:
+        self._sock = sock
+        if self._closed:
+            raise ConnectivityError(f"{self}: this client was closed")
+
+    def _is_whole(self) -> bool:
+        """Whether the server has left the connection open: what it closed while idle can be replaced without doubt
+        whether a request was carried out."""
+        try:
+            self._sock.setblocking(False)
+            return self._sock.recv(1, socket.MSG_PEEK) is None
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _receive(self, request_id: int, deadline: float, progress: Callable[[dict], None] | None) -> dict[str, Any]:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left)
+            data = self._sock.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectivityError(f"{self}: the other side closed the connection without a reply")
+            try:
+                messages = self._decoder.feed(data)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self} is not a pywan control port: {error}") from None
+            for message in messages:
+                if message.request_id != request_id:
+                    raise ProtocolError(f"{self}: reply to request {message.request_id}, expected {request_id}")
+                if message.body.get("more") is not True:
+                    return message.body
+                if progress is not None:
+                    progress(message.body)
+
+    def _drop(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def dispatch(handlers: Mapping[str, Callable[[dict, tuple], Any]], who: str) -> Handler:
+    """A handler that calls `handlers[op](request, peer)`; an unknown op is refused with the known ones."""
+
+    def handle(request: dict, peer: tuple) -> Any:
+        operation = handlers.get(request["op"])
+        if operation is None:
+            raise NotFoundError(f"{who} has no operation {request['op'][:64]!r}; it has {', '.join(sorted(handlers))}")
+        return operation(request, peer)
+
+    return handle
+
+
+def call_once(address: Address | tuple[str, int], op: str, *, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+    """One request over a connection of its own."""
+    with ControlClient(address, timeout) as client:
+        return client.call(op, **fields)
+
+
+__all__ = ["ControlClient", "ControlServer", "Reply", "call_once", "dispatch"]

@@ -1,0 +1,114 @@
+"""Owns opening TCP sockets, listening and connecting, with errors that say which host, which port and what to do."""
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from typing import Callable
+
+from pywan.addresses import Address, check_port, resolve
+from pywan.errors import ConfigurationError, ConnectivityError
+
+BACKLOG = 256
+
+
+class PortInUseError(ConnectivityError):
+    """Somebody else listens on that port."""
+
+
+def _family(ip: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET
+
+
+def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKLOG) -> socket.socket:
+    """A listening socket on `host` (a name or number; "" is every interface) and `port` (0 takes a free one).
+
+    PortInUseError if the port is taken, ConfigurationError if it can never work here.
+    """
+    port = check_port(port, what, lowest=0)
+    ip = resolve(host, 5.0) if host else "0.0.0.0"
+    sock = socket.socket(_family(ip), socket.SOCK_STREAM)
+    try:
+        # So that a restart does not wait for the last run's connections to fade; Linux still refuses a live listener.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((ip, port))
+        sock.listen(backlog)
+    except OSError as error:
+        sock.close()
+        place = f"{what}: cannot listen on port {port} of {host or 'every interface'}"
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(f"{place}: port {port} is in use by another process; stop it or choose another port") from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigurationError(f"{place}: {host!r} ({ip}) is not an address of this machine") from None
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise ConfigurationError(f"{place}: not permitted; ports below 1024 need privileges, choose a higher one") from None
+        raise ConnectivityError(f"{place}: {error.strerror or error}") from None
+    return sock
+
+
+def listen_in_range(host: str, start_port: int, end_port: int, *, what: str = "receiver") -> socket.socket:
+    """A listening socket on the first free port from `start_port` to `end_port`, both included."""
+    if check_port(start_port, what) > check_port(end_port, what):
+        raise ConfigurationError(f"{what}: start-port {start_port} is greater than end-port {end_port}")
+    for port in range(start_port, end_port + 1):
+        try:
+            return listen(host, port, what=what)
+        except PortInUseError:
+            continue
+    raise PortInUseError(
+        f"{what}: every port from {start_port} to {end_port} of {host or 'every interface'} is in use; widen the range"
+    )
+
+
+def connect(
+    address: Address | tuple[str, int], timeout: float, *, what: str = "",
+    on_socket: Callable[[socket.socket], None] | None = None,
+) -> socket.socket:
+    """A connected socket to `address`, within `timeout` seconds; ConnectivityError says where to and why not.
+
+    The socket keeps the time limit; set another with `settimeout`. `on_socket` is given the socket before it connects,
+    so that another thread can break off the attempt with `shutdown`.
+    """
+    host, port = address
+    place = f"{what} {host}[{port}]".strip()
+    deadline = time.monotonic() + timeout
+    try:
+        ip = resolve(host, timeout)
+    except ConnectivityError as error:
+        raise ConnectivityError(f"cannot connect to {place}: {error}") from None
+    sock = socket.socket(_family(ip), socket.SOCK_STREAM)
+    try:
+        if on_socket is not None:
+            on_socket(sock)
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        sock.connect((ip, port))
+        # On loopback a connection to a free ephemeral port can meet itself: nobody listens there.
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(timeout)
+    except OSError as error:
+        sock.close()
+        shown = place if ip == host else f"{place} ({ip})"
+        if isinstance(error, ConnectionRefusedError):
+            reason = "connection refused; is it running, and is the port right?"
+        elif isinstance(error, TimeoutError):
+            reason = f"no answer within {timeout:.1f} s"
+        else:
+            reason = error.strerror or str(error)
+        raise ConnectivityError(f"cannot connect to {shown}: {reason}") from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def shut(sock: socket.socket | None) -> None:
+    """Ends both directions, which wakes whoever waits on the socket. Closing stays with its owner."""
+    if sock is None:
+        return
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass   # Already gone: what we wanted.
