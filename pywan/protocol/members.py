@@ -1,0 +1,145 @@
+"""Owns a locator's table of its site's members: who is alive, where their receivers are, which one is least loaded."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable
+
+from pywan.errors import ConfigurationError, ProtocolError
+
+MAX_MEMBERS = 1024
+MAX_RECEIVERS = 16          # Of one member; Geode has one.
+LEASE_MS = 5_000            # A member that was not heard for so long is dead.
+
+
+@dataclass
+class Member:
+    """One live member. `handed_out` counts, per receiver, the senders sent there since its last heartbeat: they are on
+    their way and not in its load yet."""
+
+    profile: dict[str, Any]
+    heard_ms: int
+    handed_out: dict[int, int] = field(default_factory=dict)
+    given_at: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.profile["name"]
+
+    @property
+    def member_id(self) -> int:
+        return self.profile["member_id"]
+
+
+class MemberTable:
+    """Not thread-safe: its owner calls it under one lock, with `now_ms` that never goes back."""
+
+    def __init__(self, lease_ms: int = LEASE_MS) -> None:
+        self.lease_ms = lease_ms
+        self._members: dict[str, Member] = {}
+        self._turn = 0
+
+    def get(self, name: str) -> Member | None:
+        return self._members.get(name)
+
+    def join(self, value: Any, now_ms: int) -> dict[str, Any]:
+        """Takes a member in, in place of an earlier run of the same name; gives the checked profile."""
+        profile = check_profile(value)
+        if profile["name"] not in self._members and len(self._members) >= MAX_MEMBERS:
+            raise ConfigurationError(f"member {profile['name']}: the site has {MAX_MEMBERS} members already, the most a locator keeps")
+        self._members[profile["name"]] = Member(profile, now_ms)
+        return profile
+
+    def heartbeat(self, request: dict[str, Any], now_ms: int) -> bool:
+        """Whether the member is known; if not, it has to join (again). Its load replaces what was guessed."""
+        member = self._members.get(request.get("name", ""))
+        if member is None or member.member_id != request.get("member_id"):
+            return False
+        changes = {key: request[key] for key in ("receivers", "load") if key in request}
+        member.profile = check_profile({**member.profile, **changes})
+        member.heard_ms = now_ms
+        member.handed_out.clear()
+        return True
+
+    def leave(self, name: Any, member_id: Any) -> bool:
+        member = self._members.get(name)
+        if member is None or member.member_id != member_id:
+            return False   # An earlier run's goodbye must not remove its successor.
+        del self._members[name]
+        return True
+
+    def expire(self, now_ms: int) -> list[Member]:
+        """Removes and gives the members whose lease has run out."""
+        dead = [m for m in self._members.values() if now_ms - m.heard_ms > self.lease_ms]
+        for member in dead:
+            del self._members[member.name]
+        return dead
+
+    def next_expiry_ms(self) -> int | None:
+        return min((m.heard_ms + self.lease_ms + 1 for m in self._members.values()), default=None)
+
+    def least_loaded(self, exclude: Iterable[int] = ()) -> dict[str, Any] | None:
+        """The receiver with the fewest senders, counting those just sent to it; equal ones take turns."""
+        excluded = set(exclude)
+        choices = [
+            (self._load_of(member, index, receiver), member.given_at.get(index, 0), member.member_id, index, member, receiver)
+            for member in self._members.values() if member.member_id not in excluded
+            for index, receiver in enumerate(member.profile["receivers"])
+        ]
+        if not choices:
+            return None
+        *_, index, member, receiver = min(choices, key=lambda choice: choice[:4])
+        self._turn += 1
+        member.handed_out[index] = member.handed_out.get(index, 0) + 1
+        member.given_at[index] = self._turn
+        return {"host": receiver["host"], "port": receiver["port"], "member": member.name, "member_id": member.member_id}
+
+    @staticmethod
+    def _load_of(member: Member, index: int, receiver: dict[str, Any]) -> int:
+        return receiver.get("load", member.profile["load"]) + member.handed_out.get(index, 0)
+
+    def members(self) -> list[dict[str, Any]]:
+        return [dict(m.profile) for m in sorted(self._members.values(), key=lambda m: m.name)]
+
+    def servers(self) -> list[dict[str, Any]]:
+        """Members as clients see them: where to connect, and never a gateway receiver."""
+        return [{k: v for k, v in profile.items() if k != "receivers"} for profile in self.members()]
+
+
+def check_profile(value: Any) -> dict[str, Any]:
+    """A member's profile with every field in its type and range, and nothing else; ProtocolError says which is not."""
+    if not isinstance(value, dict):
+        raise ProtocolError(f"a member's profile is a map, not {value!r:.80}")
+    profile = {
+        "name": _text(value, "name"), "member_id": _number(value, "member_id", 0, 2**32 - 1),
+        "host": _text(value, "host"), "port": _number(value, "port", 0, 65535),
+        "pid": _number(value, "pid", 0, 2**31 - 1), "load": _number(value, "load", 0, 2**31 - 1),
+        "distributed_system_id": value.get("distributed_system_id"),
+    }
+    receivers = value.get("receivers", [])
+    if not isinstance(receivers, list) or len(receivers) > MAX_RECEIVERS:
+        raise ProtocolError(f"member {profile['name']}: receivers is not a list of at most {MAX_RECEIVERS}")
+    profile["receivers"] = []
+    for receiver in receivers:
+        if not isinstance(receiver, dict):
+            raise ProtocolError(f"member {profile['name']}: a receiver is a map, not {receiver!r:.80}")
+        kept = {"host": _text(receiver, "host"), "port": _number(receiver, "port", 1, 65535)}
+        if "load" in receiver:
+            kept["load"] = _number(receiver, "load", 0, 2**31 - 1)
+        profile["receivers"].append(kept)
+    if profile["distributed_system_id"] is not None:
+        _number(value, "distributed_system_id", -1, 255)
+    return profile
+
+
+def _text(value: dict[str, Any], key: str) -> str:
+    text = value.get(key)
+    if not isinstance(text, str) or not 0 < len(text) <= 255:
+        raise ProtocolError(f"a member's profile needs {key}, a string of 1 to 255 characters, not {text!r:.80}")
+    return text
+
+
+def _number(value: dict[str, Any], key: str, lowest: int, highest: int) -> int:
+    number = value.get(key, 0 if key in ("pid", "load") else None)
+    if type(number) is not int or not lowest <= number <= highest:
+        raise ProtocolError(f"a member's profile needs {key}, a number from {lowest} to {highest}, not {number!r:.80}")
+    return number

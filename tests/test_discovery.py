@@ -1,0 +1,303 @@
+"""Discovery without a network: every locator ends with every site's full set, and the table of members."""
+import itertools
+import random
+
+import pytest
+
+from pywan.addresses import Address
+from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
+from pywan.protocol.configuration import ClusterConfiguration
+from pywan.protocol.discovery import MAX_LOCATORS_PER_SITE, MAX_STAMP, LocatorProfile, LocatorState, Timings
+from pywan.protocol.members import MAX_MEMBERS, MemberTable
+
+
+class World:
+    """Locators in one process, a clock, and messages that arrive in an order the seed decides, or not at all."""
+
+    def __init__(self, seed=0):
+        self.random = random.Random(seed)
+        self.now = 0
+        self.locators: dict[Address, LocatorState] = {}
+        self.messages = 0
+        self.unreachable: set[Address] = set()
+        self.conflicts = []
+
+    def start(self, site, port, *, locators=(), remotes=(), stamp=None, host="h"):
+        me = LocatorProfile(site, host, port, f"locator{port}", self.now if stamp is None else stamp)
+        config = ClusterConfiguration()
+        state = LocatorState(
+            me, f"uid{port}-{self.now}", [Address(host, p) for p in locators], [Address(host, p) for p in remotes],
+            extra=config.entries, extra_digest=config.digest, merge_extra=config.merge,
+        )
+        state.config = config
+        self.locators[me.address] = state
+        return state
+
+    def stop(self, port):
+        del self.locators[Address("h", port)]
+
+    def run(self, ms):
+        end = self.now + ms
+        while self.now <= end:
+            work = [(state, contact) for state in self.locators.values() for contact in state.due(self.now)]
+            self.random.shuffle(work)
+            for state, contact in work:
+                self.deliver(state, contact)
+            if not work:
+                self.now = min([end + 1, *(d for s in self.locators.values() if (d := s.next_due_ms()) is not None and d > self.now)])
+
+    def deliver(self, state, contact):
+        self.messages += 1
+        there = self.locators.get(contact.address)
+        if there is None or contact.address in self.unreachable:
+            state.failed(contact.address, "refused", self.now)
+            return
+        try:
+            reply = there.on_ping(contact.request) if contact.request["op"] == "ping" else there.on_join(contact.request, self.now)
+            state.heard(contact.address, contact.request, reply, self.now)
+        except IncompatibleSystemError as error:
+            self.conflicts.append(str(error))
+            state.failed(contact.address, str(error), self.now, conflict=True)
+
+    def assert_all_know_all(self):
+        expected = {}
+        for address, state in self.locators.items():
+            expected.setdefault(state.me.distributed_system_id, set()).add(address)
+        for state in self.locators.values():
+            assert {site: set(found) for site, found in state.known_sites().items()} == expected, state.me
+
+
+LN, NY, TK, HK = 1, 2, 3, 4
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((LN, TK, HK))))
+@pytest.mark.parametrize("gap_ms", [0, 700, 20_000])
+def test_two_sites_that_know_only_a_third_find_each_other(order, gap_ms):
+    world = World()
+    for site in order:
+        world.start(site, site, remotes=[] if site == LN else [LN])
+        world.run(gap_ms)
+    world.run(25_000)
+    world.assert_all_know_all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ring_of_four_sites_becomes_complete(seed):
+    world = World(seed)
+    ring = [LN, NY, TK, HK]
+    for at, site in enumerate(ring):
+        world.start(site, site, remotes=[ring[(at + 1) % 4]])
+        world.run(world.random.choice([0, 100, 3000]))
+    world.run(15_000)
+    world.assert_all_know_all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_three_sites_of_three_locators_started_at_once(seed):
+    world = World(seed)
+    ports = {site: [site * 10 + i for i in range(3)] for site in (LN, NY, TK)}
+    for site, own in ports.items():
+        others = [p[0] for s, p in ports.items() if s != site]
+        for port in own:
+            world.start(site, port, locators=own, remotes=others)
+    world.run(10_000)
+    world.assert_all_know_all()
+
+
+def test_traffic_in_a_settled_net_is_small_pings_only():
+    world = World()
+    for port in range(1, 13):
+        world.start(port % 4, port, remotes=[1] if port % 4 != 1 else [2])
+    world.run(20_000)
+    world.assert_all_know_all()
+    settled, world.messages = world.messages, 0
+    assert settled < 12 * 12 * 6
+    ops = []
+    original = world.deliver
+    world.deliver = lambda state, contact: (ops.append(contact.request["op"]), original(state, contact))
+    world.run(20_000)
+    assert set(ops) == {"ping"} and len(ops) <= 12 * 12 * 5
+
+
+def test_a_restarted_locator_that_knows_nobody_is_told_again():
+    world = World()
+    world.start(LN, 1)
+    world.start(TK, 3, remotes=[1])
+    world.run(10_000)
+    world.stop(1)
+    world.run(30_000)
+    assert Address("h", 1) in world.locators[Address("h", 3)].locators_of(LN)   # Not forgotten while it is away.
+    world.start(LN, 1)
+    world.run(20_000)
+    world.assert_all_know_all()
+
+
+def test_an_address_that_changes_its_site_is_learned_everywhere_even_with_a_clock_behind():
+    world = World()
+    for site in (LN, NY, TK):
+        world.start(site, site, remotes=[LN] if site != LN else [], stamp=1_000_000)
+    world.run(10_000)
+    world.stop(TK)
+    world.run(3_000)
+    world.start(HK, TK, remotes=[LN], stamp=5)     # Site 4 where site 3 was, its clock an hour behind.
+    world.run(20_000)
+    world.assert_all_know_all()
+
+
+def test_two_locators_of_one_site_must_agree_about_its_id():
+    world = World()
+    world.start(1, 1)
+    second = world.start(2, 2, locators=[1, 2])
+    world.run(100)
+    assert "must agree" in second.conflicts()[0]
+    assert world.locators[Address("h", 1)].known_sites() == {1: [Address("h", 1)]}
+
+
+def test_a_remote_site_with_our_own_id_is_refused():
+    world = World()
+    world.start(1, 1)
+    second = world.start(1, 2, remotes=[1])
+    third = world.start(3, 3, remotes=[3])
+    world.run(100)
+    assert "same distributed-system-id 1" in second.conflicts()[0]
+    assert "this locator itself" in third.conflicts()[0]
+
+
+def test_an_own_entry_under_another_name_is_recognised():
+    world = World()
+    state = world.start(1, 1, locators=[9])
+    world.locators[Address("h", 9)] = state
+    world.run(10_000)
+    assert state.known_sites() == {1: [Address("h", 1)]} and not state.problems() and world.messages <= 1
+
+
+def test_one_that_cannot_be_reached_is_retried_ever_more_slowly_and_joined_when_it_comes():
+    world = World()
+    state = world.start(1, 1, remotes=[2])
+    world.run(60_000)
+    assert 6 <= world.messages <= 16 and state.first_round_done()
+    world.start(2, 2)
+    world.run(state.timings.retry_max_ms + 100)
+    world.assert_all_know_all()
+
+
+def test_a_locator_known_by_two_names_is_contacted_by_one():
+    world = World()
+    inner = world.start(2, 2, host="inner")
+    world.locators[Address("h", 2)] = inner
+    world.start(1, 1, remotes=[2])
+    world.run(10_000)
+    world.messages = 0
+    world.run(10_000)
+    assert world.messages <= 6
+
+
+def test_configuration_entries_reach_the_sites_other_locators_only():
+    world = World()
+    first = world.start(1, 1, locators=[1, 2])
+    second = world.start(1, 2, locators=[1, 2])
+    other = world.start(3, 3, remotes=[1])
+    world.run(5_000)
+    first.config.add({"op": "create-region", "name": "a"}, "x1")
+    first.extra_changed(world.now)
+    second.config.add({"op": "create-region", "name": "b"}, "x2")
+    second.extra_changed(world.now)
+    world.run(2_000)
+    assert first.config.requests() == second.config.requests() and len(first.config.requests()) == 2
+    assert other.config.requests() == []
+
+
+@pytest.mark.parametrize("bad", [
+    None, {}, {"host": "h"}, *({"distributed_system_id": 1, "host": "h", "port": 1, "name": "n", "stamp": 1, **change} for change in (
+        {"port": 0}, {"port": "1"}, {"distributed_system_id": 256}, {"distributed_system_id": True}, {"host": ""}, {"host": "x" * 300},
+        {"stamp": MAX_STAMP}, {"stamp": -1}, {"name": 3}))])
+def test_a_profile_from_the_network_is_checked(bad):
+    state = World().start(1, 1)
+    with pytest.raises(ProtocolError):
+        state.on_join({"uid": "x", "from": bad, "role": "remote", "sites": []}, 0)
+    with pytest.raises(ProtocolError):
+        state.on_join({"uid": "x", "from": LocatorProfile(2, "h", 2, "n", 1).to_map(), "role": "remote", "sites": [bad]}, 0)
+
+
+def test_locators_kept_per_site_are_bounded():
+    state = World().start(1, 1)
+    sites = [LocatorProfile(2, f"h{i}", 1, "n", i).to_map() for i in range(5 * MAX_LOCATORS_PER_SITE)]
+    state.on_join({"uid": "x", "from": LocatorProfile(3, "p", 2, "n", 1).to_map(), "role": "learned", "sites": sites}, 0)
+    assert len(state.locators_of(2)) == MAX_LOCATORS_PER_SITE and len(state.peers()) <= MAX_LOCATORS_PER_SITE + 1
+
+
+# --- members -----------------------------------------------------------------------------------------------------
+
+def profile(name, member_id, *, load=0, receivers=1, **more):
+    return {"name": name, "member_id": member_id, "host": "h", "port": 7000, "pid": 1, "load": load,
+            "receivers": [{"host": "same", "port": 5000 + i} for i in range(receivers)], **more}
+
+
+def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
+    table = MemberTable()
+    for i, load in enumerate((0, 0, 3)):
+        table.join(profile(f"m{i}", i, load=load), 0)
+    given = [table.least_loaded()["member"] for _ in range(9)]
+    assert sorted(given) == ["m0"] * 4 + ["m1"] * 4 + ["m2"]
+    table.heartbeat({"name": "m0", "member_id": 0, "load": 0}, 10)
+    assert [table.least_loaded()["member"] for _ in range(3)] == ["m0"] * 3
+
+
+def test_receivers_behind_one_address_are_told_apart_by_member():
+    table = MemberTable()
+    table.join(profile("a", 1), 0)
+    table.join(profile("b", 2), 0)
+    assert {table.least_loaded()["member_id"], table.least_loaded()["member_id"]} == {1, 2}
+    assert table.least_loaded(exclude=[1])["member_id"] == 2
+    assert table.least_loaded(exclude=[1, 2]) is None
+
+
+def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successor():
+    table = MemberTable(lease_ms=5000)
+    table.join(profile("a", 1), 0)
+    assert table.heartbeat({"name": "a", "member_id": 1, "load": 2}, 4000)
+    assert table.expire(9000) == [] and table.next_expiry_ms() == 9001
+    assert [m.name for m in table.expire(9001)] == ["a"] and table.least_loaded() is None
+    assert not table.heartbeat({"name": "a", "member_id": 1}, 9002)
+    table.join(profile("a", 2), 9003)
+    assert not table.leave("a", 1) and table.leave("a", 2)
+
+
+def test_a_client_is_never_given_a_receiver():
+    table = MemberTable()
+    table.join(profile("a", 1, receivers=2), 0)
+    assert "receivers" not in table.servers()[0] and table.servers()[0]["port"] == 7000
+
+
+@pytest.mark.parametrize("change", [
+    {"name": ""}, {"name": 5}, {"member_id": -1}, {"member_id": 2**32}, {"port": 70000}, {"host": None}, {"load": -1},
+    {"receivers": "x"}, {"receivers": [1]}, {"receivers": [{"host": "h", "port": 0}]}, {"distributed_system_id": 999}])
+def test_a_members_profile_is_checked(change):
+    with pytest.raises(ProtocolError):
+        MemberTable().join({**profile("a", 1), **change}, 0)
+
+
+def test_members_are_bounded():
+    table = MemberTable()
+    for i in range(MAX_MEMBERS):
+        table.join(profile(f"m{i}", i), 0)
+    with pytest.raises(ConfigurationError, match="1024"):
+        table.join(profile("one more", 5), 0)
+
+
+def test_a_configuration_survives_its_file_and_refuses_what_it_cannot_keep():
+    config = ClusterConfiguration()
+    config.add({"op": "create-region", "name": "data"}, "a")
+    config.add({"op": "create-gateway-sender", "id": "ln"}, "b")
+    again = ClusterConfiguration.from_json(config.to_json())
+    assert again.requests() == config.requests() and again.digest() == config.digest()
+    for bad in (b"x", {"name": "no op"}, {"op": "put", "value": b"bytes"}):
+        with pytest.raises(ConfigurationError):
+            config.add(bad, "c")
+    for text in ("", "[]", '{"version": 2, "entries": []}', '{"version": 1, "entries": [{"id": 3}]}'):
+        with pytest.raises(ConfigurationError):
+            ClusterConfiguration.from_json(text)
+
+
+def test_timings_have_the_documented_defaults():
+    assert Timings() == Timings(5_000, 500, 10_000, 30, 60_000)
