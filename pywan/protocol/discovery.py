@@ -229,19 +229,15 @@ class LocatorState:
         }
 
     def heard(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
-        """`address` answered `request`. ProtocolError or IncompatibleSystemError if the answer cannot be right; the
-        target is then marked, as if `failed` had been called."""
+        """`address` answered `request`. ProtocolError or IncompatibleSystemError if the answer cannot be right: call
+        `failed` then, as for no answer."""
         target = self._targets.get(address)
         if target is None:
             return
-        try:
-            if request["op"] == "ping":
-                self._heard_ping(target, reply, now_ms)
-            else:
-                self._heard_join(target, reply, now_ms)
-        except (ProtocolError, IncompatibleSystemError) as error:
-            self.failed(address, str(error), now_ms, conflict=isinstance(error, IncompatibleSystemError))
-            raise
+        if request["op"] == "ping":
+            self._heard_ping(target, reply, now_ms)
+        else:
+            self._heard_join(target, reply, now_ms)
         target.in_flight, target.attempted = False, True
         target.failures, target.problem, target.conflict = 0, "", False
         if target.news:

@@ -1,0 +1,477 @@
+"""Owns a locator process's part of a site: it serves members, senders and other locators, and keeps the exchange with
+the locators of all sites going."""
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pywan.addresses import Address, check_port, is_loopback, is_number, parse_address, parse_locators, resolve
+from pywan.errors import (
+    ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
+)
+from pywan.protocol.configuration import ClusterConfiguration
+from pywan.protocol.discovery import (
+    HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
+)
+from pywan.protocol.members import LEASE_MS, Member, MemberTable, check_profile
+from pywan.transport.control import ControlClient, ControlServer, Reply, call_once, dispatch
+
+log = logging.getLogger("pywan.locator")
+
+DEFAULT_PORT = 10334
+DEFAULT_BIND_ADDRESS = "127.0.0.1"
+CONTACT_TIMEOUT_S = 5.0        # For one exchange with another locator.
+CONTACTS_AT_ONCE = 8           # More wait their turn.
+FIRST_ROUND_S = 3.0            # How long start() waits to learn whether a configured locator contradicts us.
+PROBE_TIMEOUT_S = 1.0          # For asking whether the member that holds a name is still there.
+FRESH_MS = 2_000               # A member without a port of its own counts as alive for so long after a heartbeat.
+CONFIGURATION_FILE = "cluster_config.json"
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def choose_bind_address(bind_address: str | None, port: int, locators: list[Address]) -> str:
+    """Where to listen. If nobody says, the one entry of `locators` that has our port and is an address of this machine's
+    loopback tells; else 127.0.0.1: nothing listens to the outside unless told to."""
+    if bind_address is not None:
+        return bind_address
+    ours = []
+    for address in locators:
+        if address.port == port:
+            try:
+                ip = resolve(address.host, 2.0)
+            except ConnectivityError:
+                continue
+            if is_loopback(ip):
+                ours.append(ip)
+    return ours[0] if len(ours) == 1 else DEFAULT_BIND_ADDRESS
+
+
+class Locator:
+    """One locator. Makes nothing but checks at construction; `start()` opens the port, `stop()` ends every thread.
+
+    `distributed_system_id` is the site's, -1 (a site that takes no part in WAN) to 255. `locators` are those of the own
+    site (it may name this one), `remote_locators` those of other sites: unknown or silent ones are retried for ever.
+    `hostname_for_clients` is the name told to everyone; the bind address if none. With `dir`, the cluster configuration is
+    kept in `<dir>/<name>/cluster_config.json`.
+    """
+
+    def __init__(
+        self, name: str, *, distributed_system_id: int, bind_address: str | None = DEFAULT_BIND_ADDRESS, port: int = DEFAULT_PORT,
+        locators: str = "", remote_locators: str = "", hostname_for_clients: str | None = None, dir: str | os.PathLike | None = None,
+        member_timeout_ms: int = LEASE_MS, timings: Timings = Timings(),
+    ) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= 255 or any(c in name for c in "/\\\0"):
+            raise ConfigurationError(f"locator name {name!r}: a name has 1 to 255 characters and no slash")
+        if type(distributed_system_id) is not int or not LOWEST_SYSTEM_ID <= distributed_system_id <= HIGHEST_SYSTEM_ID:
+            raise ConfigurationError(
+                f"locator {name}: distributed-system-id {distributed_system_id!r} is not a number from {LOWEST_SYSTEM_ID} to {HIGHEST_SYSTEM_ID}"
+            )
+        self.name = name
+        self.distributed_system_id = distributed_system_id
+        self._wanted_port = check_port(port, f"locator {name}", lowest=0)
+        self._locators = parse_locators(locators)
+        self._remote_locators = parse_locators(remote_locators)
+        if self._remote_locators and distributed_system_id < 0:
+            raise ConfigurationError(f"locator {name}: remote-locators need a distributed-system-id of 0 to {HIGHEST_SYSTEM_ID}")
+        both = set(self._locators) & set(self._remote_locators)
+        if both:
+            raise ConfigurationError(f"locator {name}: {min(both)} is in both locators and remote-locators; a site is not remote to itself")
+        self.bind_address = choose_bind_address(bind_address, self._wanted_port, self._locators)
+        if hostname_for_clients:
+            parse_address(f"{hostname_for_clients}[1]")   # Others will have to parse it.
+        self._hostname_for_clients = hostname_for_clients
+        self._file = Path(dir) / name / CONFIGURATION_FILE if dir is not None else None
+        self._timings = timings
+        self._members = MemberTable(member_timeout_ms)   # Guarded by _lock, like everything that changes below.
+        self._configuration = ClusterConfiguration()
+        self._state: LocatorState | None = None
+        self._server: ControlServer | None = None
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # Something may be due, or the first round may be over.
+        self._life = threading.Lock()                    # Held by start and stop, so that they do not overlap.
+        self._contacting: set[ControlClient] = set()
+        self._running = False
+        self._gossip: threading.Thread | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._started_ms = 0
+        self.shutdown_requested = threading.Event()      # Set when a `stop` request has come in, and by stop().
+        self._stopped = threading.Event()
+
+    # --- life cycle ---
+
+    def start(self) -> "Locator":
+        """Listens, and has tried each configured locator once (for at most FIRST_ROUND_S) when it returns.
+
+        IncompatibleSystemError if one of them says that the site's id is wrong; PortInUseError (a ConnectivityError)
+        or ConfigurationError if the port cannot be had.
+        """
+        with self._life:
+            if self._server is not None:
+                raise IllegalStateError(f"locator {self.name} was started already; make a new one to start again")
+            self._load_configuration()
+            self._server = ControlServer(self.bind_address, self._wanted_port, self._handler(), name=f"locator {self.name}")
+            self._started_ms = _now_ms()
+            me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name, time.time_ns() // 1_000_000)
+            self._state = LocatorState(
+                me, secrets.token_hex(8), self._without_self(self._locators), self._remote_locators, self._timings,
+                extra=self._configuration.entries, extra_digest=self._configuration.digest, merge_extra=self._merge_configuration,
+            )
+            self._running = True
+            self._server.start()
+            self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
+            self._gossip = threading.Thread(target=self._run, name=f"locator {self.name}-gossip", daemon=True)
+            self._gossip.start()
+            with self._changed:
+                self._changed.wait_for(lambda: self._state.first_round_done() or self._state.conflicts(), FIRST_ROUND_S)
+                conflicts = self._state.conflicts()
+        if conflicts:
+            self.stop()
+            raise IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
+        log.info("locator %s: listening on %s[%d], distributed-system-id %d", self.name, self.bind_address, self.port, self.distributed_system_id)
+        return self
+
+    def stop(self) -> None:
+        """Closes the port and ends every thread. Stopping again, or what never started, is no error."""
+        with self._life:
+            with self._changed:
+                self._running = False
+                contacting = list(self._contacting)
+                self._changed.notify_all()
+            for client in contacting:
+                client.close()
+            if self._gossip is not None:
+                self._gossip.join(CONTACT_TIMEOUT_S)
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
+            if self._server is not None:
+                self._server.stop()
+            if not self._stopped.is_set() and self._server is not None:
+                log.info("locator %s: stopped", self.name)
+            self.shutdown_requested.set()
+            self._stopped.set()
+
+    def wait_until_stopped(self, timeout: float | None = None) -> bool:
+        """Whether the locator was stopped, here or by a request from outside, within `timeout` seconds."""
+        return self._stopped.wait(timeout)
+
+    def __enter__(self) -> "Locator":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # --- what it tells ---
+
+    @property
+    def is_running(self) -> bool:
+        return self._running
+
+    @property
+    def port(self) -> int:
+        """Where it listens; before start() the port asked for."""
+        return self._server.port if self._server is not None else self._wanted_port
+
+    @property
+    def host(self) -> str:
+        """The name or address told to members and to other locators."""
+        if self._hostname_for_clients:
+            return self._hostname_for_clients
+        return self.bind_address if self.bind_address not in ("", "0.0.0.0", "::") else socket.gethostname()
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
+    def known_sites(self) -> dict[int, list[Address]]:
+        """The locators of every site this one has heard of, its own included."""
+        with self._lock:
+            return self._state.known_sites() if self._state else {}
+
+    def members(self) -> list[dict[str, Any]]:
+        """Profiles of the members alive now, their receivers included."""
+        with self._lock:
+            self._expire()
+            return self._members.members()
+
+    def cluster_configuration(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return self._configuration.requests()
+
+    def status(self) -> dict[str, Any]:
+        with self._lock:
+            return {
+                "name": self.name, "type": "locator", "state": "running" if self._running else "stopped",
+                "distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port,
+                "bind_address": self.bind_address, "pid": os.getpid(), "uptime_ms": _now_ms() - self._started_ms if self._started_ms else 0,
+                "members": self.members(), "sites": self._sites(), "peers": self._state.peers() if self._state else [],
+                "problems": self._state.problems() if self._state else [],
+                "cluster_configuration_entries": len(self._configuration.requests()),
+            }
+
+    # --- requests ---
+
+    def _handler(self):
+        return dispatch({
+            "ping": self._on_ping,
+            "locator-join": self._on_locator_join,
+            "member-join": self._on_member_join,
+            "member-heartbeat": self._on_member_heartbeat,
+            "member-leave": self._on_member_leave,
+            "remote-locators": self._on_remote_locators,
+            "receiver": self._on_receiver,
+            "servers": lambda request, peer: self._locked(lambda: {"servers": self._members.servers()}),
+            "members": lambda request, peer: {"members": self.members()},
+            "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
+            "status": lambda request, peer: self.status(),
+            "stop": self._on_stop,
+            "cluster-configuration": lambda request, peer: {"cluster_configuration": self.cluster_configuration()},
+            "change-configuration": self._on_change_configuration,
+        }, f"locator {self.name}")
+
+    def _locked(self, answer):
+        with self._lock:
+            self._expire()
+            return answer()
+
+    def _on_ping(self, request: dict, peer: tuple) -> dict:
+        with self._lock:
+            return {"type": "locator", **self._state.on_ping(request)}
+
+    def _on_locator_join(self, request: dict, peer: tuple) -> dict:
+        try:
+            with self._changed:
+                reply = self._state.on_join(request, _now_ms())
+                self._changed.notify_all()
+            return reply
+        except IncompatibleSystemError as error:
+            log.error("locator %s: refused the locator at %s: %s", self.name, peer[0], error)
+            raise
+
+    def _on_member_join(self, request: dict, peer: tuple) -> dict:
+        profile = check_profile(request.get("profile"))
+        theirs = profile["distributed_system_id"]
+        if theirs is not None and theirs != self.distributed_system_id:
+            raise IncompatibleSystemError(
+                f"member {profile['name']} belongs to distributed-system-id {theirs}, locator {self.name} at {self.address} to "
+                f"{self.distributed_system_id}: a member's locators must all be of its own site"
+            )
+        self._refuse_second_of_a_name(profile)
+        profile["distributed_system_id"] = self.distributed_system_id
+        with self._changed:
+            self._members.join(profile, _now_ms())
+            self._changed.notify_all()
+            log.info("locator %s: member %s joined (%s[%d], pid %d)", self.name, profile["name"], profile["host"], profile["port"], profile["pid"])
+            return {
+                "distributed_system_id": self.distributed_system_id, "cluster_configuration": self._configuration.requests(),
+                "locator": self.name, **self._sites_reply(""),
+            }
+
+    def _refuse_second_of_a_name(self, profile: dict[str, Any]) -> None:
+        """A name belongs to one live process. A member killed a moment ago still has its lease, so ask its port."""
+        with self._lock:
+            self._expire()
+            held = self._members.get(profile["name"])
+            if held is None or held.member_id == profile["member_id"]:
+                return
+            heard_ms_ago = _now_ms() - held.heard_ms
+        old = held.profile
+        if (old["host"], old["port"]) == (profile["host"], profile["port"]) and old["port"]:
+            return   # One port has one listener: the earlier one is gone.
+        if self._is_alive(held, heard_ms_ago):
+            raise IllegalStateError(
+                f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']}, {old['host']}[{old['port']}]); "
+                f"stop it first, or choose another name"
+            )
+
+    @staticmethod
+    def _is_alive(member: Member, heard_ms_ago: int) -> bool:
+        if not member.profile["port"]:
+            return heard_ms_ago < FRESH_MS
+        try:
+            reply = call_once((member.profile["host"], member.profile["port"]), "ping", timeout=PROBE_TIMEOUT_S)
+        except (ConnectivityError, ProtocolError):
+            return False
+        except PywanError:
+            return True   # It answers, be it with a refusal.
+        return reply.get("member_id", member.member_id) == member.member_id and reply.get("name", member.name) == member.name
+
+    def _on_member_heartbeat(self, request: dict, peer: tuple) -> dict:
+        with self._lock:
+            known = self._members.heartbeat(request, _now_ms())
+            return {"known": known, **self._sites_reply(request.get("digest"))}
+
+    def _on_member_leave(self, request: dict, peer: tuple) -> dict:
+        with self._lock:
+            left = self._members.leave(request.get("name"), request.get("member_id"))
+        if left:
+            log.info("locator %s: member %s left", self.name, request.get("name"))
+        return {"known": left}
+
+    def _on_remote_locators(self, request: dict, peer: tuple) -> dict:
+        wanted = request.get("distributed_system_id")
+        if type(wanted) is not int:
+            raise ConfigurationError(f"remote-locators: distributed_system_id is a number, not {wanted!r:.80}")
+        with self._lock:
+            return {"locators": [str(address) for address in self._state.locators_of(wanted)]}
+
+    def _on_receiver(self, request: dict, peer: tuple) -> dict:
+        exclude = request.get("exclude", [])
+        if not isinstance(exclude, list) or not all(type(member) is int for member in exclude):
+            raise ConfigurationError("receiver: exclude is a list of member ids")
+        with self._lock:
+            self._expire()
+            return {"receiver": self._members.least_loaded(exclude)}
+
+    def _on_stop(self, request: dict, peer: tuple) -> dict:
+        def after() -> None:
+            self.shutdown_requested.set()
+            # Not in this thread, which is one of those that stop() waits for.
+            threading.Thread(target=self.stop, name=f"locator {self.name}-stop", daemon=True).start()
+
+        log.info("locator %s: asked to stop by %s", self.name, peer[0])
+        return Reply(name=self.name, pid=os.getpid(), after=after)
+
+    def _on_change_configuration(self, request: dict, peer: tuple) -> dict:
+        with self._changed:
+            self._configuration.add(request.get("entry"), secrets.token_hex(8))
+            self._save_configuration()
+            self._state.extra_changed(_now_ms())
+            self._changed.notify_all()
+            return {"entries": len(self._configuration.requests())}
+
+    def _sites(self) -> dict[str, list[str]]:
+        return {str(site): [str(a) for a in found] for site, found in self.known_sites().items()}
+
+    def _sites_reply(self, digest: Any) -> dict[str, Any]:
+        """The sites for a member, if it does not have them yet."""
+        current = self._state.digest()
+        return {"digest": current} if digest == current else {"digest": current, "sites": self._sites()}
+
+    # --- the exchange with other locators ---
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._running:
+                    return
+                self._expire()
+                contacts = self._state.due(_now_ms())
+                if not contacts:
+                    upcoming = [t for t in (self._state.next_due_ms(), self._members.next_expiry_ms()) if t is not None]
+                    self._changed.wait(max(1, min(upcoming) - _now_ms()) / 1000 if upcoming else None)
+                    continue
+            for contact in contacts:
+                try:
+                    self._pool.submit(self._contact, contact)
+                except RuntimeError:
+                    return   # Stopping.
+
+    def _contact(self, contact: Contact) -> None:
+        client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator")
+        with self._lock:
+            if not self._running:
+                return
+            self._contacting.add(client)
+        request = dict(contact.request)
+        op = request.pop("op")
+        try:
+            reply = client.call(op, **request)
+            with self._changed:
+                was_lost = any(p["address"] == str(contact.address) and p["failures"] for p in self._state.peers())
+                self._state.heard(contact.address, contact.request, reply, _now_ms())
+            if was_lost:
+                log.info("locator %s: locator %s answers again", self.name, contact.address)
+        except IncompatibleSystemError as error:
+            self._note_failure(contact.address, error, conflict=True)
+        except PywanError as error:
+            self._note_failure(contact.address, error)
+        except Exception as error:
+            log.exception("locator %s: exchange with %s failed", self.name, contact.address)
+            self._note_failure(contact.address, error)
+        finally:
+            client.close()
+            with self._changed:
+                self._contacting.discard(client)
+                self._changed.notify_all()
+
+    def _note_failure(self, address: Address, error: Exception, *, conflict: bool = False) -> None:
+        with self._lock:
+            if not self._running:
+                return
+            failures = self._state.failed(address, str(error), _now_ms(), conflict=conflict)
+        # One line at the first, second, fourth ... failure: for ever is long.
+        if conflict or failures & (failures - 1) == 0:
+            log.log(logging.ERROR if conflict else logging.WARNING, "locator %s: %s (attempt %d, goes on)", self.name, error, failures)
+
+    def _expire(self) -> None:
+        for member in self._members.expire(_now_ms()):
+            log.warning("locator %s: member %s was not heard for %d ms; taken off the list", self.name, member.name, self._members.lease_ms)
+
+    def _without_self(self, addresses: list[Address]) -> list[Address]:
+        """`locators` without the entry that is this locator under a name of its own."""
+        rest = []
+        for address in addresses:
+            same = address == self.address
+            if not same and address.port == self.port:
+                try:
+                    same = resolve(address.host, 2.0) == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
+                except (ConnectivityError, ConfigurationError):
+                    pass   # Unknown here: trying it will show.
+            if not same:
+                rest.append(address)
+        return rest
+
+    # --- cluster configuration ---
+
+    def _merge_configuration(self, entries: Any) -> bool:
+        try:
+            changed = self._configuration.merge(entries)
+        except ConfigurationError as error:
+            log.error("locator %s: another locator's cluster configuration was not taken over: %s", self.name, error)
+            return False
+        if changed:
+            self._save_configuration()
+        return changed
+
+    def _load_configuration(self) -> None:
+        if self._file is None:
+            return
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"locator {self.name}: cannot read {self._file}: {error}") from None
+        try:
+            self._configuration = ClusterConfiguration.from_json(text)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"locator {self.name}: {self._file}: {error}; repair the file, or move it away to start without it") from None
+
+    def _save_configuration(self) -> None:
+        """Replaces the file whole, so that a crash leaves the old or the new one."""
+        if self._file is None:
+            return
+        temporary = self._file.with_suffix(".new")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(self._configuration.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._file)
+        except OSError as error:
+            # It holds in memory and at the other locators; the next change tries again.
+            log.error("locator %s: the cluster configuration could not be written to %s: %s", self.name, self._file, error.strerror)
+
+
+__all__ = ["Locator", "choose_bind_address"]

@@ -1,0 +1,411 @@
+"""Owns a member's place in its site: it joins the site's locators, tells them every second that it lives and what load
+its receiver has, and asks them for other members and for other sites' receivers."""
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from typing import Any, Callable, Iterable
+
+from pywan.addresses import Address, parse_locators, resolve
+from pywan.errors import (
+    ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError, PywanError,
+)
+from pywan.protocol.members import check_profile
+from pywan.transport.control import ControlClient, call_once
+
+log = logging.getLogger("pywan.membership")
+
+HEARTBEAT_S = 1.0
+REQUEST_TIMEOUT_S = 3.0       # To one locator: less than a lease, so that one hung answer does not cost membership.
+LEAVE_TIMEOUT_S = 1.0
+MAX_LINKS = 16                # Locators of the own site that are kept told.
+AVOID_S = 5.0                 # A remote locator that failed is asked last for so long.
+
+
+def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
+    """A member's profile with a fresh random id, no receiver and no load."""
+    return {"name": name, "member_id": secrets.randbits(32), "host": host, "port": port, "pid": os.getpid(),
+            "receivers": [], "load": 0, "distributed_system_id": None}
+
+
+class Membership:
+    """A member's side. `join()` once, then any thread may ask; `leave()` ends its threads.
+
+    Has one thread per locator of the site, so that a hung one delays no other. `on_reconnect(address)` is called in such
+    a thread when a locator that had been lost has taken the member in again.
+    """
+
+    def __init__(
+        self, locators: str | Iterable[str], profile: dict[str, Any], *,
+        on_reconnect: Callable[[Address], None] | None = None, heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self._configured = parse_locators(locators)
+        if not self._configured:
+            raise NoLocatorError(f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]")
+        self._on_reconnect = on_reconnect
+        self._heartbeat_s = heartbeat_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._profile = check_profile(profile)                # Guarded by _lock, like everything below.
+        self._version = 1                                     # Of the profile; grows with each update.
+        self._links: dict[Address, _Link] = {}
+        self._sites: dict[int, list[Address]] = {}
+        self._distributed_system_id: int | None = self._profile["distributed_system_id"]
+        self._cluster_configuration: list[dict[str, Any]] = []
+        self._stopping = False
+        self._avoid: dict[Address, float] = {}                # Remote locators that failed, until when.
+
+    @property
+    def name(self) -> str:
+        return self._profile["name"]
+
+    @property
+    def member_id(self) -> int:
+        return self._profile["member_id"]
+
+    @property
+    def distributed_system_id(self) -> int:
+        """The site's id, as its locator says."""
+        if self._distributed_system_id is None:
+            raise IllegalStateError(f"member {self.name} has not joined a site yet")
+        return self._distributed_system_id
+
+    @property
+    def cluster_configuration(self) -> list[dict[str, Any]]:
+        """The management requests the locator gave at the last join, in order."""
+        with self._lock:
+            return list(self._cluster_configuration)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether at least one locator of the site counts this member in now."""
+        with self._lock:
+            return any(link.joined for link in self._links.values())
+
+    # --- life cycle ---
+
+    def join(self, timeout: float = 10.0) -> "Membership":
+        """Returns once a locator has taken the member in; the others follow in the background.
+
+        NoLocatorError names every address and what happened there, after `timeout` seconds, or at once if what answers
+        is no locator. IncompatibleSystemError if the locators are of different sites, IllegalStateError if the name is
+        taken by a live member.
+        """
+        with self._changed:
+            if self._stopping:
+                raise IllegalStateError(f"member {self.name} has left its site; make a new Membership to join again")
+            if self._links:
+                raise IllegalStateError(f"member {self.name} has joined already")
+            for address in self._configured:
+                self._add_link(address)
+            self._changed.wait_for(self._joined_or_hopeless, timeout)
+            if any(link.joined for link in self._links.values()):
+                # The others usually answer as fast, and one that says another site must not go unnoticed.
+                self._changed.wait_for(lambda: all(link.attempts for link in self._links.values()), min(1.0, timeout))
+            links = list(self._links.values())
+            incompatible = next((link.error for link in links if isinstance(link.error, IncompatibleSystemError)), None)
+            joined = any(link.joined for link in links)
+        if joined and incompatible is None:
+            return self
+        self._close(goodbye=joined)
+        if incompatible is not None:
+            raise incompatible
+        raise self._why_not(links, timeout)
+
+    def leave(self) -> None:
+        """Tells the locators and ends every thread. Leaving again is no error."""
+        self._close(goodbye=True)
+
+    def __enter__(self) -> "Membership":
+        return self.join()
+
+    def __exit__(self, *exc: object) -> None:
+        self.leave()
+
+    def _joined_or_hopeless(self) -> bool:
+        links = self._links.values()
+        return self._stopping or any(link.joined for link in links) or all(link.hopeless for link in links)
+
+    def _why_not(self, links: list["_Link"], timeout: float) -> PywanError:
+        for link in links:
+            if isinstance(link.error, (IllegalStateError, ConfigurationError)):
+                return link.error
+        reasons = "; ".join(str(link.error or f"{link.address}: no answer yet") for link in links)
+        return NoLocatorError(f"member {self.name}: no locator answers at {', '.join(str(link.address) for link in links)} ({reasons})")
+
+    def _close(self, *, goodbye: bool) -> None:
+        with self._changed:
+            self._stopping = True
+            links = list(self._links.values())
+            self._changed.notify_all()
+        threads = [threading.Thread(target=link.end, args=(goodbye,), name=f"{self.name}-leave", daemon=True) for link in links]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()   # Bounded: `end` has its own limit.
+
+    def _add_link(self, address: Address) -> None:
+        if address not in self._links and len(self._links) < MAX_LINKS and not self._stopping:
+            link = self._links[address] = _Link(self, address)
+            link.thread.start()
+
+    # --- telling ---
+
+    def update(self, *, receivers: list[dict[str, Any]] | None = None, load: int | None = None, timeout: float = 0.0) -> bool:
+        """Changes what the locators know, at once rather than at the next heartbeat. With a `timeout`, waits until every
+        connected locator has it; whether they all do."""
+        with self._changed:
+            changes = {k: v for k, v in (("receivers", receivers), ("load", load)) if v is not None}
+            new = check_profile({**self._profile, **changes})
+            if new != self._profile:
+                self._profile = new
+                self._version += 1
+                self._changed.notify_all()
+            version = self._version
+            if timeout <= 0:
+                return False
+            return self._changed.wait_for(
+                lambda: self._stopping or all(link.told >= version for link in self._links.values() if link.joined), timeout
+            )
+
+    # --- asking ---
+
+    def remote_locators(self, distributed_system_id: int, timeout: float = REQUEST_TIMEOUT_S) -> list[Address]:
+        """The locators of another site, [] if it is unknown so far. Answered from what the locators told at the last
+        heartbeat; only a site they did not know then is asked for."""
+        with self._lock:
+            known = self._sites.get(distributed_system_id)
+        if known:
+            return list(known)
+        deadline = time.monotonic() + timeout
+        for address in self._own_locators():
+            reply = self._ask(address, deadline, "remote-locators", distributed_system_id=distributed_system_id)
+            if reply is None:
+                continue
+            found = parse_locators(_texts(reply.get("locators")))
+            if found:
+                with self._lock:
+                    self._sites.setdefault(distributed_system_id, found)
+                return found
+        return []
+
+    def find_receiver(self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0) -> dict[str, Any] | None:
+        """The least loaded receiver of another site as {host, port, member, member_id}, but none of the members in
+        `exclude`; None if the site, its locators or such a receiver cannot be found now."""
+        deadline = time.monotonic() + timeout
+        addresses = self.remote_locators(distributed_system_id, timeout)
+        now = time.monotonic()
+        with self._lock:
+            self._avoid = {address: until for address, until in self._avoid.items() if until > now}
+            addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
+        excluded = list(exclude)
+        for at, address in enumerate(addresses):
+            # A silent one must leave time for the rest.
+            share = now + max(0.0, deadline - time.monotonic()) / (len(addresses) - at)
+            reply = self._ask(address, max(min(deadline, share), time.monotonic() + 0.05), "receiver", exclude=excluded)
+            if reply is None:
+                with self._lock:
+                    self._avoid[address] = time.monotonic() + AVOID_S
+            elif isinstance(reply.get("receiver"), dict):
+                return reply["receiver"]
+            now = time.monotonic()
+            if now >= deadline:
+                break
+        return None
+
+    def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
+        """Profiles of the site's live members. NoLocatorError if no locator answers."""
+        deadline = time.monotonic() + timeout
+        addresses = self._own_locators()
+        for address in addresses:
+            reply = self._ask(address, deadline, "servers")
+            if reply is not None:
+                return list(reply.get("servers", []))
+        raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
+
+    def change_configuration(self, entry: dict[str, Any], timeout: float = REQUEST_TIMEOUT_S) -> None:
+        """Adds an applied management request to the site's cluster configuration, at the first locator that answers."""
+        deadline = time.monotonic() + timeout
+        reasons = []
+        for address in self._own_locators():
+            try:
+                call_once(address, "change-configuration", timeout=max(0.05, deadline - time.monotonic()), entry=entry)
+                return
+            except ConnectivityError as error:
+                reasons.append(str(error))
+        raise NoLocatorError(f"member {self.name}: the cluster configuration was not changed: {'; '.join(reasons)}")
+
+    def _own_locators(self) -> list[Address]:
+        """Those that count us in first."""
+        with self._lock:
+            links = sorted(self._links.values(), key=lambda link: not link.joined)
+            return [link.address for link in links] or list(self._configured)
+
+    def _ask(self, address: Address, deadline: float, op: str, **fields: Any) -> dict[str, Any] | None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        try:
+            return call_once(address, op, timeout=left, **fields)
+        except PywanError as error:
+            log.debug("member %s: %s at %s: %s", self.name, op, address, error)
+            return None
+
+    # --- called by the links, with _lock held ---
+
+    def _take_sites(self, reply: dict[str, Any]) -> None:
+        sites = reply.get("sites")
+        if not isinstance(sites, dict):
+            return
+        try:
+            self._sites = {int(site): parse_locators(_texts(found)) for site, found in sites.items()}
+        except (ValueError, ConfigurationError) as error:
+            raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
+
+    def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
+        theirs = reply.get("distributed_system_id")
+        if type(theirs) is not int:
+            raise ProtocolError(f"what answers at {address} is no locator: it tells no distributed-system-id")
+        if self._distributed_system_id is None:
+            self._distributed_system_id = theirs
+        elif self._distributed_system_id != theirs:
+            raise IncompatibleSystemError(
+                f"member {self.name}: locator {address} has distributed-system-id {theirs}, this member's site is "
+                f"{self._distributed_system_id}: its locators must all be of one site"
+            )
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+class _Link:
+    """One locator of the own site and the thread that keeps it told. State is guarded by the membership's lock."""
+
+    def __init__(self, owner: Membership, address: Address) -> None:
+        self.address = address
+        self.joined = False
+        self.attempts = 0
+        self.failures = 0                     # In a row.
+        self.told = 0                         # The version of the profile this locator has.
+        self.error: PywanError | None = None
+        self._owner = owner
+        self._digest = ""
+        self._was_joined = False
+        self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
+        self.thread = threading.Thread(target=self._run, name=f"{owner.name}-locator-{address}", daemon=True)
+
+    @property
+    def hopeless(self) -> bool:
+        """Something answers, and waiting will not change what it says."""
+        return self.error is not None and not isinstance(self.error, ConnectivityError)
+
+    def end(self, goodbye: bool) -> None:
+        """Breaks off what is under way, says goodbye, and waits for the thread."""
+        if not self.joined:
+            self._client.close()
+        self.thread.join(LEAVE_TIMEOUT_S)
+        self._client.close()
+        self.thread.join(REQUEST_TIMEOUT_S)
+        if goodbye and self.joined:
+            try:
+                call_once(self.address, "member-leave", timeout=LEAVE_TIMEOUT_S, name=self._owner.name, member_id=self._owner.member_id)
+            except PywanError as error:
+                log.debug("member %s: could not say goodbye to %s: %s", self._owner.name, self.address, error)
+
+    def _run(self) -> None:
+        owner = self._owner
+        while True:
+            with owner._changed:
+                if owner._stopping:
+                    return
+                joined, version, profile = self.joined, owner._version, dict(owner._profile)
+            failed = True
+            try:
+                if joined:
+                    failed = self._heartbeat(version, profile)
+                else:
+                    failed = self._join(version, profile)
+            except PywanError as error:
+                self._note(error)
+            except Exception as error:
+                log.exception("member %s: exchange with locator %s failed", owner.name, self.address)
+                self._note(ProtocolError(f"{self.address}: {type(error).__name__}: {error}"))
+            wait = owner._heartbeat_s if not failed or self.failures > 3 else owner._heartbeat_s / 4
+            with owner._changed:
+                owner._changed.wait_for(lambda: owner._stopping or (self.joined and self.told < owner._version), wait)
+
+    def _join(self, version: int, profile: dict[str, Any]) -> bool:
+        owner = self._owner
+        profile["distributed_system_id"] = owner._distributed_system_id
+        reply = self._client.call("member-join", profile=profile)
+        try:
+            with owner._changed:
+                owner._take_site_id(self.address, reply)
+        except IncompatibleSystemError:
+            # It counts us in by now, and would send other sites' senders to us.
+            self._client.call("member-leave", _timeout=LEAVE_TIMEOUT_S, name=owner.name, member_id=owner.member_id)
+            raise
+        with owner._changed:
+            owner._take_sites(reply)
+            owner._profile["distributed_system_id"] = owner._distributed_system_id
+            configuration = reply.get("cluster_configuration")
+            owner._cluster_configuration = configuration if isinstance(configuration, list) else []
+            again, self._was_joined = self._was_joined, True
+            self.joined, self.error, self.failures, self.told = True, None, 0, version
+            self.attempts += 1
+            self._digest = str(reply.get("digest", ""))
+            neighbours = list(owner._sites.get(owner._distributed_system_id, []))
+            known = list(owner._links)
+            owner._changed.notify_all()
+        # Its neighbours are to know us too, or they could not help once it is gone.
+        fresh = [a for a in neighbours if not any(_same_place(a, other) for other in known)]
+        with owner._changed:
+            for address in fresh:
+                owner._add_link(address)
+        if again:
+            log.info("member %s: locator %s has it back", owner.name, self.address)
+            if owner._on_reconnect is not None:
+                owner._on_reconnect(self.address)
+        return False
+
+    def _heartbeat(self, version: int, profile: dict[str, Any]) -> bool:
+        owner = self._owner
+        reply = self._client.call(
+            "member-heartbeat", name=profile["name"], member_id=profile["member_id"], load=profile["load"],
+            receivers=profile["receivers"], digest=self._digest,
+        )
+        with owner._changed:
+            self._digest = str(reply.get("digest", ""))
+            owner._take_sites(reply)
+            self.failures = 0
+            if reply.get("known") is not True:
+                self.joined, self._digest = False, ""   # It was restarted, or gave us up: join at once.
+                return True
+            self.told = version
+            owner._changed.notify_all()
+        return False
+
+    def _note(self, error: PywanError) -> None:
+        owner = self._owner
+        with owner._changed:
+            self.joined, self.error, self._digest = False, error, ""
+            self.attempts += 1
+            self.failures += 1
+            failures, stopping = self.failures, owner._stopping
+            owner._changed.notify_all()
+        if not stopping and failures & (failures - 1) == 0:
+            log.warning("member %s: %s (attempt %d, goes on)", owner.name, error, failures)
+
+
+def _same_place(one: Address, other: Address) -> bool:
+    """Whether two addresses are one listener, as far as can be told without waiting for a name service."""
+    if one.port != other.port or one == other:
+        return one == other
+    try:
+        return resolve(one.host, 0.5) == resolve(other.host, 0.5)
+    except PywanError:
+        return False

@@ -1,0 +1,143 @@
+"""A member's side of discovery, against real locators."""
+import threading
+
+import pytest
+
+from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError
+from pywan.locator import Locator
+from pywan.membership import Membership, new_profile
+from pywan.protocol.discovery import Timings
+from pywan.testing.waiting import eventually
+from pywan.transport import sockets
+from pywan.transport.control import ControlServer
+
+QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left():
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("pywan-resolve")]
+    assert not left
+
+
+def locator(name, site, *remotes, port=0, locators=""):
+    return Locator(name, distributed_system_id=site, port=port, timings=QUICK, locators=locators, remote_locators=",".join(str(r.address) for r in remotes))
+
+
+def member(name, *locators, **more):
+    return Membership(",".join(str(l.address) for l in locators), new_profile(name, "127.0.0.1", 0), heartbeat_s=0.1, **more)
+
+
+@pytest.fixture
+def sites():
+    with locator("ny", 1) as ny, locator("ln", 2, ny) as ln:
+        eventually(lambda: set(ny.known_sites()) == set(ln.known_sites()) == {1, 2})
+        yield ny, ln
+
+
+def test_a_sender_finds_the_least_loaded_receiver_of_another_site(sites):
+    ny, ln = sites
+    with member("server_ny", ny) as asker, member("ln1", ln) as one, member("ln2", ln) as two:
+        assert asker.distributed_system_id == 1
+        assert asker.find_receiver(2) is None                       # No receiver there yet ...
+        assert asker.remote_locators(3) == [] and asker.find_receiver(3) is None   # ... and no such site.
+        assert one.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=5, timeout=5)
+        assert two.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=0, timeout=5)
+        assert asker.remote_locators(2) == [ln.address]
+        assert asker.find_receiver(2)["member"] == "ln2"
+        assert asker.find_receiver(2, exclude=[two.member_id]) == {"host": "127.0.0.1", "port": 5000, "member": "ln1", "member_id": one.member_id}
+        assert one.update(receivers=[], timeout=5)
+        assert asker.find_receiver(2, exclude=[two.member_id]) is None
+        assert sorted(s["name"] for s in one.servers()) == ["ln1", "ln2"]
+    assert ny.members() == ln.members() == []
+
+
+def test_a_locator_that_comes_back_has_its_members_back(sites):
+    ny, _ = sites
+    back = threading.Event()
+    with member("server_ny", ny, on_reconnect=lambda address: back.set()) as server:
+        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=5)
+        ny.stop()
+        eventually(lambda: not server.is_connected)
+        with locator("ny", 1, port=ny.port) as again:
+            assert back.wait(10)
+            assert [m["receivers"] for m in again.members()] == [[{"host": "127.0.0.1", "port": 5001}]]
+
+
+def test_remote_receivers_are_found_while_the_own_locator_is_away(sites):
+    ny, ln = sites
+    with member("server_ny", ny) as asker, member("server_ln", ln) as server:
+        server.update(receivers=[{"host": "127.0.0.1", "port": 5001}], timeout=5)
+        eventually(lambda: asker.remote_locators(2) == [ln.address])
+        ny.stop()
+        assert asker.find_receiver(2)["port"] == 5001
+        ln.stop()
+        assert asker.find_receiver(2, timeout=1) is None
+
+
+def test_it_registers_with_every_locator_of_the_site():
+    with locator("a", 1) as a, locator("b", 1, locators=str(a.address)) as b:
+        eventually(lambda: len(a.known_sites()[1]) == len(b.known_sites()[1]) == 2)
+        with member("server", a) as server:
+            eventually(lambda: [m["name"] for m in b.members()] == ["server"])
+            a.stop()
+            assert [s["name"] for s in server.servers()] == ["server"]
+
+
+def test_configuration_is_given_to_those_who_join_later(sites):
+    ny, _ = sites
+    with member("one", ny) as one:
+        assert one.cluster_configuration == []
+        one.change_configuration({"op": "create-region", "name": "data"})
+        with member("two", ny) as two:
+            assert two.cluster_configuration == [{"op": "create-region", "name": "data"}]
+
+
+def test_no_locator_is_told_with_every_address_and_reason():
+    with sockets.listen("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    membership = Membership(f"127.0.0.1[{port}],no-such-host.invalid[1]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1)
+    with pytest.raises(NoLocatorError) as error:
+        membership.join(timeout=1.0)
+    for text in (f"127.0.0.1[{port}]", "refused", "no-such-host.invalid[1]"):
+        assert text in str(error.value)
+    with pytest.raises(NoLocatorError, match="no locators are given"):
+        Membership("", new_profile("m", "127.0.0.1", 0))
+    with pytest.raises(ConfigurationError):
+        Membership("host", new_profile("m", "127.0.0.1", 0))
+
+
+def test_what_is_no_locator_is_told_at_once():
+    with ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="server") as server:
+        with pytest.raises(NoLocatorError, match="no locator"):
+            Membership(f"127.0.0.1[{server.port}]", new_profile("m", "127.0.0.1", 0)).join(timeout=30)
+
+
+def test_a_locator_that_starts_late_is_waited_for():
+    with sockets.listen("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    membership = Membership(f"127.0.0.1[{port}]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1)
+    thread = threading.Thread(target=lambda: membership.join(timeout=10))
+    thread.start()
+    with locator("late", 5, port=port):
+        thread.join(10)
+        assert membership.distributed_system_id == 5
+        membership.leave()
+
+
+def test_locators_of_two_sites_cannot_be_one_members(sites):
+    with pytest.raises(IncompatibleSystemError, match="one site"):
+        member("m", *sites).join(5)
+    eventually(lambda: sites[0].members() == sites[1].members() == [])
+
+
+def test_a_name_that_is_taken_is_refused(sites):
+    with ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="m") as port:
+        first = Membership(str(sites[0].address), new_profile("m", "127.0.0.1", port.port))
+        with first:
+            with pytest.raises(IllegalStateError, match="named m is alive"):
+                member("m", sites[0]).join(5)
+    with pytest.raises(IllegalStateError):
+        first.join()
