@@ -1,0 +1,73 @@
+"""Owns the demo's Spark: a local session that writes only into the demo's directory and is quiet."""
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pywan.errors import ConfigurationError
+from pywan.java import ensure_java
+
+CORES = 2
+_LOGGING = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
+"""
+
+
+def start(directory: Path) -> Any:
+    """A SparkSession on this machine's cores. ConfigurationError says what to install if Spark or Java is missing."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(f"the demo feeds through Spark, which is not installed ({error}): pip install 'pywan[spark]'") from None
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    directory.mkdir(parents=True, exist_ok=True)
+    logging = directory / "log4j2.properties"
+    logging.write_text(_LOGGING.format(file=directory / "spark.log"), encoding="utf-8")
+    session = (
+        SparkSession.builder.master(f"local[{CORES}]").appName("pywan demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "8")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def stop(session: Any) -> None:
+    """Ends the session and the Java process behind it, and waits until that is gone."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    gateway.shutdown()
+    if process.stdin is not None:
+        process.stdin.close()       # Spark's Java process ends with its standard input.
+    try:
+        process.wait(20)
+    except Exception:
+        process.kill()
+        process.wait(5)
+    SparkContext._gateway = SparkContext._jvm = None

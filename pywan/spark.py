@@ -1,0 +1,219 @@
+"""Owns the way from Spark into a region: a DataFrame's Arrow batches, or an RDD's pairs, to a site's members.
+
+Executors import this module too: what it imports at the top must stay light.
+"""
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, Iterable, Iterator, Sequence
+
+from pywan import errors
+from pywan.errors import ConfigurationError
+
+_PAIRS_A_CALL = 1_000
+_COUNTS_SCHEMA = "partition int, rows bigint, bytes bigint, duplicate boolean"
+
+# Spark's types that the columnar path lays out; anything else has to be made one of these by the caller.
+_KEY_TYPES = frozenset({"string", "binary", "byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint"})
+_VALUE_TYPES = _KEY_TYPES | {"boolean", "float", "double", "date", "timestamp", "timestamp_ntz"}
+
+
+@dataclass(frozen=True)
+class EnqueueSummary:
+    """What one `enqueue` did. All `rows` were applied at the site when this was made."""
+
+    rows: int
+    bytes: int                  # Keys and values, as laid out for the wire.
+    seconds: float              # From the call to the last task's end, Spark's own work included.
+    partitions: int
+    repeated_partitions: int = 0    # Whose rows an earlier attempt of the task had applied; they were not applied again.
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+
+def enqueue(
+    data: Any,
+    *,
+    locators: str,
+    region: str,
+    key: str = "key",
+    value: str | Sequence[str] | None = None,
+    operation: str | None = None,
+    timeout: float = 60.0,
+    **unknown: Any,
+) -> EnqueueSummary:
+    """Put every row of a DataFrame, or every pair of an RDD, into `region` of the site behind `locators`.
+
+    A DataFrame row's key is the column `key`. Its value is the column `value`; or, when `value` is a list of names, a
+    dict of those columns; or, when it is not given, all columns but the key (that one column itself if only one is
+    left). `operation` names a column that holds create, update or destroy; without it every row is a put. An RDD's
+    elements are (key, value).
+
+    Returns when every row is applied at the site. A task's rows are staged at a member and applied when the task
+    ends, in the order of its rows and once, however often Spark runs the task. If the job fails, partitions that had
+    ended stay applied and the others are not; calling again puts all rows again.
+
+    `timeout` is how long a task waits, in seconds, for a locator, a member or an acknowledgement.
+    """
+    for name in unknown:
+        close = difflib.get_close_matches(name, ["locators", "region", "key", "value", "operation", "timeout"], 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigurationError(f"enqueue has no option {name!r}{hint}")
+    from pywan.addresses import parse_locators
+
+    if not parse_locators(locators):
+        raise ConfigurationError("enqueue needs at least one locator, such as locators='127.0.0.1[10334]'")
+    if not isinstance(region, str) or not region.strip("/"):
+        raise ConfigurationError(f"region={region!r} is not the name of a region")
+    if not timeout > 0:
+        raise ConfigurationError(f"timeout={timeout!r} must be a number of seconds above 0")
+    target = _Target(locators, region, uuid.uuid4().bytes, float(timeout))
+    started = time.monotonic()
+    if hasattr(data, "mapInArrow"):
+        counts = _enqueue_frame(data, target, key, value, operation)
+    elif hasattr(data, "mapPartitionsWithIndex"):
+        if operation is not None or value is not None or key != "key":
+            raise ConfigurationError("key, value and operation name columns of a DataFrame; an RDD's elements are (key, value)")
+        with _errors_of_tasks():
+            counts = data.mapPartitionsWithIndex(_WritePairs(target)).collect()
+    else:
+        raise ConfigurationError(f"enqueue takes a Spark DataFrame or an RDD of pairs, not {type(data).__module__}.{type(data).__qualname__}")
+    return EnqueueSummary(
+        rows=sum(rows for _, rows, _, _ in counts),
+        bytes=sum(size for _, _, size, _ in counts),
+        seconds=time.monotonic() - started,
+        partitions=len(counts),
+        repeated_partitions=sum(bool(duplicate) for *_, duplicate in counts),
+    )
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where rows go; plain data, since it travels to the executors."""
+
+    locators: str
+    region: str
+    run_id: bytes       # One call of enqueue; with the task's number it names rows that may be applied once.
+    timeout: float
+
+    def connect(self, task: int) -> Any:
+        from pywan.client import DataConnection
+
+        return DataConnection.open(self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout)
+
+
+def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[str] | None, operation: str | None) -> list[tuple]:
+    if frame.isStreaming:
+        raise ConfigurationError("enqueue takes a batch DataFrame; for a stream call it inside foreachBatch")
+    columns = frame.columns
+    if value is None:
+        names = [name for name in columns if name not in (key, operation)]
+        together = len(names) != 1
+    else:
+        names = [value] if isinstance(value, str) else list(value)
+        together = not isinstance(value, str)
+    if not names:
+        raise ConfigurationError(f"no column is left for the value: the DataFrame has {', '.join(columns)}")
+    types = dict(frame.dtypes)
+    _check_columns(columns, types, key, names, operation)
+    chosen = [key, *([operation] if operation is not None else []), *names]
+    selected = frame.select(*[_quoted(name) for name in chosen])
+    write = _WriteBatches(target, tuple(names) if together else None, operation is not None)
+    with _errors_of_tasks():
+        return [tuple(row) for row in selected.mapInArrow(write, _COUNTS_SCHEMA).collect()]
+
+
+def _check_columns(columns: list[str], types: dict[str, str], key: str, values: list[str], operation: str | None) -> None:
+    for role, name in [("key", key), *([("operation", operation)] if operation is not None else []), *(("value", v) for v in values)]:
+        if columns.count(name) != 1:
+            what = "more than one column" if name in columns else "no column"
+            raise ConfigurationError(f"{role}={name!r}: the DataFrame has {what} of that name (columns: {', '.join(columns)})")
+        allowed = {"key": _KEY_TYPES, "value": _VALUE_TYPES, "operation": {"string"}}[role]
+        kind = types[name].split("(")[0]
+        if kind in ("varchar", "char"):
+            kind = "string"
+        if kind.split(" ")[0] not in allowed:
+            remedy = "cast it to string" if role != "value" or kind == "decimal" else "use to_json, or cast it to string"
+            raise ConfigurationError(f"{role} column {name!r} is {types[name]}, which cannot be carried as a {role}: {remedy}")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@dataclass(frozen=True)
+class _WriteBatches:
+    """The function that mapInArrow runs in a task: columns are key, operation if there is one, values."""
+
+    target: _Target
+    together: tuple[str, ...] | None    # The names under which the value columns are encoded as one dict.
+    has_operation: bool
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        partition = TaskContext.get().partitionId()
+        counts = _staged(self.target, partition, batches, self._put)
+        fields = [("partition", pyarrow.int32()), ("rows", pyarrow.int64()), ("bytes", pyarrow.int64()), ("duplicate", pyarrow.bool_())]
+        yield pyarrow.RecordBatch.from_arrays(
+            [pyarrow.array([count], kind) for count, (_, kind) in zip(counts, fields)], names=[name for name, _ in fields]
+        )
+
+    def _put(self, connection: Any, batch: Any) -> None:
+        if batch.num_rows == 0:
+            return
+        operations = batch.column(1) if self.has_operation else None
+        values = batch.columns[2:] if self.has_operation else batch.columns[1:]
+        if self.together is None:
+            connection.put_columns(batch.column(0), values[0], operations)
+        else:
+            connection.put_rows(batch.column(0), list(self.together), values, operations)
+
+
+@dataclass(frozen=True)
+class _WritePairs:
+    """The function that mapPartitionsWithIndex runs in a task."""
+
+    target: _Target
+
+    def __call__(self, partition: int, pairs: Iterable[Any]) -> Iterator[tuple]:
+        pairs = iter(pairs)
+        chunks = iter(lambda: list(itertools.islice(pairs, _PAIRS_A_CALL)), [])
+        yield _staged(self.target, partition, chunks, lambda connection, chunk: connection.put_pairs(chunk))
+
+
+def _staged(target: _Target, partition: int, chunks: Iterable[Any], put: Any) -> tuple[int, int, int, bool]:
+    """Send all chunks, then have them applied together: (partition, rows, bytes, whether an earlier attempt had done it)."""
+    chunks = iter(chunks)
+    first = next(chunks, None)
+    if first is None:       # An empty partition needs no connection.
+        return partition, 0, 0, False
+    with target.connect(partition) as connection:
+        put(connection, first)
+        for chunk in chunks:
+            put(connection, chunk)
+        result = connection.commit()
+    return partition, result["rows"], result["bytes"], result["duplicate"]
+
+
+class _errors_of_tasks:
+    """Turns Spark's report of a failed task into the pywan error that the task raised, keeping Spark's as its cause."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None or not isinstance(error, Exception):
+            return
+        found = re.search(r"^(?:\S*: )*pywan\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
+        cls = getattr(errors, found[1], None) if found else None
+        if isinstance(cls, type) and issubclass(cls, errors.PywanError):
+            raise cls(f"{found[2]} (partitions that had ended stay applied, the others are not)") from error
