@@ -1,0 +1,229 @@
+# Owns nothing but names: the C primitives as Cython sees them, and the one place that turns a status into an error.
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+cdef extern from "wan_base.h" nogil:
+    ctypedef enum wan_status:
+        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID
+    const char *wan_detail
+    uint64_t wan_align8(uint64_t length)
+
+cdef extern from "wan_lock.h" nogil:
+    ctypedef struct wan_lock:
+        pass
+    void wan_lock_take(wan_lock *lock)
+    void wan_lock_release(wan_lock *lock)
+
+cdef extern from "wan_clock.h" nogil:
+    ctypedef struct wan_clock:
+        pass
+    uint64_t wan_now_ms()
+    uint64_t wan_monotonic_us()
+    uint64_t wan_stamp_ms(uint64_t stamp)
+    uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
+    void wan_clock_see(wan_clock *clock, uint64_t stamp)
+
+cdef extern from "wan_thread.h" nogil:
+    uint32_t wan_thread_number()
+    uint64_t wan_thread_next_event()
+    void wan_count(uint64_t *counter, uint64_t by)
+    uint64_t wan_read(const uint64_t *counter)
+    int wan_flag_read(const int *flag)
+    void wan_flag_set(int *flag, int value)
+
+cdef extern from "wan_hash.h" nogil:
+    uint64_t wan_hash(const void *data, size_t length, uint64_t seed)
+    uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
+    uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
+
+cdef extern from "wan_record.h" nogil:
+    enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
+    enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
+    enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT
+    ctypedef struct wan_record:
+        uint32_t length
+        uint32_t value_length
+        uint64_t sequence
+        uint64_t stamp
+        uint64_t event_sequence
+        uint32_t event_member
+        uint32_t event_thread
+        uint16_t region
+        uint16_t partition
+        uint16_t key_length
+        uint16_t callback_length
+        uint8_t operation
+        uint8_t flags
+        uint8_t stamp_site
+        uint8_t origin_site
+        uint8_t recipients_count
+        uint8_t key_form
+        uint8_t value_form
+        uint8_t callback_form
+    uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
+    uint8_t *wan_record_key(const wan_record *record)
+    uint8_t *wan_record_value(const wan_record *record)
+    uint8_t *wan_record_callback(const wan_record *record)
+    uint8_t *wan_record_recipients(const wan_record *record)
+    int wan_record_reaches(const wan_record *record, uint8_t site)
+    void wan_copy_small(uint8_t *to, const uint8_t *source, size_t length)
+    wan_status wan_record_check(const uint8_t *at, uint64_t length)
+
+cdef extern from "wan_env.h" nogil:
+    ctypedef struct wan_env:
+        pass
+    const wan_env wan_env_posix
+
+cdef extern from "wan_queue.h" nogil:
+    ctypedef struct wan_store:
+        uint64_t memory_bytes
+        uint64_t file_bytes
+        uint64_t files_made
+    ctypedef struct wan_partition:
+        uint64_t removed
+        uint64_t peeked
+        uint64_t appended
+        uint64_t duplicate_through
+        uint64_t events
+        uint64_t bytes
+        uint64_t unpeeked
+    ctypedef struct wan_queue:
+        wan_store store
+        wan_partition *partitions
+        uint32_t partition_count
+        uint8_t conflate
+        uint64_t events
+        uint64_t bytes
+        uint64_t conflated
+    ctypedef struct wan_reservation:
+        uint8_t *at
+        uint32_t segment
+        uint32_t partition
+        uint64_t length
+    wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
+                              uint32_t partitions, int conflate)
+    void wan_queue_close(wan_queue *queue)
+    wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
+    void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
+    wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
+    uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, wan_record **records,
+                            uint64_t *peeked_bytes)
+    uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
+    void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence)
+    void wan_queue_rewind(wan_queue *queue, uint32_t partition)
+    uint64_t wan_queue_clear(wan_queue *queue)
+
+cdef extern from "wan_table.h" nogil:
+    enum: WAN_TABLE_SHARDS
+    enum: WAN_ENTRY_LIVE, WAN_ENTRY_INVALID, WAN_ENTRY_TOMBSTONE
+    ctypedef struct wan_entry:
+        uint64_t stamp
+        uint32_t value_length
+        uint16_t key_length
+        uint8_t stamp_site
+        uint8_t key_form
+        uint8_t value_form
+        uint8_t state
+        uint8_t *bytes
+    ctypedef struct wan_slot:
+        uint64_t hash
+        wan_entry *entry
+    ctypedef struct wan_shard:
+        wan_lock lock
+        uint32_t used
+        uint32_t tombstones
+        uint64_t mask
+        wan_slot *slots
+        uint64_t bytes
+    ctypedef struct wan_table:
+        wan_shard *shards
+    ctypedef enum wan_outcome:
+        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY
+    ctypedef struct wan_change:
+        const uint8_t *key
+        const uint8_t *value
+        uint32_t value_length
+        uint16_t key_length
+        uint8_t key_form
+        uint8_t value_form
+        uint8_t operation
+        uint8_t stamp_site
+        uint64_t hash
+        uint64_t stamp
+        uint8_t local
+        uint8_t ask
+        uint8_t keep
+    wan_status wan_table_init(wan_table *table)
+    void wan_table_close(wan_table *table)
+    wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
+    wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
+    wan_outcome wan_table_judge(wan_shard *shard, wan_change *change)
+    wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+    int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+    uint32_t wan_table_expire(wan_shard *shard, uint64_t before_ms)
+    const uint8_t *wan_entry_value(const wan_entry *entry)
+    void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
+
+cdef extern from "wan_frame.h" nogil:
+    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4
+    enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
+    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED
+    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER
+    ctypedef struct wan_frame:
+        uint32_t magic
+        uint8_t type
+        uint8_t flags
+        uint16_t reserved
+        uint32_t length
+        uint32_t crc
+        uint32_t raw_length
+        uint32_t count
+        uint64_t id
+    ctypedef struct wan_section:
+        uint32_t partition
+        uint32_t count
+        uint64_t first
+        uint64_t through
+        uint64_t settled
+        uint64_t bytes
+    ctypedef struct wan_batch_head:
+        uint32_t sections
+        uint32_t reserved
+    ctypedef struct wan_ack:
+        uint32_t credit_events
+        uint32_t failures
+        uint64_t credit_bytes
+    ctypedef struct wan_failure:
+        uint32_t partition
+        uint32_t reason
+        uint64_t sequence
+    ctypedef struct wan_rewind:
+        uint32_t partition
+        uint32_t reserved
+        uint64_t expected
+    uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
+    wan_status wan_frame_check(const wan_frame *frame)
+    wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count)
+
+
+cdef object error_for(wan_status status, str during):
+    """The exception for a status that is not WAN_OK, with this thread's detail."""
+    from pywan import errors
+    detail = (<bytes>wan_detail).decode("utf-8", "replace")
+    message = f"{during}: {detail}" if during else detail
+    kind = {
+        WAN_FULL: errors.QueueFullError, WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
+        WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError,
+    }.get(status, errors.InternalError)
+    if status == WAN_NO_MEMORY:
+        return MemoryError(message)
+    return kind(message)
+
+
+cdef int raise_for(wan_status status, str during) except -1:
+    if status != WAN_OK:
+        raise error_for(status, during)
+    return 0

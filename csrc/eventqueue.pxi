@@ -1,0 +1,288 @@
+# Owns the queue of one sender on one member: its partitions under one lock, the counters of its ledger, and the
+# signals that wake its dispatchers. Producers append through `queue_append_*` (region.pxi); a dispatcher peeks,
+# acknowledges and rewinds (sender.pxi).
+from libc.errno cimport EAGAIN, EINTR, errno
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initial, int flags)
+    int eventfd_write(int file, uint64_t value)
+    int eventfd_read(int file, uint64_t *value)
+    enum: EFD_NONBLOCK, EFD_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    int close_file "close"(int file)
+
+cdef extern from *:
+    """
+    #define NEVER UINT64_MAX
+    """
+    const uint64_t NEVER
+
+cdef struct signal:
+    # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
+    # it to 1 when idle, to its batch size while it waits for a batch to fill, and to NEVER while it works.
+    uint64_t pending        # Events of its partitions that were not peeked.
+    uint64_t wake_at
+    int file
+
+cdef struct queue_counts:
+    # The ledger (all under the lock, or atomic): received = queued + not_queued + not_queued_loop +
+    # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + in queue.
+    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_full, dropped_cleared
+    uint64_t distributed, conflated_batch, filtered_transmit, parked
+    uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
+    uint64_t acknowledgements, wire_bytes
+
+cdef struct gateway_queue:
+    wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
+    wan_queue queue
+    queue_counts counts
+    signal *signals
+    uint32_t dispatchers
+    uint8_t remote_site
+    uint8_t by_thread       # order-policy thread: partition by the producing thread.
+    int running             # 0: what comes is counted as dropped. Read without the lock.
+    uint64_t oldest_ms      # When the oldest queued event was made; 0: none. Refreshed by whoever asks for lag.
+
+
+cdef inline uint32_t queue_partition(const gateway_queue *g, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
+    if g.by_thread:
+        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
+    return wan_hash_bucket(hash, g.queue.partition_count)
+
+
+cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition) noexcept nogil:
+    # Under the lock, after a commit. The file to write to once the lock is released, or -1.
+    cdef signal *s = &g.signals[partition % g.dispatchers]
+    s.pending += 1
+    if s.pending >= s.wake_at:
+        s.wake_at = NEVER
+        return s.file
+    return -1
+
+
+cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept nogil:
+    cdef uint64_t pending = 0
+    cdef uint32_t p = dispatcher
+    while p < g.queue.partition_count:
+        pending += g.queue.partitions[p].unpeeked
+        p += g.dispatchers
+    g.signals[dispatcher].pending = pending
+
+
+cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record) noexcept nogil:
+    # Appends a whole record as it is. Takes and releases the lock.
+    cdef wan_reservation reservation
+    cdef int wake = -1
+    cdef uint64_t conflated
+    wan_lock_take(&g.lock)
+    cdef wan_status status = wan_queue_reserve(&g.queue, partition, record.length, &reservation)
+    if status == WAN_OK:
+        memcpy(reservation.at, record, record.length)
+        wan_queue_commit(&g.queue, &reservation, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        g.counts.queued += 1
+        wake = queue_note_pending(g, partition)
+    wan_lock_release(&g.lock)
+    if wake >= 0:
+        eventfd_write(wake, 1)
+    return status
+
+
+cdef class EventQueue:
+    """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
+
+    Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
+    Thread-safe; `close()` only when no dispatcher and no region uses it any more.
+    """
+    cdef gateway_queue *g
+    cdef readonly object name
+
+    def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
+                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False):
+        cdef bytes path = b""
+        cdef const char *path_or_null = NULL
+        if directory is not None:
+            path = str(directory).encode("utf-8", "surrogateescape")
+            path_or_null = path
+        self.name = name
+        self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
+        if self.g == NULL:
+            raise MemoryError(f"no memory for queue {name!r}")
+        raise_for(wan_queue_init(&self.g.queue, &wan_env_posix, path_or_null, memory_limit, partitions, conflate),
+                  f"queue {name!r}")
+        self.g.dispatchers = dispatchers
+        self.g.remote_site = <uint8_t>remote_site
+        self.g.by_thread = by_thread
+        self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
+        if self.g.signals == NULL:
+            raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
+        for n in range(dispatchers):
+            self.g.signals[n].file = -1
+        for n in range(dispatchers):
+            self.g.signals[n].wake_at = NEVER
+            self.g.signals[n].file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.g.signals[n].file < 0:
+                from pywan.errors import DiskError
+                raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
+
+    def __dealloc__(self):
+        if self.g == NULL:
+            return
+        if self.g.signals != NULL:
+            for n in range(self.g.dispatchers):
+                if self.g.signals[n].file >= 0:
+                    close_file(self.g.signals[n].file)
+        wan_queue_close(&self.g.queue)
+        free(self.g.signals)
+        free(self.g)
+
+    def __len__(self):
+        return wan_read(&self.g.queue.events)
+
+    @property
+    def bytes(self):
+        """Bytes of the events in the queue, as laid out."""
+        return wan_read(&self.g.queue.bytes)
+
+    @property
+    def running(self):
+        """Whether the sender accepts events; what comes otherwise is counted as dropped."""
+        return bool(wan_flag_read(&self.g.running))
+
+    @running.setter
+    def running(self, bint value):
+        wan_flag_set(&self.g.running, value)
+
+    def counts(self):
+        """The ledger's counters and the queue's size, taken at one moment."""
+        cdef queue_counts c
+        cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            c = self.g.counts
+            conflated = self.g.queue.conflated
+            events = self.g.queue.events
+            size = self.g.queue.bytes
+            files = self.g.queue.store.files_made
+            file_bytes = self.g.queue.store.file_bytes
+            memory_bytes = self.g.queue.store.memory_bytes
+            wan_lock_release(&self.g.lock)
+        cdef dict result = c
+        result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
+                      memory_bytes=memory_bytes)
+        return result
+
+    def positions(self):
+        """(removed, peeked, appended) of every partition."""
+        wan_lock_take(&self.g.lock)
+        found = [(self.g.queue.partitions[p].removed, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].appended)
+                 for p in range(self.g.queue.partition_count)]
+        wan_lock_release(&self.g.lock)
+        return found
+
+    def oldest_ms(self):
+        """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
+        cdef uint64_t oldest = NEVER, at
+        cdef wan_partition *partition
+        cdef wan_record *record
+        cdef uint64_t sequence
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            for p in range(self.g.queue.partition_count):
+                partition = &self.g.queue.partitions[p]
+                sequence = partition.removed + 1
+                record = NULL
+                while partition.events and sequence <= partition.appended and record == NULL:
+                    record = wan_queue_at(&self.g.queue, partition, sequence)
+                    sequence += 1
+                if record != NULL:
+                    at = wan_stamp_ms(record.stamp)
+                    if at < oldest:
+                        oldest = at
+            wan_lock_release(&self.g.lock)
+        return None if oldest == NEVER else oldest
+
+    def clear(self):
+        """Drops everything, counted as `dropped_cleared`. Only while no dispatcher runs. Returns how many."""
+        cdef uint64_t dropped
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            dropped = wan_queue_clear(&self.g.queue)
+            self.g.counts.dropped_cleared += dropped
+            for d in range(self.g.dispatchers):
+                self.g.signals[d].pending = 0
+            wan_lock_release(&self.g.lock)
+        return dropped
+
+    def wake(self):
+        """Wakes every dispatcher, to look at what it was told."""
+        for n in range(self.g.dispatchers):
+            eventfd_write(self.g.signals[n].file, 1)
+
+    def append_record(self, const uint8_t[::1] record, uint32_t partition=0):
+        """Appends one record in wire form (checked first). For tests, parked events and tools."""
+        raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
+        raise_for(queue_append_copy(self.g, partition, <const wan_record *>&record[0]), f"queue {self.name!r}")
+
+    def records(self, uint64_t limit=100):
+        """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
+        found = []
+        cdef uint64_t sequence
+        cdef wan_partition *partition
+        cdef wan_record *record
+        wan_lock_take(&self.g.lock)
+        try:
+            for p in range(self.g.queue.partition_count):
+                partition = &self.g.queue.partitions[p]
+                for sequence in range(partition.removed + 1, partition.appended + 1):
+                    if <uint64_t>len(found) >= limit:
+                        return found
+                    record = wan_queue_at(&self.g.queue, partition, sequence)
+                    if record != NULL:
+                        found.append((p, PyBytes_FromStringAndSize(<char *>record, record.length)))
+        finally:
+            wan_lock_release(&self.g.lock)
+        return found
+
+    def peek(self, uint32_t partition, uint32_t count):
+        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+        cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
+        cdef uint64_t size
+        if records == NULL:
+            raise MemoryError()
+        try:
+            wan_lock_take(&self.g.lock)
+            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, records, &size)
+            queue_refresh_pending(self.g, partition % self.g.dispatchers)
+            wan_lock_release(&self.g.lock)
+            return [PyBytes_FromStringAndSize(<char *>records[n], records[n].length) for n in range(taken)]
+        finally:
+            free(records)
+
+    def remove(self, uint32_t partition, uint64_t through):
+        """Drops every event up to and including `through`: the receiver has them. Returns how many."""
+        if through > self.g.queue.partitions[partition].peeked:
+            from pywan.errors import InternalError
+            raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {self.g.queue.partitions[partition].peeked}")
+        wan_lock_take(&self.g.lock)
+        removed = wan_queue_remove(&self.g.queue, partition, through)
+        self.g.counts.distributed += removed
+        wan_lock_release(&self.g.lock)
+        return removed
+
+    def punch(self, uint32_t partition, uint64_t sequence):
+        """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+        wan_lock_take(&self.g.lock)
+        if sequence > self.g.queue.partitions[partition].removed and sequence <= self.g.queue.partitions[partition].appended:
+            before = self.g.queue.events
+            wan_queue_punch(&self.g.queue, partition, sequence)
+            self.g.counts.filtered_transmit += before - self.g.queue.events
+            queue_refresh_pending(self.g, partition % self.g.dispatchers)
+        wan_lock_release(&self.g.lock)
+
+    def rewind(self, uint32_t partition):
+        """What was peeked and not removed is to be sent again, as possible duplicates."""
+        wan_lock_take(&self.g.lock)
+        wan_queue_rewind(&self.g.queue, partition)
+        queue_refresh_pending(self.g, partition % self.g.dispatchers)
+        wan_lock_release(&self.g.lock)

@@ -1,0 +1,514 @@
+# Owns the receiving side: what has been applied of every source (AppliedMemory), and one connection's way from bytes
+# to the region tables. `ReceiverSession` is sans-IO (bytes in, bytes out) with a thin loop, `run`, around it.
+
+cdef enum:
+    CREDIT_EVENTS = 1000000
+    APPLY_GROUP = 32
+    FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them.
+
+cdef struct receiver_counts:
+    uint64_t events_received, create_requests, update_requests, destroy_requests
+    uint64_t batches_received, duplicate_batches, out_of_order_batches, duplicates_skipped
+    uint64_t exceptions_occurred, possible_duplicates, bytes_received, conflicts, unknown_operations
+
+cdef struct applied_slot:
+    wan_lock lock               # Held while a run of this partition is applied: an old connection and its successor take turns.
+    uint64_t last               # All sequences up to here were applied (or failed, below). Only ever grows.
+    wan_failure *failures       # Of sequences above what the sender has heard of, ascending.
+    uint32_t failure_count, failure_capacity
+
+
+cdef class SourceMemory:
+    """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
+    cdef applied_slot *slots
+    cdef readonly uint32_t partitions
+
+    def __cinit__(self, uint32_t partitions):
+        if partitions == 0 or partitions > 65535:
+            from pywan.errors import ProtocolError
+            raise ProtocolError(f"a sender with {partitions} partitions; 1 to 65535 are possible")
+        self.slots = <applied_slot *>calloc(partitions, sizeof(applied_slot))
+        if self.slots == NULL:
+            raise MemoryError()
+        self.partitions = partitions
+
+    def __dealloc__(self):
+        if self.slots != NULL:
+            for n in range(self.partitions):
+                free(self.slots[n].failures)
+        free(self.slots)
+
+    def last(self):
+        """The last contiguous sequence applied, of every partition."""
+        return [self.slots[n].last for n in range(self.partitions)]
+
+
+cdef class ReceiverCounts:
+    """The counters of one receiver, over all its connections."""
+    cdef receiver_counts c
+
+    def counts(self):
+        return self.c
+
+
+cdef struct region_slot:
+    region_core *core           # NULL: not found when last looked.
+    uint64_t looked_batch       # In which batch of this connection it was last looked up.
+
+
+cdef class ReceiverSession:
+    """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record fields)` is
+    called for regions with user's Python on the way. `max_drift_ms`: stamps further ahead of our clock are refused."""
+    cdef SourceMemory memory
+    cdef ReceiverCounts counts
+    cdef object find_region
+    cdef object on_slow
+    cdef dict names, cores
+    cdef region_slot *regions
+    cdef uint32_t region_capacity
+    cdef byte_buffer into, out, unpacked
+    cdef uint64_t credit_bytes
+    cdef uint64_t max_drift_ms
+    cdef uint64_t batch             # Number of the batch in work, from 1: for lookups.
+    cdef uint64_t expected_id       # Batch id that should come next on this connection.
+    cdef uint64_t now_ms            # At the start of the batch.
+    cdef wan_failure *failures      # Of the batch in work.
+    cdef uint32_t failure_count, failure_capacity
+    cdef int stop_flag
+    cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
+
+    def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
+                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000):
+        self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
+        self.names, self.cores = {}, {}
+        self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
+        lz4_load()
+
+    def __dealloc__(self):
+        free(self.regions)
+        free(self.failures)
+        buffer_close(&self.into)
+        buffer_close(&self.out)
+        buffer_close(&self.unpacked)
+
+    def stop(self):
+        """Makes `run` return soon: after the batch in work, which is acknowledged only if it was applied as a whole."""
+        wan_flag_set(&self.stop_flag, 1)
+
+    # Regions
+
+    cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
+        cdef uint32_t number = <uint32_t>frame.id, capacity
+        if frame.id > 65535:
+            set_detail("region number %llu", <unsigned long long>frame.id)
+            return 0
+        try:
+            name = (<const char *>(frame + 1))[:frame.length].decode()
+            if number >= self.region_capacity:
+                capacity = 64
+                while capacity <= number:
+                    capacity *= 2
+                grown = realloc(self.regions, capacity * sizeof(region_slot))
+                if grown == NULL:
+                    set_detail("no memory for %u regions", capacity)
+                    return 0
+                self.regions = <region_slot *>grown
+                memset(self.regions + self.region_capacity, 0, (capacity - self.region_capacity) * sizeof(region_slot))
+                self.region_capacity = capacity
+            self.names[number] = name
+            self.regions[number].core = NULL
+            self.regions[number].looked_batch = 0
+            return 1
+        except BaseException as error:
+            set_detail("region number %u has a name that is not text", number)
+            return 0
+
+    cdef region_core *look_up(self, uint16_t number) noexcept with gil:
+        cdef RegionCore core
+        try:
+            self.regions[number].looked_batch = self.batch
+            found = self.find_region(self.names[number])
+            self.cores[number] = found
+            core = <RegionCore?>found if found is not None else None
+            self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
+        except BaseException as error:
+            report_unraisable("region look-up", error)
+            self.regions[number].core = NULL
+        return self.regions[number].core
+
+    cdef inline region_core *region_of(self, uint16_t number) noexcept nogil:
+        cdef region_core *core
+        if number >= self.region_capacity:
+            return NULL
+        core = self.regions[number].core
+        if core != NULL and not wan_flag_read(&core.closed):
+            return core
+        if self.regions[number].looked_batch == self.batch:
+            return NULL
+        if core == NULL and self.regions[number].looked_batch == 0 and not self.is_named(number):
+            return NULL
+        return self.look_up(number)
+
+    cdef bint is_named(self, uint16_t number) noexcept with gil:
+        return number in self.names
+
+    # Applying
+
+    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash) noexcept nogil:
+        """0: done. A reason of failure (> 0). -1: a queue of ours has no room; nothing was changed."""
+        cdef wan_change change
+        cdef origin from_
+        cdef wan_outcome outcome
+        if wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms:
+            return WAN_FAILED_FUTURE_STAMP
+        if wan_flag_read(&core.slow):
+            return self.apply_slow(record)
+        change_from_record(&change, record, hash)
+        origin_from_record(&from_, record)
+        if region_change(core, &change, &from_, NULL, &outcome) != WAN_OK:
+            return -1
+        if outcome == WAN_LOST:
+            wan_count(&core.conflicts, 1)
+            self.counts.c.conflicts += 1
+        elif outcome == WAN_OUT_OF_MEMORY:
+            return WAN_FAILED_NO_MEMORY
+        else:
+            wan_count(&core.applied, 1)
+        return 0
+
+    cdef int apply_slow(self, const wan_record *record) noexcept with gil:
+        try:
+            return self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
+        except BaseException as error:
+            report_unraisable("applying an event", error)
+            return WAN_FAILED_OTHER
+
+    cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
+        cdef uint32_t capacity
+        if self.failure_count == self.failure_capacity:
+            capacity = self.failure_capacity * 2 if self.failure_capacity else 64
+            grown = realloc(self.failures, capacity * sizeof(wan_failure))
+            if grown == NULL:
+                return 0
+            self.failures, self.failure_capacity = <wan_failure *>grown, capacity
+        self.failures[self.failure_count].partition = partition
+        self.failures[self.failure_count].reason = reason
+        self.failures[self.failure_count].sequence = sequence
+        self.failure_count += 1
+        return 1
+
+    cdef int remember_failure(self, applied_slot *slot, const wan_failure *failure) noexcept nogil:
+        cdef uint32_t capacity
+        if slot.failure_count >= FAILURES_KEPT:
+            return 0
+        if slot.failure_count == slot.failure_capacity:
+            capacity = slot.failure_capacity * 2 if slot.failure_capacity else 16
+            grown = realloc(slot.failures, capacity * sizeof(wan_failure))
+            if grown == NULL:
+                return 0
+            slot.failures, slot.failure_capacity = <wan_failure *>grown, capacity
+        slot.failures[slot.failure_count] = failure[0]
+        slot.failure_count += 1
+        return 1
+
+    cdef void forget_failures(self, applied_slot *slot, uint64_t settled) noexcept nogil:
+        cdef uint32_t n = 0
+        while n < slot.failure_count and slot.failures[n].sequence <= settled:
+            n += 1
+        if n:
+            memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
+            slot.failure_count -= n
+
+    cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
+        """1: applied. 0: give the connection up (the detail, or `refused_code`, says why)."""
+        cdef applied_slot *slot
+        cdef const wan_record *group[APPLY_GROUP]
+        cdef region_core *cores[APPLY_GROUP]
+        cdef uint64_t hashes[APPLY_GROUP]
+        cdef const wan_record *record
+        cdef uint32_t left = section.count, n, k
+        cdef int result
+        cdef wan_rewind rewind
+        cdef uint64_t floor, sequence, highest = 0
+        if section.partition >= self.memory.partitions:
+            set_detail("partition %u of a sender with %u", section.partition, self.memory.partitions)
+            return 0
+        slot = &self.memory.slots[section.partition]
+        wan_lock_take(&slot.lock)
+        if slot.last == 0 and section.first > section.settled + 1:
+            slot.last = section.first - 1       # Never heard of this queue: it starts where it says.
+        if slot.last < section.settled:
+            slot.last = section.settled         # Acknowledged to the sender by another member of this site.
+        self.forget_failures(slot, section.settled)
+        if section.first > slot.last + 1:
+            rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, slot.last + 1
+            wan_lock_release(&slot.lock)
+            self.counts.c.out_of_order_batches += 1
+            buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
+            set_detail("partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
+            return 0
+        if section.through <= slot.last or section.first <= slot.last:
+            # Seen before, wholly or in part: what failed then is told again, what was applied is not applied again.
+            for n in range(slot.failure_count):
+                if section.first <= slot.failures[n].sequence <= section.through:
+                    self.note_failure(section.partition, slot.failures[n].sequence, slot.failures[n].reason)
+            if section.through <= slot.last:
+                self.counts.c.duplicate_batches += 1
+        floor = slot.last
+        while left:
+            n = APPLY_GROUP if left >= APPLY_GROUP else left
+            for k in range(n):
+                record = <const wan_record *>at
+                at += record.length
+                group[k] = record
+                cores[k] = NULL
+                hashes[k] = 0
+                if record.sequence <= floor:
+                    continue
+                cores[k] = self.region_of(record.region)
+                if cores[k] != NULL:
+                    hashes[k] = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+                    wan_table_prefetch_slot(&cores[k].table, hashes[k])
+            if cores[0] != NULL:
+                for k in range(n):
+                    if cores[k] != NULL:
+                        wan_prefetch_entry(&cores[k].table, hashes[k])
+            for k in range(n):
+                record = group[k]
+                if record.sequence <= floor:
+                    self.counts.c.duplicates_skipped += 1
+                    continue
+                if record.stamp > highest and wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
+                    highest = record.stamp
+                result = WAN_FAILED_REGION_NOT_FOUND if cores[k] == NULL else self.apply_one(cores[k], record, hashes[k])
+                if result < 0:
+                    self.refused_code = 1
+                    wan_lock_release(&slot.lock)
+                    return 0
+                if result > 0:
+                    self.counts.c.exceptions_occurred += 1
+                    if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
+                        wan_lock_release(&slot.lock)
+                        set_detail("no memory to note a failed event")
+                        return 0
+                    self.remember_failure(slot, &self.failures[self.failure_count - 1])
+                slot.last = record.sequence
+                self.counts.c.events_received += 1
+                if record.operation == WAN_CREATE:
+                    self.counts.c.create_requests += 1
+                elif record.operation == WAN_UPDATE:
+                    self.counts.c.update_requests += 1
+                else:
+                    self.counts.c.destroy_requests += 1
+                if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
+                    self.counts.c.possible_duplicates += 1
+            if highest and cores[0] != NULL:
+                wan_clock_see(cores[0].clock, highest)
+            left -= n
+        if section.through > slot.last:
+            slot.last = section.through
+        wan_lock_release(&slot.lock)
+        return 1
+
+    cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
+        cdef uint8_t *payload = <uint8_t *>(frame + 1)
+        cdef const wan_batch_head *head
+        cdef const wan_section *section
+        cdef const uint8_t *at
+        cdef uint32_t s
+        cdef wan_ack *ack
+        cdef byte_buffer *pack = &self.unpacked
+        if frame.flags & WAN_FRAME_LZ4:
+            pack.start = pack.end = 0
+            if not buffer_reserve(pack, frame.raw_length + 8):
+                set_detail("no memory to unpack a batch of %u bytes", frame.raw_length)
+                return 0
+            if lz4_unpack(payload, frame.length, pack.data, frame.raw_length) != <int>frame.raw_length:
+                set_detail("batch %llu cannot be unpacked", <unsigned long long>frame.id)
+                return 0
+            payload = pack.data
+        if wan_batch_check(payload, frame.raw_length, frame.count) != WAN_OK:
+            return 0
+        if frame.id != self.expected_id:
+            self.counts.c.out_of_order_batches += 1
+            set_detail("batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
+            return 0
+        self.expected_id += 1
+        self.batch += 1
+        self.now_ms = wan_now_ms()
+        self.failure_count = 0
+        self.counts.c.batches_received += 1
+        self.counts.c.bytes_received += frame.length
+        head = <const wan_batch_head *>payload
+        section = <const wan_section *>(head + 1)
+        at = <const uint8_t *>(section + head.sections)
+        for s in range(head.sections):
+            if not self.apply_section(section, at):
+                return 0
+            at += section.bytes
+            section += 1
+        # Acknowledged: whatever failed is named, everything else is in the tables.
+        if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_ack) + self.failure_count * sizeof(wan_failure)):
+            set_detail("no memory for an acknowledgement")
+            return 0
+        return self.acknowledge(frame.id)
+
+    cdef int acknowledge(self, uint64_t id) noexcept nogil:
+        cdef uint32_t length = <uint32_t>(sizeof(wan_ack) + self.failure_count * sizeof(wan_failure))
+        cdef uint8_t small[1024]
+        cdef uint8_t *payload = &small[0] if length <= 1024 else <uint8_t *>malloc(length)
+        cdef wan_ack *ack = <wan_ack *>payload
+        cdef int done
+        if payload == NULL:
+            set_detail("no memory for an acknowledgement")
+            return 0
+        ack.credit_events = CREDIT_EVENTS
+        ack.credit_bytes = self.credit_bytes
+        ack.failures = self.failure_count
+        if self.failure_count:
+            memcpy(ack + 1, self.failures, self.failure_count * sizeof(wan_failure))
+        done = buffer_frame(&self.out, WAN_FRAME_ACK, id, 0, payload, length)
+        if payload != &small[0]:
+            free(payload)
+        return done
+
+    cdef int take_frames(self, size_t *missing) noexcept nogil:
+        """1: all whole frames were handled, `missing` more bytes make the next. 0: give the connection up. 2: the sender said goodbye."""
+        cdef wan_frame *frame
+        cdef int state
+        while True:
+            state = stream_next_frame(&self.into, &frame, missing)
+            if state == STREAM_WAIT:
+                return 1
+            if state != STREAM_OK:
+                return 0
+            if frame.type == WAN_FRAME_BATCH:
+                if not self.apply_batch(frame):
+                    return 0
+            elif frame.type == WAN_FRAME_REGION:
+                if not self.learn_region(frame):
+                    return 0
+            elif frame.type == WAN_FRAME_PING:
+                if not buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
+                    return 0
+            elif frame.type == WAN_FRAME_BYE:
+                return 2
+            else:
+                set_detail("frame of type %u from a sender", frame.type)
+                return 0
+            stream_take(&self.into, frame)
+
+    # Sans-IO face
+
+    def receive_data(self, const uint8_t[::1] data):
+        """Bytes that arrived. ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
+        cdef size_t missing
+        cdef int handled
+        if data.shape[0] == 0:
+            return
+        if not buffer_reserve(&self.into, data.shape[0]):
+            raise MemoryError()
+        memcpy(self.into.data + self.into.end, &data[0], data.shape[0])
+        self.into.end += data.shape[0]
+        with nogil:
+            handled = self.take_frames(&missing)
+        if handled == 0:
+            from pywan import errors
+            raise (errors.QueueFullError if self.refused_code else errors.ProtocolError)(detail_text())
+
+    def data_to_send(self):
+        """Acknowledgements that should leave now."""
+        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
+        self.out.start = self.out.end = 0
+        return data
+
+    # The loop
+
+    def run(self, int file, int silence_ms):
+        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
+        Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
+        cdef int ended
+        with nogil:
+            ended = self.loop(file, silence_ms)
+        return ("closed", "stopped", None)[ended] or detail_text()
+
+    cdef int loop(self, int file, int silence_ms) noexcept nogil:
+        cdef size_t missing = sizeof(wan_frame), room
+        cdef int state, handled
+        cdef pollfd waiting
+        cdef uint64_t last_heard = wan_monotonic_us()
+        while True:
+            if wan_flag_read(&self.stop_flag):
+                return 1
+            room = missing if missing > 131072 else 131072
+            state = stream_receive(file, &self.into, room)
+            if state == STREAM_OK:
+                last_heard = wan_monotonic_us()
+                handled = self.take_frames(&missing)
+                if self.out.start < self.out.end and self.send_all(file) != STREAM_OK:
+                    return 0
+                if handled == 0:
+                    self.say_why(file)
+                    return 2
+                if handled == 2:
+                    return 0
+                continue
+            if state == STREAM_CLOSED:
+                return 0
+            if state == STREAM_MEMORY:
+                set_detail("no memory for a frame of %llu bytes", <unsigned long long>room)
+                return 2
+            if silence_ms > 0 and wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
+                set_detail("the sender was silent for more than maximum-time-between-pings = %d ms", silence_ms)
+                return 2
+            waiting.fd = file
+            waiting.events = POLLIN
+            poll(&waiting, 1, 250)
+
+    cdef int send_all(self, int file) noexcept nogil:
+        # Acknowledgements are small; where even they do not fit, the sender is not reading.
+        cdef pollfd waiting
+        cdef int state, waited = 0
+        while True:
+            state = stream_send(file, &self.out)
+            if state != STREAM_WAIT:
+                return state
+            if wan_flag_read(&self.stop_flag) or waited >= 120:
+                return STREAM_CLOSED
+            waiting.fd = file
+            waiting.events = POLLOUT
+            poll(&waiting, 1, 250)
+            waited += 1
+
+    cdef void say_why(self, int file) noexcept nogil:
+        if self.refused_code:
+            return
+        self.out.start = self.out.end = 0
+        buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, <uint32_t>strlen(wan_detail))
+        stream_send(file, &self.out)
+
+
+cdef extern from "<string.h>" nogil:
+    size_t strlen(const char *text)
+
+
+def record_fields(bytes record):
+    """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
+    cdef const wan_record *r = <const wan_record *>PyBytes_AS_STRING(record)
+    raise_for(wan_record_check(<const uint8_t *>r, PyBytes_GET_SIZE(record)), "")
+    return {
+        "operation": r.operation, "sequence": r.sequence, "partition": r.partition, "stamp": r.stamp, "stamp_site": r.stamp_site,
+        "origin_site": r.origin_site, "recipients": wan_record_recipients(r)[:r.recipients_count],
+        "event_id": (r.event_member, r.event_thread, r.event_sequence), "region_number": r.region,
+        "possible_duplicate": bool(r.flags & WAN_FLAG_POSSIBLE_DUPLICATE), "length": r.length,
+        "key": (r.key_form, <bytes>wan_record_key(r)[:r.key_length]),
+        "value": (r.value_form, <bytes>wan_record_value(r)[:r.value_length]),
+        "callback": (r.callback_form, <bytes>wan_record_callback(r)[:r.callback_length]),
+    }
+
+
+def region_name(int number):
+    """The name behind a region number of this process."""
+    if not 0 < number < 65536 or region_name_table[number].text == NULL:
+        return None
+    return region_name_table[number].text[:region_name_table[number].length].decode()

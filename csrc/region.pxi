@@ -1,0 +1,963 @@
+# Owns the put path: from a change to the region's table and, under the same entry lock, into the queues of the
+# attached senders. Everything here that is `nogil` is also the receiver's way in.
+
+cdef enum:
+    MAX_ATTACHED = 128
+
+cdef struct attachment:
+    # Immutable once published in region_core.attached; replaced as a whole and freed after every entry lock has
+    # been held once by the replacer, so a holder of any entry lock may use what it read.
+    uint32_t count
+    uint32_t recipient_count
+    uint8_t recipients[256]             # Remote sites of the attached senders that run: whom an event will reach.
+    gateway_queue *queues[MAX_ATTACHED] # In ascending address order: several locks are taken in this order.
+
+cdef struct region_core:
+    wan_table table
+    attachment *attached
+    wan_clock *clock
+    uint32_t member
+    uint16_t number
+    uint8_t site
+    uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
+    uint8_t forwards        # 0: LOCAL or NORMAL, never queued.
+    uint8_t counts_normal   # NORMAL: attached senders count the event as received and not queued.
+    int slow                # User's Python is on the way (filter, resolver, listener): the receiver goes through Python.
+    int closed
+    uint64_t conflicts      # Changes that lost against a later version.
+    uint64_t applied        # Remote changes that took effect.
+
+cdef struct origin:
+    # Where a change comes from. Local: recipients empty, event ids of this thread.
+    uint8_t site
+    uint8_t recipient_count
+    const uint8_t *recipients
+    uint32_t event_member
+    uint32_t event_thread
+    uint64_t event_sequence
+    const uint8_t *callback
+    uint16_t callback_length
+    uint8_t callback_form
+
+cdef struct decision:
+    # What user's Python decided about one attached sender's copy.
+    uint8_t filtered
+    uint8_t substituted
+    uint8_t value_form
+    uint32_t value_length
+    const uint8_t *value
+
+cdef struct region_names:
+    char *text
+    uint16_t length
+
+# Numbers of region names in this process: written into records, announced by name on every connection.
+cdef region_names *region_name_table = <region_names *>calloc(65536, sizeof(region_names))
+cdef dict region_numbers = {}
+
+
+cdef int region_number(str name) except -1:
+    number = region_numbers.get(name)
+    if number is None:
+        number = len(region_numbers) + 1
+        data = name.encode()
+        if number > 65535 or len(data) > 1024:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"region {name[:80]!r}: at most 65535 regions, with names of at most 1024 bytes")
+        region_name_table[number].text = <char *>malloc(len(data) + 1)
+        memcpy(region_name_table[number].text, <char *>data, len(data))
+        region_name_table[number].length = <uint16_t>len(data)
+        region_numbers[name] = number
+    return number
+
+
+cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
+    # Loop control: the remote site made the event, has it, or will get it from somebody.
+    if from_.site == site and from_.site != own:
+        return True
+    for n in range(from_.recipient_count):
+        if from_.recipients[n] == site:
+            return True
+    return False
+
+
+cdef inline uint32_t union_recipients(const origin *from_, const attachment *attached, uint8_t own, uint8_t *out) noexcept nogil:
+    cdef uint32_t count = from_.recipient_count, known
+    cdef uint32_t n, k
+    cdef uint8_t site
+    if count:
+        memcpy(out, from_.recipients, count)
+    for n in range(attached.recipient_count):
+        site = attached.recipients[n]
+        for k in range(count):
+            if out[k] == site:
+                break
+        else:
+            out[count] = site
+            count += 1
+    return count
+
+
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint8_t operation,
+                              const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
+                              const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
+    cdef wan_record *record = <wan_record *>at
+    cdef uint8_t *to
+    (<uint64_t *>(at + length - 8))[0] = 0      # The padding; what is not padding is written over it.
+    record.length = <uint32_t>length
+    record.value_length = value_length
+    record.stamp = c.stamp
+    record.event_sequence = from_.event_sequence
+    record.event_member = from_.event_member
+    record.event_thread = from_.event_thread
+    record.region = r.number
+    record.key_length = c.key_length
+    record.callback_length = from_.callback_length
+    record.operation = operation
+    record.flags = 0
+    record.stamp_site = c.stamp_site
+    record.origin_site = from_.site
+    record.recipients_count = <uint8_t>recipient_count
+    record.key_form = c.key_form
+    record.value_form = value_form
+    record.callback_form = from_.callback_form
+    to = <uint8_t *>(record + 1)
+    wan_copy_small(to, c.key, c.key_length)
+    to += c.key_length
+    wan_copy_small(to, value, value_length)
+    to += value_length
+    if from_.callback_length:
+        wan_copy_small(to, from_.callback, from_.callback_length)
+        to += from_.callback_length
+    wan_copy_small(to, recipients, recipient_count)
+
+
+cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_, const decision *decisions,
+                              wan_outcome *outcome) noexcept nogil:
+    """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
+    Anything else (no room in a queue): nothing was changed."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef attachment *attached
+    cdef gateway_queue *g
+    cdef wan_status status = WAN_OK
+    cdef wan_reservation reservations[MAX_ATTACHED]
+    cdef uint8_t takes[MAX_ATTACHED]
+    cdef int wake_files[MAX_ATTACHED]
+    cdef uint8_t recipients[512]
+    cdef uint32_t recipient_count, n, taken = 0, done, partition
+    cdef uint64_t length
+    cdef uint8_t operation
+    cdef const uint8_t *value
+    cdef uint32_t value_length
+    cdef uint8_t value_form
+
+    wan_lock_take(&shard.lock)
+    attached = r.attached
+    if attached == NULL or attached.count == 0 or not r.forwards:
+        outcome[0] = region_apply(r, shard, c)
+        if attached != NULL and outcome[0] <= WAN_DESTROYED:
+            for n in range(attached.count):
+                wan_count(&attached.queues[n].counts.received, 1)
+                wan_count(&attached.queues[n].counts.not_queued, 1)
+        wan_lock_release(&shard.lock)
+        return WAN_OK
+
+    recipient_count = union_recipients(from_, attached, r.site, recipients)
+    if recipient_count > 255:
+        recipient_count = 255
+    for n in range(attached.count):
+        g = attached.queues[n]
+        takes[n] = 0
+        if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
+            continue
+        if decisions != NULL and decisions[n].filtered:
+            continue
+        value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else c.value_length
+        length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
+        partition = queue_partition(g, c.hash, from_.event_member, from_.event_thread)
+        wan_lock_take(&g.lock)
+        status = wan_queue_reserve(&g.queue, partition, length, &reservations[n])
+        if status != WAN_OK:
+            wan_lock_release(&g.lock)
+            break
+        takes[n] = 1
+        taken += 1
+    done = n
+    if status != WAN_OK:
+        for n in range(done):
+            if takes[n]:
+                wan_queue_cancel(&attached.queues[n].queue, &reservations[n])
+                wan_lock_release(&attached.queues[n].lock)
+        wan_lock_release(&shard.lock)
+        return status
+
+    outcome[0] = region_apply(r, shard, c)
+    operation = WAN_CREATE if outcome[0] == WAN_CREATED else (WAN_UPDATE if outcome[0] == WAN_UPDATED else WAN_DESTROY)
+    for n in range(attached.count):
+        g = attached.queues[n]
+        wake_files[n] = -1
+        if outcome[0] > WAN_DESTROYED:
+            if takes[n]:
+                wan_queue_cancel(&g.queue, &reservations[n])
+                wan_lock_release(&g.lock)
+            continue
+        if not takes[n]:
+            wan_count(&g.counts.received, 1)
+            if already_there(from_, g.remote_site, r.site):
+                wan_count(&g.counts.not_queued_loop, 1)
+            elif decisions != NULL and decisions[n].filtered:
+                wan_count(&g.counts.filtered_enqueue, 1)
+            else:
+                wan_count(&g.counts.dropped_stopped, 1)
+            continue
+        value, value_length, value_form = c.value, c.value_length, c.value_form
+        if decisions != NULL and decisions[n].substituted:
+            value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
+        write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
+                     value, value_length, value_form)
+        wan_queue_commit(&g.queue, &reservations[n], c.hash)
+        wan_count(&g.counts.received, 1)
+        g.counts.queued += 1
+        wake_files[n] = queue_note_pending(g, reservations[n].partition)
+        wan_lock_release(&g.lock)
+    wan_lock_release(&shard.lock)
+    if outcome[0] <= WAN_DESTROYED and taken:
+        for n in range(attached.count):
+            if wake_files[n] >= 0:
+                eventfd_write(wake_files[n], 1)
+    return WAN_OK
+
+
+cdef inline wan_outcome region_apply(region_core *r, wan_shard *shard, wan_change *c) noexcept nogil:
+    cdef wan_outcome outcome
+    if not r.stores:
+        return WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
+    cdef uint64_t proposed = c.stamp
+    outcome = wan_table_apply(shard, c)
+    if c.stamp != proposed:
+        wan_clock_see(r.clock, c.stamp)
+    return outcome
+
+
+cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
+    memset(from_, 0, sizeof(origin))
+    from_.site = r.site
+    from_.event_member = r.member
+    from_.event_thread = wan_thread_number()
+    from_.event_sequence = wan_thread_next_event()
+    from_.callback_form = WAN_FORM_NONE
+
+
+cdef inline void change_from_record(wan_change *c, const wan_record *record, uint64_t hash) noexcept nogil:
+    c.key = wan_record_key(record)
+    c.value = wan_record_value(record)
+    c.value_length = record.value_length
+    c.key_length = record.key_length
+    c.key_form = record.key_form
+    c.value_form = record.value_form
+    c.operation = record.operation
+    c.stamp_site = record.stamp_site
+    c.hash = hash
+    c.stamp = record.stamp
+    c.local = 0
+    c.ask = 0
+    c.keep = 0
+
+
+cdef inline void origin_from_record(origin *from_, const wan_record *record) noexcept nogil:
+    from_.site = record.origin_site
+    from_.recipient_count = record.recipients_count
+    from_.recipients = wan_record_recipients(record)
+    from_.event_member = record.event_member
+    from_.event_thread = record.event_thread
+    from_.event_sequence = record.event_sequence
+    from_.callback = wan_record_callback(record)
+    from_.callback_length = record.callback_length
+    from_.callback_form = record.callback_form
+
+
+cdef class Clock:
+    """The hybrid logical clock that all regions of a member share."""
+    cdef wan_clock clock
+
+    def take(self, now_ms=None):
+        """The next stamp: milliseconds << 16 | counter."""
+        return wan_clock_take(&self.clock, wan_now_ms() if now_ms is None else now_ms, 1)
+
+    def see(self, uint64_t stamp):
+        """Makes every later stamp of this clock greater than `stamp`."""
+        wan_clock_see(&self.clock, stamp)
+
+
+cdef object outcome_name(wan_outcome outcome):
+    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory")[<int>outcome]
+
+
+cdef class RegionCore:
+    """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
+    cdef region_core r
+    cdef Clock clock
+    cdef readonly str name
+    cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
+    cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
+
+    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
+                  bint counts_normal=False, **kwargs):
+        self.name = name
+        self.clock = clock
+        self.r.clock = &clock.clock
+        self.r.site = <uint8_t>site
+        self.r.member = member
+        self.r.stores = stores
+        self.r.forwards = forwards
+        self.r.counts_normal = counts_normal
+        self.r.number = <uint16_t>region_number(name)
+        self.attached_queues = ()
+        raise_for(wan_table_init(&self.r.table), f"region {name!r}")
+
+    def __dealloc__(self):
+        wan_table_close(&self.r.table)
+        free(self.r.attached)
+
+    # Attachment
+
+    def attach(self, queues):
+        """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote
+        sites of those that run. Call it again when a sender starts or stops."""
+        queues = sorted(queues, key=lambda q: <uintptr_t>(<EventQueue?>q).g)
+        if len(queues) > MAX_ATTACHED:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be attached")
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        cdef attachment *old = self.r.attached
+        cdef EventQueue queue
+        if fresh == NULL:
+            raise MemoryError()
+        for queue in queues:
+            fresh.queues[fresh.count] = queue.g
+            fresh.count += 1
+            if wan_flag_read(&queue.g.running):
+                for n in range(fresh.recipient_count):
+                    if fresh.recipients[n] == queue.g.remote_site:
+                        break
+                else:
+                    fresh.recipients[fresh.recipient_count] = queue.g.remote_site
+                    fresh.recipient_count += 1
+        old_queues = self.attached_queues
+        with nogil:
+            # Under all entry locks in turn: after that nobody can hold what was read before.
+            wan_lock_take(&self.r.table.shards[0].lock)
+            self.r.attached = fresh
+            wan_lock_release(&self.r.table.shards[0].lock)
+            for n in range(WAN_TABLE_SHARDS):
+                wan_lock_take(&self.r.table.shards[n].lock)
+                wan_lock_release(&self.r.table.shards[n].lock)
+        self.attached_queues = tuple(queues)
+        free(old)
+        del old_queues
+
+    @property
+    def queues(self):
+        """The attached queues, in the order in which `change` takes its decisions."""
+        return self.attached_queues
+
+    def set_slow(self, change):
+        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
+        self.slow_change = change
+        wan_flag_set(&self.r.slow, change is not None)
+
+    @property
+    def is_slow(self):
+        return bool(wan_flag_read(&self.r.slow))
+
+    def close(self):
+        """No change is taken any more; the receiver answers that the region is not there."""
+        wan_flag_set(&self.r.closed, 1)
+
+    @property
+    def is_closed(self):
+        return bool(wan_flag_read(&self.r.closed))
+
+    cdef int check_open(self) except -1:
+        if self.r.closed:
+            from pywan.errors import RegionNotFoundError
+            raise RegionNotFoundError(f"region {self.name!r} was destroyed")
+        return 0
+
+    cdef int fail(self, wan_status status, str what) except -1:
+        if status == WAN_FULL:
+            from pywan.errors import QueueFullError
+            detail = (<bytes>wan_detail).decode("utf-8", "replace")
+            raise QueueFullError(f"region {self.name!r}: {what} refused, because a gateway sender's queue has no room: {detail}; "
+                                 "nothing was stored or sent - free disk space or raise maximum-queue-memory, then repeat it")
+        return raise_for(status, f"region {self.name!r}: {what}")
+
+    # Single changes
+
+    def put(self, key, value, callback_argument=None):
+        """Stores `value` under `key` and hands the event to the attached senders. Raises QueueFullError,
+        EventTooLargeError or SerializationError; then nothing was stored and nothing will be sent."""
+        cdef encoded k, v, a
+        cdef wan_change c
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef wan_status status
+        if self.slow_change is not None:
+            self.slow_change(WAN_UPDATE, key, value, callback_argument)
+            return
+        if self.r.closed:
+            self.check_open()
+        key_holder = encode_key(key, &k)
+        value_holder = encode(value, &v)
+        origin_local(&from_, &self.r)
+        if callback_argument is not None:
+            argument_holder = encode_callback(callback_argument, &a)
+            from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
+        c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
+        c.value, c.value_length, c.value_form = v.data, v.length, v.form
+        c.operation = WAN_UPDATE
+        c.stamp_site = self.r.site
+        c.hash = wan_key_hash(k.data, k.length, k.form)
+        c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
+        c.local = 1
+        c.ask = 0
+        status = region_change(&self.r, &c, &from_, NULL, &outcome)
+        if status != WAN_OK:
+            self.fail(status, f"put of key {key!r:.100}")
+        if outcome == WAN_OUT_OF_MEMORY:
+            raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+
+    def destroy(self, key, callback_argument=None):
+        """Removes `key` everywhere. KeyError if it is not there."""
+        if self.slow_change is not None:
+            outcome = self.slow_change(WAN_DESTROY, key, None, callback_argument)
+        else:
+            outcome = self.change(WAN_DESTROY, key, None, callback_argument)
+        if outcome == "missing":
+            raise KeyError(key)
+
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, bint ask=False):
+        """One change with everything said: the slow path of regions with user's Python on the way.
+
+        `decisions`: one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
+        the value. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread, sequence)).
+        Returns "created", "updated", "destroyed", "missing", "lost" or "ask" (a resolver has to be asked first).
+        """
+        cdef encoded k, v, a
+        cdef wan_change c
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef wan_status status
+        cdef decision *decided = NULL
+        cdef const uint8_t[::1] recipients
+        self.check_open()
+        key_holder = encode_key(key, &k)
+        if isinstance(value, Encoded):
+            v.data, v.length, v.form = <const uint8_t *>PyBytes_AS_STRING((<Encoded>value).data), <uint32_t>PyBytes_GET_SIZE((<Encoded>value).data), (<Encoded>value).form
+        else:
+            value_holder = encode(value, &v)
+        origin_local(&from_, &self.r)
+        if origin_ is not None:
+            from_.site = origin_[0]
+            recipients = origin_[1]
+            from_.recipient_count = <uint8_t>len(origin_[1])
+            from_.recipients = &recipients[0] if from_.recipient_count else NULL
+            from_.event_member, from_.event_thread, from_.event_sequence = origin_[2]
+        if callback_argument is not None:
+            argument_holder = encode_callback(callback_argument, &a)
+            from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
+        c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
+        c.value, c.value_length, c.value_form = v.data, v.length, v.form
+        c.operation = <uint8_t>operation
+        c.hash = wan_key_hash(k.data, k.length, k.form)
+        c.ask = ask
+        if version is None:
+            c.local = 1
+            c.stamp_site = self.r.site
+            c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
+        else:
+            c.local = 0
+            c.stamp, c.stamp_site = version
+            wan_clock_see(self.r.clock, c.stamp)
+        if decisions is not None:
+            decided = <decision *>calloc(len(decisions) + 1, sizeof(decision))
+            if decided == NULL:
+                raise MemoryError()
+            for n, item in enumerate(decisions):
+                if item is False:
+                    decided[n].filtered = 1
+                elif item is not None:
+                    decided[n].substituted = 1
+                    decided[n].value_form = item[0]
+                    decided[n].value = <const uint8_t *>PyBytes_AS_STRING(item[1])
+                    decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
+        try:
+            status = region_change(&self.r, &c, &from_, decided, &outcome)
+        finally:
+            free(decided)
+        if status != WAN_OK:
+            self.fail(status, f"change of key {key!r:.100}")
+        if outcome == WAN_OUT_OF_MEMORY:
+            raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+        if version is not None:
+            if outcome == WAN_LOST:
+                wan_count(&self.r.conflicts, 1)
+            elif outcome <= WAN_DESTROYED:
+                wan_count(&self.r.applied, 1)
+        return outcome_name(outcome)
+
+    def judge(self, int operation, key, version=None, bint ask=False):
+        """What `change` would do, changing nothing."""
+        cdef encoded k
+        cdef wan_change c
+        cdef wan_outcome outcome
+        key_holder = encode_key(key, &k)
+        memset(&c, 0, sizeof(c))
+        c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
+        c.operation = <uint8_t>operation
+        c.hash = wan_key_hash(k.data, k.length, k.form)
+        c.ask = ask
+        c.local = version is None
+        if version is not None:
+            c.stamp, c.stamp_site = version
+        if not self.r.stores:
+            return "destroyed" if operation == WAN_DESTROY else "updated"
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, c.hash)
+        wan_lock_take(&shard.lock)
+        outcome = wan_table_judge(shard, &c)
+        wan_lock_release(&shard.lock)
+        return outcome_name(outcome)
+
+    # Reading and local changes
+
+    def lookup(self, key):
+        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
+        cdef encoded k
+        key_holder = encode_key(key, &k)
+        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+        cdef wan_entry *entry
+        cdef bytes data = None
+        cdef uint8_t form = 0, state = 0, site = 0
+        cdef uint64_t stamp = 0
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+        if entry != NULL:
+            data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+            form, state, stamp, site = entry.value_form, entry.state, entry.stamp, entry.stamp_site
+        wan_lock_release(&shard.lock)
+        if data is None:
+            return None
+        if state == WAN_ENTRY_TOMBSTONE:
+            return None, stamp, site, False
+        if state == WAN_ENTRY_INVALID:
+            return None, stamp, site, True
+        return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data)), stamp, site, True
+
+    cdef bytes find_bytes(self, key, uint8_t *form, bint *live):
+        cdef encoded k
+        key_holder = encode_key(key, &k)
+        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+        cdef wan_entry *entry
+        cdef bytes data = None
+        live[0] = False
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+        if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
+            live[0] = True
+            if entry.state == WAN_ENTRY_LIVE:
+                data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+                form[0] = entry.value_form
+        wan_lock_release(&shard.lock)
+        return data
+
+    def get(self, key, default=None):
+        """The value under `key`, or `default`."""
+        cdef uint8_t form
+        cdef bint live
+        cdef bytes data = self.find_bytes(key, &form, &live)
+        if data is None:
+            return default
+        return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+
+    def __contains__(self, key):
+        cdef uint8_t form
+        cdef bint live
+        self.find_bytes(key, &form, &live)
+        return live
+
+    def __len__(self):
+        cdef uint64_t live = 0
+        with nogil:
+            for n in range(WAN_TABLE_SHARDS):
+                live += self.r.table.shards[n].used - self.r.table.shards[n].tombstones
+        return live
+
+    def local_destroy(self, key):
+        """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
+        cdef encoded k
+        cdef int found
+        key_holder = encode_key(key, &k)
+        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+        wan_lock_take(&shard.lock)
+        found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
+        wan_lock_release(&shard.lock)
+        self.count_not_queued()
+        if not found:
+            raise KeyError(key)
+
+    def invalidate(self, key):
+        """Drops the value and keeps the key; not sent to other sites. KeyError if the key is not there."""
+        cdef encoded k
+        cdef bint found = False
+        key_holder = encode_key(key, &k)
+        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+        cdef wan_entry *entry
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+        if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
+            entry.state = WAN_ENTRY_INVALID
+            found = True
+        wan_lock_release(&shard.lock)
+        self.count_not_queued()
+        if not found:
+            raise KeyError(key)
+
+    cdef int count_not_queued(self) except -1:
+        cdef EventQueue queue
+        for queue in self.attached_queues:
+            wan_count(&queue.g.counts.received, 1)
+            wan_count(&queue.g.counts.not_queued, 1)
+        return 0
+
+    def clear(self):
+        """Removes every entry of this member's region; a region operation, so nothing is sent. Returns how many."""
+        dropped = 0
+        cdef wan_shard *shard
+        cdef wan_slot *slot
+        for key in self.scan_keys():
+            try:
+                k = key
+                self._forget(k)
+                dropped += 1
+            except KeyError:
+                pass
+        return dropped
+
+    def _forget(self, key):
+        cdef encoded k
+        key_holder = encode_key(key, &k)
+        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
+        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+        wan_lock_take(&shard.lock)
+        cdef int found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
+        wan_lock_release(&shard.lock)
+        if not found:
+            raise KeyError(key)
+
+    def expire_tombstones(self, uint64_t before_ms, uint64_t limit=0xffffffffffffffff):
+        """Drops tombstones made before `before_ms`; with more than `limit` left, all of them. Returns (dropped, left)."""
+        cdef uint64_t dropped = 0, left = 0
+        cdef wan_shard *shard
+        with nogil:
+            for n in range(WAN_TABLE_SHARDS):
+                shard = &self.r.table.shards[n]
+                if shard.tombstones == 0:
+                    continue
+                wan_lock_take(&shard.lock)
+                dropped += wan_table_expire(shard, before_ms)
+                left += shard.tombstones
+                wan_lock_release(&shard.lock)
+        return dropped, left
+
+    @property
+    def tombstones(self):
+        cdef uint64_t count = 0
+        for n in range(WAN_TABLE_SHARDS):
+            count += self.r.table.shards[n].tombstones
+        return count
+
+    @property
+    def memory_bytes(self):
+        """Bytes allocated for entries and slots."""
+        cdef uint64_t total = 0
+        for n in range(WAN_TABLE_SHARDS):
+            total += self.r.table.shards[n].bytes
+            if self.r.table.shards[n].slots != NULL:
+                total += (self.r.table.shards[n].mask + 1) * sizeof(wan_slot)
+        return total
+
+    @property
+    def conflicts(self):
+        """Remote changes that lost against a later version."""
+        return wan_read(&self.r.conflicts)
+
+    @property
+    def applied(self):
+        """Remote changes that took effect."""
+        return wan_read(&self.r.applied)
+
+    def scan_keys(self):
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        cdef uint64_t at
+        for n in range(WAN_TABLE_SHARDS):
+            shard = &self.r.table.shards[n]
+            raw = []
+            wan_lock_take(&shard.lock)
+            if shard.slots != NULL:
+                for at in range(shard.mask + 1):
+                    entry = shard.slots[at].entry
+                    if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
+                        raw.append((entry.key_form, PyBytes_FromStringAndSize(<const char *>entry.bytes, entry.key_length)))
+            wan_lock_release(&shard.lock)
+            for form, data in raw:
+                yield decode_object(form, data)
+
+    def scan(self, uint64_t cursor=0, uint64_t limit=10000):
+        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites.
+
+        Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
+        u8 site, 7 zeros, key; little-endian.
+        """
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        cdef uint64_t at, found = 0
+        cdef uint8_t head[32]
+        out = bytearray()
+        while cursor < WAN_TABLE_SHARDS and found < limit:
+            shard = &self.r.table.shards[cursor]
+            wan_lock_take(&shard.lock)
+            if shard.slots != NULL:
+                for at in range(shard.mask + 1):
+                    entry = shard.slots[at].entry
+                    if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+                        continue
+                    memset(head, 0, 32)
+                    (<uint16_t *>head)[0] = entry.key_length
+                    head[2] = entry.key_form
+                    head[3] = entry.value_form
+                    (<uint32_t *>(head + 4))[0] = entry.value_length if entry.state == WAN_ENTRY_LIVE else 0xffffffff
+                    (<uint64_t *>(head + 8))[0] = wan_hash(wan_entry_value(entry), entry.value_length, 0) if entry.state == WAN_ENTRY_LIVE else 0
+                    (<uint64_t *>(head + 16))[0] = entry.stamp
+                    head[24] = entry.stamp_site
+                    out += head[:32]
+                    out += (<const char *>entry.bytes)[:entry.key_length]
+                    found += 1
+            wan_lock_release(&shard.lock)
+            cursor += 1
+        return (None if cursor == WAN_TABLE_SHARDS else cursor), bytes(out)
+
+    # Columns
+
+    def put_columns(self, keys, values, *, operations=None, timestamps=None):
+        """Changes row by row from two columns, in one call without the GIL.
+
+        `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or Column.
+        `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per row.
+        Returns the number of rows that took effect (a destroy of a key that is not there has none).
+        BatchError lists the rows that were refused; all others were done.
+        """
+        self.check_open()
+        cdef Column k = keys if isinstance(keys, Column) else Column(keys, "keys")
+        cdef Column v = None
+        if values is not None:
+            v = values if isinstance(values, Column) else Column(values, "values")
+        cdef int64_t rows = k.view.length
+        cdef const uint8_t[::1] codes = None
+        cdef const uint8_t *operation_codes_ = NULL
+        cdef const int64_t[::1] stamps = None
+        cdef const int64_t *stamps_ = NULL
+        from pywan import errors
+        if v is not None and v.view.length != rows:
+            raise errors.ConfigurationError(f"region {self.name!r}: put_columns got {rows} keys and {v.view.length} values; nothing was stored")
+        if operations is not None:
+            codes = operation_codes(operations, rows)
+            if rows:
+                operation_codes_ = &codes[0]
+        elif v is None:
+            raise errors.ConfigurationError(f"region {self.name!r}: put_columns without values needs operations")
+        if timestamps is not None:
+            import numpy
+            stamps = numpy.ascontiguousarray(timestamps, dtype=numpy.int64)
+            if stamps.shape[0] != rows:
+                raise errors.ConfigurationError(f"region {self.name!r}: {rows} keys and {stamps.shape[0]} timestamps; nothing was stored")
+            if rows:
+                stamps_ = &stamps[0]
+        if self.slow_change is not None:
+            return self.put_columns_slow(k, v, operation_codes_)
+        cdef bulk_result result
+        with nogil:
+            region_put_rows(&self.r, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
+        try:
+            if result.failed:
+                failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
+                if result.stopped:
+                    self.fail(result.stopped, f"put_columns from row {result.done} of {rows} on (the rows before were stored)")
+                raise errors.BatchError(
+                    f"region {self.name!r}: {result.failed} of {rows} rows were refused, the others were stored; first: row "
+                    f"{failures[0][0]}: {failures[0][1]}", failures)
+        finally:
+            free(result.rows)
+            free(result.reasons)
+        return result.applied
+
+    cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes):
+        cdef const uint8_t *data
+        cdef uint32_t length
+        cdef uint8_t form
+        applied = 0
+        for row in range(k.view.length):
+            column_row(&k.view, row, &data, &length, &form)
+            key = decode(form, data, length)
+            operation = codes[row] if codes != NULL else WAN_UPDATE
+            value = None
+            if operation != WAN_DESTROY and v is not None:
+                column_row(&v.view, row, &data, &length, &form)
+                value = decode(form, data, length)
+            applied += self.slow_change(operation, key, value, None) in ("created", "updated", "destroyed")
+        return applied
+
+
+cdef object encode_callback(argument, encoded *out):
+    holder = encode(argument, out)
+    if out.length > WAN_CALLBACK_BYTES_MAX:
+        from pywan.errors import EventTooLargeError
+        raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
+    return holder
+
+
+cdef class Encoded:
+    """A value already in its form and bytes."""
+    cdef readonly uint8_t form
+    cdef readonly bytes data
+
+    def __init__(self, uint8_t form, bytes data):
+        self.form, self.data = form, data
+
+
+cdef enum:
+    BULK_FAILURES_LISTED = 1000
+
+cdef struct bulk_result:
+    int64_t done            # Rows looked at before `stopped`.
+    int64_t applied
+    int64_t failed
+    int64_t listed
+    wan_status stopped      # A queue had no room: the rows from `done` on were not stored.
+    int64_t *rows
+    uint8_t *reasons
+
+
+cdef object failure_text(int reason):
+    return {1: "the key is empty or missing (null)", 2: f"the key is over the limit of {WAN_KEY_BYTES_MAX} bytes",
+            3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue"}[reason]
+
+
+cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noexcept nogil:
+    result.failed += 1
+    if result.rows == NULL:
+        result.rows = <int64_t *>malloc(BULK_FAILURES_LISTED * sizeof(int64_t))
+        result.reasons = <uint8_t *>malloc(BULK_FAILURES_LISTED)
+    if result.rows != NULL and result.reasons != NULL and result.listed < BULK_FAILURES_LISTED:
+        result.rows[result.listed] = row
+        result.reasons[result.listed] = reason
+        result.listed += 1
+
+
+cdef enum:
+    GROUP = 32      # Rows whose slots and entries are fetched ahead together.
+
+cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                          const int64_t *stamps, bulk_result *result) noexcept nogil:
+    cdef wan_change changes[GROUP]
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    cdef int64_t row = 0, base
+    cdef uint32_t n, k, length
+    cdef uint64_t first_stamp
+    cdef uint8_t form
+    cdef wan_change *c
+    cdef wan_shard *shard
+    cdef const uint8_t *data
+    memset(result, 0, sizeof(bulk_result))
+    while row < keys.length:
+        n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
+        base = row
+        first_stamp = wan_clock_take(r.clock, wan_now_ms(), n)
+        for k in range(n):
+            c = &changes[k]
+            column_row(keys, base + k, &data, &length, &form)
+            c.key, c.key_form = data, form
+            c.key_length = <uint16_t>length
+            c.keep = 0
+            if form == WAN_FORM_NONE:
+                c.keep = 1
+            elif length > WAN_KEY_BYTES_MAX:
+                c.keep = 2
+            c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
+            if values != NULL and c.operation != WAN_DESTROY:
+                column_row(values, base + k, &data, &length, &form)
+                c.value, c.value_length, c.value_form = data, length, form
+                if length > WAN_VALUE_BYTES_MAX:
+                    c.keep = 3
+            else:
+                c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE
+            c.hash = wan_key_hash(c.key, c.key_length, c.key_form) if not c.keep else 0
+            c.stamp = first_stamp + k
+            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < c.stamp:
+                c.stamp = (<uint64_t>stamps[base + k]) << 16
+            c.stamp_site = r.site
+            c.local = 1
+            c.ask = 0
+            if r.stores:
+                wan_table_prefetch_slot(&r.table, c.hash)
+        if r.stores:
+            region_prefetch_entries(r, changes, n)
+        for k in range(n):
+            c = &changes[k]
+            if c.keep:
+                bulk_fail(result, base + k, c.keep)
+                row += 1
+                continue
+            origin_local(&from_, r)
+            status = region_change(r, c, &from_, NULL, &outcome)
+            if status != WAN_OK:
+                bulk_fail(result, base + k, 5)
+                result.stopped = status
+                result.done = row
+                return
+            if outcome <= WAN_DESTROYED:
+                result.applied += 1
+            elif outcome == WAN_OUT_OF_MEMORY:
+                bulk_fail(result, base + k, 4)
+            row += 1
+    result.done = row
+
+
+cdef extern from *:
+    """
+    static inline void wan_prefetch_entry(const wan_table *table, uint64_t hash)
+    {
+        /* Reads a slot without its lock, only to warm the cache: what it sees is not used. The slots array itself is
+         * replaced under the lock, so the address is taken under it. */
+        wan_shard *shard = wan_table_shard(table, hash);
+        wan_lock_take(&shard->lock);
+        if (shard->slots) {
+            const wan_slot *slot = &shard->slots[hash & shard->mask];
+            if (slot->entry) { __builtin_prefetch(slot->entry); __builtin_prefetch((const char *)slot->entry + 64); }
+        }
+        wan_lock_release(&shard->lock);
+    }
+    """
+    void wan_prefetch_entry(const wan_table *table, uint64_t hash) nogil
+
+
+cdef inline void region_prefetch_entries(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
+    for k in range(count):
+        wan_prefetch_entry(&r.table, changes[k].hash)

@@ -1,0 +1,620 @@
+# Owns one dispatcher's side of a connection: what is in flight, what to send next, what an acknowledgement means.
+# `DispatcherSession` knows no socket and no clock (bytes and `now` come in, bytes go out); `run` is the thin loop that
+# gives it both, without the GIL.
+
+cdef enum:
+    IN_FLIGHT_BATCHES = 1024            # Power of two. With batches of 100 events: 100,000 events on their way.
+    BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
+    PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
+    HEARTBEAT_US = 5000000
+    SILENCE_US = 30000000               # No byte either way for so long with something due: the link is dead.
+
+cdef struct flight:
+    uint64_t id
+    uint64_t events
+    uint64_t bytes
+    uint32_t sections
+    uint32_t capacity
+    wan_section *section
+
+cdef struct sender_options:
+    uint32_t batch_size
+    int64_t batch_time_interval_us      # Negative: never wait for more events.
+    uint64_t batch_bytes_max            # A batch is closed before it gets longer.
+    uint8_t batch_conflation
+    uint8_t compress
+
+
+cdef class DispatcherSession:
+    """Dispatcher `index` of a queue, over one connection after another.
+
+    `transmit_filter(list of record bytes) -> list of bool` and `acknowledged(list of record bytes)` are the user's
+    callbacks, None where there are none; `parked` takes failed events.
+    """
+    cdef EventQueue queue
+    cdef EventQueue parked
+    cdef gateway_queue *g
+    cdef readonly uint32_t index
+    cdef sender_options options
+    cdef object transmit_filter
+    cdef object acknowledged
+    cdef object on_failure              # (partition, sequence, reason) -> None, for the log
+    cdef int stop_flag, pause_flag, flush_flag
+
+    # This connection's
+    cdef flight flights[IN_FLIGHT_BATCHES]
+    cdef uint64_t next_batch, oldest_batch      # In flight: oldest_batch..next_batch-1.
+    cdef uint64_t flight_events, flight_bytes
+    cdef uint64_t credit_events, credit_bytes   # As the receiver last said.
+    cdef byte_buffer out, into
+    cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
+    cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
+    cdef uint64_t last_sent_us, last_heard_us
+    cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
+
+    # Scratch of batch building
+    cdef wan_record **records
+    cdef uint32_t records_capacity
+    cdef wan_section *sections
+    cdef byte_buffer pack
+    cdef str why                                # Why the last run ended badly.
+
+    def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
+                  acknowledged=None, on_failure=None):
+        self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
+        self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
+        self.records_capacity = 1024
+        self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
+        self.sections = <wan_section *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_section))
+        if self.records == NULL or self.sections == NULL:
+            raise MemoryError()
+        self.configure(100, 1000)
+
+    def __dealloc__(self):
+        for n in range(IN_FLIGHT_BATCHES):
+            free(self.flights[n].section)
+        free(self.records)
+        free(self.sections)
+        buffer_close(&self.out)
+        buffer_close(&self.into)
+        buffer_close(&self.pack)
+
+    def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
+                  uint64_t batch_bytes_max=8 << 20):
+        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait."""
+        if compress:
+            lz4_load()
+        self.options.batch_size = BATCH_EVENTS_MAX if batch_size < 0 else min(batch_size, <int>BATCH_EVENTS_MAX)
+        self.options.batch_time_interval_us = -1 if batch_time_interval_ms < 0 else <int64_t>(batch_time_interval_ms * 1000)
+        self.options.batch_conflation = batch_conflation
+        self.options.compress = compress
+        self.options.batch_bytes_max = min(batch_bytes_max, <uint64_t>(32 << 20))
+
+    def set_callbacks(self, transmit_filter, acknowledged):
+        """Replaces the user's callbacks; takes effect with the next batch."""
+        self.transmit_filter, self.acknowledged = transmit_filter, acknowledged
+
+    def stop(self):
+        """Makes `run` return soon."""
+        wan_flag_set(&self.stop_flag, 1)
+        eventfd_write(self.g.signals[self.index].file, 1)
+
+    def pause(self, bint value):
+        """No new batch is built while paused; acknowledgements are still taken."""
+        wan_flag_set(&self.pause_flag, value)
+        eventfd_write(self.g.signals[self.index].file, 1)
+
+    @property
+    def in_flight(self):
+        """Batches sent and not acknowledged."""
+        return self.next_batch - self.oldest_batch
+
+    # The state machine
+
+    def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0):
+        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
+        self.next_batch = self.oldest_batch = 0
+        self.flight_events = self.flight_bytes = 0
+        self.credit_events, self.credit_bytes = credit_events, credit_bytes
+        self.out.start = self.out.end = self.into.start = self.into.end = 0
+        memset(self.announced, 0, sizeof(self.announced))
+        self.waiting_since_us = 0
+        self.last_sent_us = self.last_heard_us = now_us if now_us else wan_monotonic_us()
+        wan_flag_set(&self.stop_flag, 0)
+
+    def disconnected(self):
+        """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
+        cdef uint32_t p = self.index
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            self.g.counts.batches_redistributed += self.next_batch - self.oldest_batch
+            while p < self.g.queue.partition_count:
+                if self.g.queue.partitions[p].peeked > self.g.queue.partitions[p].removed:
+                    wan_queue_rewind(&self.g.queue, p)
+                p += self.g.dispatchers
+            queue_refresh_pending(self.g, self.index)
+            self.g.signals[self.index].wake_at = NEVER
+            wan_lock_release(&self.g.lock)
+        self.next_batch = self.oldest_batch = 0
+        self.flight_events = self.flight_bytes = 0
+        self.out.start = self.out.end = self.into.start = self.into.end = 0
+
+    cdef bint batch_is_due(self, uint64_t now_us) noexcept nogil:
+        cdef uint64_t pending = wan_read(&self.g.signals[self.index].pending)
+        if pending == 0:
+            self.waiting_since_us = 0
+            return False
+        if pending >= self.options.batch_size or self.options.batch_time_interval_us < 0 or wan_flag_read(&self.flush_flag):
+            return True
+        if self.waiting_since_us == 0:
+            self.waiting_since_us = now_us
+        return now_us - self.waiting_since_us >= <uint64_t>self.options.batch_time_interval_us
+
+    cdef bint window_is_open(self) noexcept nogil:
+        return (self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES
+                and (self.next_batch == self.oldest_batch
+                     or (self.flight_events < self.credit_events and self.flight_bytes < self.credit_bytes)))
+
+    cdef int build_batch(self) noexcept nogil:
+        """Peeks, filters, conflates and lays out one batch into `out`. 0: no memory (nothing was peeked)."""
+        cdef uint32_t count = 0, sections = 0, n, p, room, taken, mine
+        cdef uint64_t size, total = 0, before
+        cdef wan_partition *partition
+        cdef wan_section *section
+        cdef uint32_t wanted = self.options.batch_size
+        if self.records_capacity < wanted:
+            p = <uint32_t>min(<uint64_t>wanted, wan_read(&self.g.signals[self.index].pending) + 1)
+            if p > self.records_capacity:
+                grown = realloc(self.records, p * sizeof(wan_record *))
+                if grown == NULL:
+                    return 0
+                self.records, self.records_capacity = <wan_record **>grown, p
+            wanted = min(wanted, self.records_capacity)
+        if self.g.queue.partition_count <= self.index:
+            return 1
+        mine = (self.g.queue.partition_count - self.index + self.g.dispatchers - 1) // self.g.dispatchers
+        wan_lock_take(&self.g.lock)
+        for n in range(mine):
+            if count >= wanted or total >= self.options.batch_bytes_max:
+                break
+            p = self.index + ((self.next_partition + n) % mine) * self.g.dispatchers
+            partition = &self.g.queue.partitions[p]
+            if partition.unpeeked == 0:
+                continue
+            before = partition.peeked
+            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, self.records + count, &size)
+            if taken == 0:
+                continue
+            section = &self.sections[sections]
+            section.partition = p
+            section.count = taken
+            section.first = before + 1
+            section.through = partition.peeked
+            section.settled = partition.removed
+            section.bytes = size
+            sections += 1
+            count += taken
+            total += size
+        self.next_partition = (self.next_partition + 1) % mine
+        self.g.signals[self.index].pending -= count
+        wan_lock_release(&self.g.lock)
+        self.waiting_since_us = 0
+        if count == 0:
+            return 1
+        # From here on the records are ours: peeked, so neither changed nor moved by anybody.
+        if self.transmit_filter is not None:
+            self.filter_batch(sections)
+        if self.options.batch_conflation and count > 1:
+            self.conflate_batch(sections, count)
+        return self.lay_out_batch(sections)
+
+    cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter) noexcept nogil:
+        # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
+        section.bytes -= self.records[at].length
+        wan_queue_punch(&self.g.queue, section.partition, self.records[at].sequence)
+        self.records[at] = NULL
+        counter[0] += 1
+
+    cdef void filter_batch(self, uint32_t sections) noexcept with gil:
+        cdef uint32_t at = 0, s, k, base
+        try:
+            raw = []
+            for s in range(sections):
+                for k in range(self.sections[s].count):
+                    raw.append(PyBytes_FromStringAndSize(<char *>self.records[at], self.records[at].length))
+                    at += 1
+            verdicts = self.transmit_filter(raw)
+            at = 0
+            wan_lock_take(&self.g.lock)
+            for s in range(sections):
+                for k in range(self.sections[s].count):
+                    if not verdicts[at]:
+                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.filtered_transmit)
+                    at += 1
+            wan_lock_release(&self.g.lock)
+        except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
+            report_unraisable("before_transmit", error)
+
+    cdef void conflate_batch(self, uint32_t sections, uint32_t count) noexcept nogil:
+        """Of several updates of one key only the newest stays. Walks from the newest to the oldest."""
+        cdef uint32_t capacity = 16, at, s, k, base = 0, slot
+        cdef uint32_t *newest
+        cdef wan_record *record
+        cdef wan_record *other
+        cdef uint64_t hash
+        while capacity < count * 2:
+            capacity *= 2
+        newest = <uint32_t *>malloc(capacity * sizeof(uint32_t))
+        if newest == NULL:
+            return                          # An optimisation only.
+        memset(newest, 0, capacity * sizeof(uint32_t))
+        wan_lock_take(&self.g.lock)
+        for s in range(sections):
+            for k in range(self.sections[s].count):
+                at = base + self.sections[s].count - 1 - k
+                record = self.records[at]
+                if record == NULL or record.operation != WAN_UPDATE or record.flags & WAN_FLAG_CONFLICT:
+                    continue
+                hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form) + record.region
+                slot = <uint32_t>hash & (capacity - 1)
+                while True:
+                    if newest[slot] == 0:
+                        newest[slot] = at + 1
+                        break
+                    other = self.records[newest[slot] - 1]
+                    if (other.region == record.region and other.key_length == record.key_length and other.key_form == record.key_form
+                            and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
+                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch)
+                        break
+                    slot = (slot + 1) & (capacity - 1)
+            base += self.sections[s].count
+        wan_lock_release(&self.g.lock)
+        free(newest)
+
+    cdef int lay_out_batch(self, uint32_t sections) noexcept nogil:
+        cdef flight *f = &self.flights[self.next_batch & (IN_FLIGHT_BATCHES - 1)]
+        cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section), length
+        cdef uint32_t s, k, at = 0, kept = 0, in_section
+        cdef wan_record *record
+        cdef wan_record *copy
+        cdef wan_frame *frame
+        cdef wan_batch_head *head
+        cdef uint8_t *to
+        cdef uint64_t duplicates = 0
+        cdef int packed
+        cdef wan_section *held
+        if f.capacity < sections:
+            held = <wan_section *>realloc(f.section, sections * sizeof(wan_section))
+            if held == NULL:
+                return 0
+            f.section, f.capacity = held, sections
+        at = 0
+        for s in range(sections):
+            payload += self.sections[s].bytes
+            for k in range(self.sections[s].count):
+                if self.records[at] != NULL and not region_is_announced(self.announced, self.records[at].region):
+                    if not self.announce(self.records[at].region):
+                        return 0
+                at += 1
+        if not buffer_reserve(&self.out, sizeof(wan_frame) + payload):
+            return 0
+        frame = <wan_frame *>(self.out.data + self.out.end)
+        memset(frame, 0, sizeof(wan_frame))
+        head = <wan_batch_head *>(frame + 1)
+        head.sections, head.reserved = sections, 0
+        to = <uint8_t *>(head + 1) + sections * sizeof(wan_section)
+        at = 0
+        for s in range(sections):
+            in_section = 0
+            for k in range(self.sections[s].count):
+                record = self.records[at]
+                at += 1
+                if record == NULL:
+                    continue
+                wan_copy_small(to, <uint8_t *>record, record.length)
+                copy = <wan_record *>to
+                if record.sequence <= self.g.queue.partitions[self.sections[s].partition].duplicate_through:
+                    copy.flags |= WAN_FLAG_POSSIBLE_DUPLICATE
+                    duplicates += 1
+                to += record.length
+                in_section += 1
+            self.sections[s].count = in_section
+            kept += in_section
+        memcpy(head + 1, self.sections, sections * sizeof(wan_section))
+        frame.magic = WAN_FRAME_MAGIC
+        frame.type = WAN_FRAME_BATCH
+        frame.id = self.next_batch
+        frame.count = kept
+        frame.length = frame.raw_length = <uint32_t>payload
+        if self.options.compress and payload > 256:
+            if not buffer_reserve(&self.pack, lz4_bound(<uint32_t>payload)):
+                return 0
+            packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, self.pack.data, lz4_bound(<uint32_t>payload))
+            if packed > 0 and <uint64_t>packed < payload:
+                memset(<uint8_t *>head + (wan_align8(<uint64_t>packed) - 8), 0, 8)
+                memcpy(head, self.pack.data, <size_t>packed)
+                frame.length = <uint32_t>packed
+                frame.flags = WAN_FRAME_LZ4
+        frame.crc = wan_frame_crc(frame, head, frame.length)
+        self.out.end += sizeof(wan_frame) + wan_align8(frame.length)
+        f.id = self.next_batch
+        f.events = kept
+        f.bytes = payload
+        f.sections = sections
+        memcpy(f.section, self.sections, sections * sizeof(wan_section))
+        self.next_batch += 1
+        self.flight_events += kept
+        self.flight_bytes += payload
+        if duplicates:
+            wan_count(&self.g.counts.possible_duplicates, duplicates)
+        wan_count(&self.g.counts.wire_bytes, sizeof(wan_frame) + frame.length)
+        return 1
+
+    cdef int announce(self, uint16_t region) noexcept nogil:
+        self.announced[region >> 3] |= <uint8_t>(1 << (region & 7))
+        return buffer_frame(&self.out, WAN_FRAME_REGION, region, 0, region_name_table[region].text, region_name_table[region].length)
+
+    cdef int acknowledge(self, const wan_frame *frame) noexcept nogil:
+        """Settles every batch up to the acknowledged one. 0: the acknowledgement makes no sense."""
+        cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
+        cdef const wan_failure *failures
+        cdef flight *f
+        if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
+            set_detail("acknowledgement of %u bytes", frame.length)
+            return 0
+        if frame.id >= self.next_batch:
+            set_detail("acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
+            return 0
+        failures = <const wan_failure *>(ack + 1)
+        self.credit_events, self.credit_bytes = ack.credit_events, ack.credit_bytes
+        while self.oldest_batch <= frame.id:
+            f = &self.flights[self.oldest_batch & (IN_FLIGHT_BATCHES - 1)]
+            self.settle(f, failures, ack.failures)
+            self.flight_events -= f.events
+            self.flight_bytes -= f.bytes
+            self.oldest_batch += 1
+        return 1
+
+    cdef void settle(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
+        cdef uint32_t s, n
+        cdef wan_section *section
+        cdef wan_partition *partition
+        cdef uint64_t removed = 0, parked = 0
+        if self.acknowledged is not None:
+            self.tell_acknowledged(f, failures, failure_count)
+        if failure_count:
+            parked = self.park(f, failures, failure_count)
+        wan_lock_take(&self.g.lock)
+        for s in range(f.sections):
+            section = &f.section[s]
+            partition = &self.g.queue.partitions[section.partition]
+            if section.through > partition.removed and section.through <= partition.peeked:
+                removed += wan_queue_remove(&self.g.queue, section.partition, section.through)
+        self.g.counts.distributed += removed - parked
+        self.g.counts.parked += parked
+        self.g.counts.acknowledgements += 1
+        self.g.counts.bytes_distributed += f.bytes
+        if f.events:
+            self.g.counts.batches_distributed += 1
+        wan_lock_release(&self.g.lock)
+
+    cdef uint64_t park(self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+        """Keeps what the receiver could not apply; the rest of the batch goes on."""
+        cdef uint32_t n, s
+        cdef uint64_t parked = 0
+        cdef wan_section *section
+        cdef wan_record *record
+        cdef uint32_t reason
+        for n in range(count):
+            record = NULL
+            for s in range(f.sections):
+                section = &f.section[s]
+                if section.partition == failures[n].partition and section.first <= failures[n].sequence <= section.through:
+                    wan_lock_take(&self.g.lock)
+                    if failures[n].sequence > self.g.queue.partitions[section.partition].removed:
+                        record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[section.partition], failures[n].sequence)
+                    wan_lock_release(&self.g.lock)
+                    break
+            if record == NULL:
+                continue
+            reason = failures[n].reason if failures[n].reason < PARK_REASONS else WAN_FAILED_OTHER
+            if queue_append_copy(self.parked.g, reason, record) != WAN_OK:
+                # No room even to park: say so; the event is counted as parked-and-lost by the caller's log.
+                self.tell_failure(failures[n].partition, failures[n].sequence, 0xffff)
+            parked += 1
+            self.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
+        return parked
+
+    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:
+        try:
+            if self.on_failure is not None:
+                self.on_failure(partition, sequence, reason)
+        except BaseException as error:
+            report_unraisable("on_failure", error)
+
+    cdef void tell_acknowledged(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept with gil:
+        cdef uint64_t sequence
+        cdef uint32_t s, n
+        cdef wan_section *section
+        cdef wan_record *record
+        cdef bint failed
+        try:
+            raw = []
+            for s in range(f.sections):
+                section = &f.section[s]
+                for sequence in range(section.first, section.through + 1):
+                    failed = False
+                    for n in range(failure_count):
+                        if failures[n].partition == section.partition and failures[n].sequence == sequence:
+                            failed = True
+                    if failed:
+                        continue
+                    wan_lock_take(&self.g.lock)
+                    record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[section.partition], sequence)
+                    wan_lock_release(&self.g.lock)
+                    if record != NULL:
+                        raw.append(PyBytes_FromStringAndSize(<char *>record, record.length))
+            if raw:
+                self.acknowledged(raw)
+        except BaseException as error:
+            report_unraisable("after_acknowledgement", error)
+
+    cdef int take_frames(self) noexcept nogil:
+        """Handles every whole frame in `into`. 0: the connection is to be given up; the detail says why."""
+        cdef wan_frame *frame
+        cdef size_t missing
+        cdef int state
+        while True:
+            state = stream_next_frame(&self.into, &frame, &missing)
+            if state == STREAM_WAIT:
+                return 1
+            if state != STREAM_OK:
+                return 0
+            if frame.type == WAN_FRAME_ACK:
+                if not self.acknowledge(frame):
+                    return 0
+            elif frame.type == WAN_FRAME_PONG:
+                pass
+            elif frame.type == WAN_FRAME_REWIND:
+                set_detail("the receiver expects partition %u from sequence %llu", (<const wan_rewind *>(frame + 1)).partition,
+                           <unsigned long long>(<const wan_rewind *>(frame + 1)).expected)
+                return 0
+            elif frame.type == WAN_FRAME_BYE:
+                set_detail("the receiver is stopping")
+                return 0
+            elif frame.type == WAN_FRAME_ERROR:
+                set_detail("the receiver says: %.*s", <int>min(frame.length, 400), <const char *>(frame + 1))
+                return 0
+            else:
+                set_detail("frame of type %u from a receiver", frame.type)
+                return 0
+            stream_take(&self.into, frame)
+
+    # Sans-IO face, for the simulator and tests
+
+    def data_to_send(self, uint64_t now_us):
+        """Bytes that should leave now: one more batch if one is due and the window is open."""
+        if not wan_flag_read(&self.pause_flag) and self.window_is_open() and self.batch_is_due(now_us):
+            if not self.build_batch():
+                raise MemoryError()
+        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
+        self.out.start = self.out.end = 0
+        return data
+
+    def receive_data(self, const uint8_t[::1] data):
+        """Bytes that arrived. ProtocolError: give the connection up (`disconnected`) and connect again."""
+        if data.shape[0] == 0:
+            return
+        if not buffer_reserve(&self.into, data.shape[0]):
+            raise MemoryError()
+        memcpy(self.into.data + self.into.end, &data[0], data.shape[0])
+        self.into.end += data.shape[0]
+        if not self.take_frames():
+            from pywan.errors import ProtocolError
+            raise ProtocolError(detail_text())
+
+    def flush(self, bint value):
+        """While set, a batch leaves as soon as there is an event for it."""
+        wan_flag_set(&self.flush_flag, value)
+        eventfd_write(self.g.signals[self.index].file, 1)
+
+    # The loop
+
+    def run(self, int file):
+        """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection
+        breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
+        cdef int ended
+        with nogil:
+            ended = self.loop(file)
+        if ended == 0:
+            return "stopped"
+        return detail_text()
+
+    cdef int loop(self, int file) noexcept nogil:
+        cdef pollfd files[2]
+        cdef uint64_t now, drained, wait_us
+        cdef int timeout, state
+        cdef bint can_send = True, due
+        cdef signal *own = &self.g.signals[self.index]
+        while True:
+            if wan_flag_read(&self.stop_flag):
+                return 0
+            now = wan_monotonic_us()
+            # Take in what is there.
+            state = stream_receive(file, &self.into, 65536)
+            if state == STREAM_OK:
+                self.last_heard_us = now
+                if not self.take_frames():
+                    return 1
+            elif state == STREAM_CLOSED:
+                set_detail("the receiver closed the connection")
+                return 1
+            elif state == STREAM_MEMORY:
+                set_detail("no memory for acknowledgements")
+                return 1
+            # Send: first what is laid out, then the next batch.
+            if self.out.start < self.out.end:
+                drained = self.out.start
+                state = stream_send(file, &self.out)
+                if state == STREAM_CLOSED:
+                    set_detail("the connection to the receiver broke")
+                    return 1
+                if self.out.start != drained:
+                    self.last_sent_us = now
+            due = False
+            if self.out.start == self.out.end and not wan_flag_read(&self.pause_flag) and self.window_is_open():
+                due = self.batch_is_due(now)
+                if due:
+                    if not self.build_batch():
+                        set_detail("no memory for a batch")
+                        return 1
+                    continue
+            # Liveness.
+            if now - self.last_sent_us > HEARTBEAT_US and self.out.start == self.out.end and now - self.last_heard_us > HEARTBEAT_US:
+                if not buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0):
+                    return 1
+                self.last_sent_us = now
+                continue
+            if now - self.last_heard_us > SILENCE_US and now - self.last_sent_us < now - self.last_heard_us and self.out.start == self.out.end:
+                set_detail("no answer from the receiver for %d s", SILENCE_US // 1000000)
+                return 1
+            if self.out.start < self.out.end and now - self.last_sent_us > SILENCE_US:
+                set_detail("the receiver has taken no byte for %d s", SILENCE_US // 1000000)
+                return 1
+            # Sleep until there is something to do. Announced under the lock, so that no event slips between.
+            wait_us = HEARTBEAT_US
+            wan_lock_take(&self.g.lock)
+            if self.out.start == self.out.end and self.window_is_open() and not wan_flag_read(&self.pause_flag):
+                if own.pending == 0:
+                    own.wake_at = 1
+                elif self.waiting_since_us:
+                    own.wake_at = self.options.batch_size
+                    wait_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
+                    wait_us = wait_us - now if wait_us > now else 0
+                else:
+                    wait_us = 0         # An event came since we looked.
+                if own.pending and own.pending >= self.options.batch_size:
+                    wait_us = 0
+            wan_lock_release(&self.g.lock)
+            if wait_us == 0:
+                continue
+            files[0].fd = file
+            files[0].events = POLLIN | (POLLOUT if self.out.start < self.out.end else 0)
+            files[1].fd = own.file
+            files[1].events = POLLIN
+            timeout = <int>((wait_us + 999) // 1000)
+            poll(files, 2, timeout)
+            if files[1].revents & POLLIN:
+                eventfd_read(own.file, &drained)
+            wan_lock_take(&self.g.lock)
+            own.wake_at = NEVER
+            wan_lock_release(&self.g.lock)
+
+
+cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:
+    return announced[region >> 3] >> (region & 7) & 1
+
+
+cdef object report_unraisable(str where, object error):
+    import logging
+    logging.getLogger("pywan").error("%s failed: %s: %s", where, type(error).__name__, error, exc_info=error)

@@ -1,0 +1,203 @@
+# Owns the byte buffers of a connection and the few calls that move them: what both ends of a data connection share.
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int file, void *to, size_t length, int flags)
+    ssize_t send(int file, const void *data, size_t length, int flags)
+    enum: MSG_DONTWAIT, MSG_NOSIGNAL
+
+cdef extern from "<poll.h>" nogil:
+    ctypedef struct pollfd "struct pollfd":
+        int fd
+        short events
+        short revents
+    int poll(pollfd *files, unsigned long count, int timeout_ms)
+    enum: POLLIN, POLLOUT, POLLERR, POLLHUP
+
+cdef struct byte_buffer:
+    uint8_t *data           # 8-aligned: frames are padded to 8, so records are read where they lie.
+    size_t capacity
+    size_t start            # data[start..end) is what was put in and not taken out.
+    size_t end
+
+
+cdef int buffer_reserve(byte_buffer *b, size_t room) noexcept nogil:
+    """Makes `room` bytes behind `end`; moves what is there to the front first. 0: no memory."""
+    cdef size_t used = b.end - b.start
+    cdef size_t capacity
+    cdef uint8_t *data
+    if b.capacity - b.end >= room:
+        return 1
+    if b.start:
+        memmove(b.data, b.data + b.start, used)
+        b.start, b.end = 0, used
+        if b.capacity - used >= room:
+            return 1
+    capacity = b.capacity if b.capacity else 65536
+    while capacity - used < room:
+        capacity *= 2
+    data = <uint8_t *>realloc(b.data, capacity)
+    if data == NULL:
+        return 0
+    b.data, b.capacity = data, capacity
+    return 1
+
+
+cdef void buffer_close(byte_buffer *b) noexcept nogil:
+    free(b.data)
+    memset(b, 0, sizeof(byte_buffer))
+
+
+cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, uint32_t length) noexcept nogil:
+    """Appends a whole small frame. 0: no memory."""
+    cdef size_t padded = wan_align8(length)
+    cdef wan_frame *frame
+    if not buffer_reserve(b, sizeof(wan_frame) + padded):
+        return 0
+    frame = <wan_frame *>(b.data + b.end)
+    memset(frame, 0, sizeof(wan_frame) + padded)
+    frame.magic = WAN_FRAME_MAGIC
+    frame.type = type
+    frame.length = frame.raw_length = length
+    frame.count = count
+    frame.id = id
+    if length:
+        memcpy(frame + 1, payload, length)
+    frame.crc = wan_frame_crc(frame, frame + 1, length)
+    b.end += sizeof(wan_frame) + padded
+    return 1
+
+
+cdef enum:
+    STREAM_OK = 0, STREAM_WAIT = 1, STREAM_CLOSED = 2, STREAM_BROKEN = 3, STREAM_MEMORY = 4
+
+
+cdef int stream_send(int file, byte_buffer *b) noexcept nogil:
+    """Sends what the socket takes now."""
+    cdef ssize_t sent
+    while b.start < b.end:
+        sent = send(file, b.data + b.start, b.end - b.start, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent > 0:
+            b.start += <size_t>sent
+        elif sent < 0 and errno == EINTR:
+            continue
+        elif sent < 0 and errno == EAGAIN:
+            return STREAM_WAIT
+        else:
+            return STREAM_CLOSED
+    b.start = b.end = 0
+    return STREAM_OK
+
+
+cdef int stream_receive(int file, byte_buffer *b, size_t room) noexcept nogil:
+    """Takes what is there now, at least room for `room` bytes of it."""
+    cdef ssize_t got
+    if not buffer_reserve(b, room):
+        return STREAM_MEMORY
+    while True:
+        got = recv(file, b.data + b.end, b.capacity - b.end, MSG_DONTWAIT)
+        if got > 0:
+            b.end += <size_t>got
+            return STREAM_OK
+        if got == 0:
+            return STREAM_CLOSED
+        if errno == EINTR:
+            continue
+        if errno == EAGAIN:
+            return STREAM_WAIT
+        return STREAM_CLOSED
+
+
+cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil:
+    """STREAM_OK: *frame is a whole, checked frame at the front (its crc verified); advance with stream_take.
+    STREAM_WAIT: *missing more bytes are needed. STREAM_BROKEN: the detail says why."""
+    cdef size_t have = b.end - b.start, whole
+    cdef wan_frame *head
+    missing[0] = sizeof(wan_frame)
+    if have < sizeof(wan_frame):
+        # The first four bytes already tell another protocol, whose client may wait for us to speak.
+        missing[0] = sizeof(wan_frame) - have
+        return STREAM_WAIT
+    head = <wan_frame *>(b.data + b.start)
+    if wan_frame_check(head) != WAN_OK:
+        return STREAM_BROKEN
+    whole = sizeof(wan_frame) + wan_align8(head.length)
+    if have < whole:
+        missing[0] = whole - have
+        return STREAM_WAIT
+    if wan_frame_crc(head, head + 1, head.length) != head.crc:
+        set_detail("frame of type %u with %u bytes has a wrong checksum", head.type, head.length)
+        return STREAM_BROKEN
+    frame[0] = head
+    return STREAM_OK
+
+
+cdef inline void stream_take(byte_buffer *b, const wan_frame *frame) noexcept nogil:
+    b.start += sizeof(wan_frame) + wan_align8(frame.length)
+    if b.start == b.end:
+        b.start = b.end = 0
+
+
+cdef extern from *:
+    """
+    #define set_detail(...) ((void)WAN_FAIL(WAN_CORRUPT, __VA_ARGS__))
+    """
+    void set_detail(const char *format, ...) nogil
+
+
+cdef str detail_text():
+    return (<bytes>wan_detail).decode("utf-8", "replace")
+
+
+def pack_frame(int type, const uint8_t[::1] payload, uint64_t id=0, uint32_t count=0):
+    """A whole frame as bytes: for handshakes and tests."""
+    cdef byte_buffer b
+    memset(&b, 0, sizeof(b))
+    cdef uint32_t length = <uint32_t>payload.shape[0]
+    if not buffer_frame(&b, <uint8_t>type, id, count, &payload[0] if length else NULL, length):
+        raise MemoryError()
+    try:
+        return PyBytes_FromStringAndSize(<char *>b.data, b.end)
+    finally:
+        buffer_close(&b)
+
+
+def check_frame_header(const uint8_t[::1] head):
+    """(type, payload length with padding, payload length) of 32 bytes of header; ProtocolError if it is none."""
+    if head.shape[0] != sizeof(wan_frame):
+        raise ValueError(f"a frame header has {sizeof(wan_frame)} bytes, not {head.shape[0]}")
+    cdef wan_frame frame
+    memcpy(&frame, &head[0], sizeof(wan_frame))
+    raise_for(wan_frame_check(&frame), "")
+    return frame.type, wan_align8(frame.length), frame.length
+
+
+def check_frame(const uint8_t[::1] data):
+    """(type, id, count, payload bytes) of a whole frame; ProtocolError if anything about it is wrong."""
+    cdef wan_frame frame
+    if data.shape[0] < <Py_ssize_t>sizeof(wan_frame):
+        from pywan.errors import ProtocolError
+        raise ProtocolError(f"a frame needs {sizeof(wan_frame)} bytes, {data.shape[0]} are there")
+    memcpy(&frame, &data[0], sizeof(wan_frame))
+    raise_for(wan_frame_check(&frame), "")
+    if <uint64_t>data.shape[0] < sizeof(wan_frame) + frame.length or \
+            wan_frame_crc(&frame, &data[0] + sizeof(wan_frame), frame.length) != frame.crc:
+        from pywan.errors import ProtocolError
+        raise ProtocolError(f"frame of type {frame.type} with {frame.length} bytes is cut off or has a wrong checksum")
+    return frame.type, frame.id, frame.count, PyBytes_FromStringAndSize(<char *>&data[0] + sizeof(wan_frame), frame.length)
+
+
+def check_batch(const uint8_t[::1] payload, uint32_t count):
+    """ProtocolError unless `payload` is a well-formed batch of `count` records."""
+    cdef uint64_t length = payload.shape[0]
+    cdef uint8_t *aligned = <uint8_t *>malloc(length + 8)
+    if aligned == NULL:
+        raise MemoryError()
+    try:
+        if length:
+            memcpy(aligned, &payload[0], length)
+        raise_for(wan_batch_check(aligned, length, count), "")
+    finally:
+        free(aligned)
+
+
+FRAME_HELLO, FRAME_WELCOME, FRAME_ERROR = WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_ERROR
+FRAME_COMMIT, FRAME_COMMITTED, FRAME_BATCH, FRAME_PING = WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_BATCH, WAN_FRAME_PING

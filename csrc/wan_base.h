@@ -1,0 +1,46 @@
+/* Owns the vocabulary of all C parts: status values, the error detail of this thread, and checks. */
+#ifndef WAN_BASE_H
+#define WAN_BASE_H
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "records and frames are little-endian and used in place; a big-endian build needs conversion first"
+#endif
+
+typedef enum {
+    WAN_OK = 0,
+    WAN_EMPTY,          /* Nothing there to take: a result, not an error. */
+    WAN_FULL,           /* No room within the limits, or on the disk; nothing was changed. */
+    WAN_TOO_LARGE,      /* A key, value or record over its limit; nothing was changed. */
+    WAN_CORRUPT,        /* Bytes that are not what they should be. */
+    WAN_IO,             /* The operating system refused; the detail names the file and the reason. */
+    WAN_NO_MEMORY,
+    WAN_INVALID,        /* The caller's argument. */
+} wan_status;
+
+#define WAN_DETAIL_BYTES 512
+extern _Thread_local char wan_detail[WAN_DETAIL_BYTES];
+
+/* Notes why, for whoever turns the status into an error; returns `status`. */
+wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
+
+/* Our own arithmetic: a failure is a bug, and going on would spoil data. */
+_Noreturn void wan_check_failed(const char *condition, const char *file, int line);
+#define WAN_CHECK(condition) \
+    do { if (__builtin_expect(!(condition), 0)) wan_check_failed(#condition, __FILE__, __LINE__); } while (0)
+/* The same where it costs too much to stay on: after every step, in debug and sanitizer builds. */
+#ifdef WAN_DEBUG
+#define WAN_DEBUG_CHECK(condition) WAN_CHECK(condition)
+#else
+#define WAN_DEBUG_CHECK(condition) ((void)0)
+#endif
+
+#define WAN_LIKELY(x) __builtin_expect(!!(x), 1)
+#define WAN_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+static inline uint64_t wan_align8(uint64_t bytes) { return (bytes + 7) & ~(uint64_t)7; }
+
+#endif

@@ -1,0 +1,56 @@
+/* Owns nothing: the hash of keys. It decides a key's bucket, so it is part of the format: golden values are in the
+ * tests. 64-bit multiply-and-fold mixing in the manner of wyhash (Wang Yi), written for keys of 4 to 64 bytes. */
+#ifndef WAN_HASH_H
+#define WAN_HASH_H
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint64_t wan_hash_fold(uint64_t a, uint64_t b)
+{
+    __uint128_t product = (__uint128_t)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t wan_load64(const uint8_t *at) { uint64_t v; memcpy(&v, at, 8); return v; }
+static inline uint64_t wan_load32(const uint8_t *at) { uint32_t v; memcpy(&v, at, 4); return v; }
+
+#define WAN_HASH_A 0xa0761d6478bd642full
+#define WAN_HASH_B 0xe7037ed1a0b428dbull
+#define WAN_HASH_C 0x8ebc6af09c88c6e3ull
+
+static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
+{
+    const uint8_t *at = (const uint8_t *)bytes;
+    uint64_t a, b, state = seed ^ WAN_HASH_C;
+    if (length <= 16) {
+        if (length >= 4) {
+            size_t middle = (length >> 3) << 2;
+            a = wan_load32(at) << 32 | wan_load32(at + middle);
+            b = wan_load32(at + length - 4) << 32 | wan_load32(at + length - 4 - middle);
+        } else if (length > 0) {
+            a = (uint64_t)at[0] << 16 | (uint64_t)at[length >> 1] << 8 | at[length - 1];
+            b = 0;
+        } else {
+            a = b = 0;
+        }
+    } else {
+        size_t left = length;
+        for (; left > 16; left -= 16, at += 16)
+            state = wan_hash_fold(wan_load64(at) ^ WAN_HASH_A, wan_load64(at + 8) ^ state);
+        a = wan_load64(at + left - 16);
+        b = wan_load64(at + left - 8);
+    }
+    return wan_hash_fold(WAN_HASH_A ^ length, wan_hash_fold(a ^ WAN_HASH_B, b ^ state));
+}
+
+/* The same key in another form (b"k", "k") is another key. */
+static inline uint64_t wan_key_hash(const void *key, size_t length, uint8_t form) { return wan_hash(key, length, form); }
+
+/* A number below `count`, from the high bits, so that it does not repeat the low bits that the table uses. */
+static inline uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
+{
+    return (uint32_t)(((hash >> 32) * (uint64_t)count) >> 32);
+}
+
+#endif

@@ -1,0 +1,316 @@
+/* Partitions: append, peek, remove, rewind, conflate. */
+#include "wan_queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static inline wan_entry_ref make_ref(uint32_t segment, uint64_t offset, uint64_t length)
+{
+    uint64_t units = length / 8;
+    if (units >= 1u << WAN_REF_LENGTH_BITS) units = 0;
+    return (uint64_t)segment << (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS) | offset / 8 << WAN_REF_LENGTH_BITS | units;
+}
+
+static inline uint32_t ref_segment(wan_entry_ref ref) { return (uint32_t)(ref >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS)); }
+
+static inline wan_record *ref_record(const wan_store *store, wan_entry_ref ref)
+{
+    uint64_t offset = (ref >> WAN_REF_LENGTH_BITS & ((1u << WAN_REF_OFFSET_BITS) - 1)) * 8;
+    return (wan_record *)(store->segments[ref_segment(ref)].base + offset);
+}
+
+static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
+{
+    uint64_t units = ref & ((1u << WAN_REF_LENGTH_BITS) - 1);
+    return units ? units * 8 : ref_record(store, ref)->length;
+}
+
+static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
+{
+    uint64_t block = (sequence - 1) / WAN_BLOCK_ENTRIES;
+    return &partition->blocks[block & (partition->block_capacity - 1)].entries[(sequence - 1) % WAN_BLOCK_ENTRIES];
+}
+
+static inline void check_positions(const wan_partition *partition)
+{
+    WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
+    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events);
+    WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
+    (void)partition;
+}
+
+wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
+                          uint32_t partitions, int conflate)
+{
+    memset(queue, 0, sizeof *queue);
+    if (partitions == 0 || partitions > 65535)
+        return WAN_FAIL(WAN_INVALID, "a queue has 1 to 65535 partitions, not %" PRIu32, partitions);
+    wan_status status = wan_store_init(&queue->store, env, directory, memory_limit);
+    if (status != WAN_OK) return status;
+    queue->partitions = calloc(partitions, sizeof *queue->partitions);
+    if (!queue->partitions) {
+        wan_store_close(&queue->store);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
+    }
+    queue->partition_count = partitions;
+    queue->conflate = (uint8_t)(conflate != 0);
+    return WAN_OK;
+}
+
+void wan_queue_close(wan_queue *queue)
+{
+    for (uint32_t n = 0; n < queue->partition_count; n++) {
+        free(queue->partitions[n].blocks);
+        free(queue->partitions[n].index);
+    }
+    free(queue->partitions);
+    if (queue->store.segments) wan_store_close(&queue->store);
+    memset(queue, 0, sizeof *queue);
+}
+
+/* Blocks: the entries of a partition, 512 at a time. */
+
+static wan_status grow_ring(wan_partition *partition)
+{
+    uint32_t capacity = partition->block_capacity ? partition->block_capacity * 2 : 4;
+    wan_block *blocks = calloc(capacity, sizeof *blocks);
+    if (!blocks) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " entry blocks", capacity);
+    for (uint64_t n = partition->first_block; n < partition->first_block + partition->block_count; n++)
+        blocks[n & (capacity - 1)] = partition->blocks[n & (partition->block_capacity - 1)];
+    free(partition->blocks);
+    partition->blocks = blocks;
+    partition->block_capacity = capacity;
+    return WAN_OK;
+}
+
+static wan_status add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
+{
+    if (partition->block_count == 0) partition->first_block = number;
+    if (partition->block_count == partition->block_capacity) {
+        wan_status status = grow_ring(partition);
+        if (status != WAN_OK) return status;
+    }
+    uint8_t *at;
+    uint32_t segment;
+    wan_status status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    if (status != WAN_OK) return status;
+    wan_block *block = &partition->blocks[number & (partition->block_capacity - 1)];
+    block->entries = (wan_entry_ref *)at;
+    block->segment = segment;
+    partition->block_count++;
+    return WAN_OK;
+}
+
+static void drop_first_block(wan_queue *queue, wan_partition *partition)
+{
+    wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
+    wan_store_give(&queue->store, block->segment, WAN_BLOCK_BYTES);
+    block->entries = NULL;
+    partition->first_block++;
+    partition->block_count--;
+}
+
+static inline int has_block(const wan_partition *partition, uint64_t number)
+{
+    return partition->block_count && number - partition->first_block < partition->block_count;
+}
+
+/* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
+ * (their sequence is not above `peeked`) and swept when the index grows. */
+
+static inline uint64_t conflation_hash(const wan_record *record, uint64_t hash) { return hash * 31 + record->region; }
+
+static wan_status grow_index(wan_partition *partition)
+{
+    uint64_t valid = 0;
+    for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
+        valid += partition->index[n].sequence > partition->peeked;
+    uint64_t capacity = 64;
+    while (capacity < valid * 2 + 2) capacity *= 2;     /* Half full at most after growing, three quarters before. */
+    wan_index_slot *index = calloc(capacity, sizeof *index);
+    if (!index) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a conflation index of %" PRIu64 " keys", capacity);
+    for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++) {
+        wan_index_slot slot = partition->index[n];
+        if (slot.sequence <= partition->peeked) continue;
+        uint64_t to = slot.hash & (capacity - 1);
+        while (index[to].sequence) to = (to + 1) & (capacity - 1);
+        index[to] = slot;
+    }
+    free(partition->index);
+    partition->index = index;
+    partition->index_mask = capacity - 1;
+    partition->index_used = valid;
+    return WAN_OK;
+}
+
+static int same_key(const wan_record *a, const wan_record *b)
+{
+    return a->region == b->region && a->key_length == b->key_length && a->key_form == b->key_form
+        && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
+}
+
+/* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
+ * has a newer one behind it never changes where the key ends. */
+static void conflate(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
+{
+    if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
+    hash = conflation_hash(record, hash);
+    wan_index_slot *slot = &partition->index[hash & partition->index_mask];
+    for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {
+        slot = &partition->index[at];
+        if (!slot->sequence) { partition->index_used++; break; }
+        if (slot->hash != hash) continue;
+        if (slot->sequence <= partition->peeked) break;     /* Left the queue: its slot serves again. */
+        wan_entry_ref ref = *entry_of(partition, slot->sequence);
+        if (!ref) break;
+        if (!same_key(ref_record(&queue->store, ref), record)) continue;
+        wan_queue_punch(queue, record->partition, slot->sequence);
+        queue->conflated++;
+        break;
+    }
+    slot->hash = hash;
+    slot->sequence = record->sequence;
+}
+
+/* Append. */
+
+wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[number];
+    wan_status status;
+    uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
+    if (WAN_UNLIKELY(!has_block(partition, block))) {
+        status = add_block(queue, partition, block);
+        if (status != WAN_OK) return status;
+    }
+    if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
+        status = grow_index(partition);
+        if (status != WAN_OK) return status;
+    }
+    status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
+    if (status != WAN_OK) return status;    /* An entry block without entries stays for the next one. */
+    reservation->partition = number;
+    reservation->length = length;
+    return WAN_OK;
+}
+
+void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
+{
+    wan_segment *segment = &queue->store.segments[reservation->segment];
+    if (segment->is_current) {
+        wan_store_untake(&queue->store, reservation->segment, reservation->length);
+        if (segment->live == 0) wan_store_emptied(&queue->store, reservation->segment);
+    } else {
+        wan_store_give(&queue->store, reservation->segment, reservation->length);
+    }
+}
+
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
+{
+    wan_partition *partition = &queue->partitions[reservation->partition];
+    wan_record *record = (wan_record *)reservation->at;
+    record->sequence = ++partition->appended;
+    record->partition = (uint16_t)reservation->partition;
+    *entry_of(partition, record->sequence) = make_ref(
+        reservation->segment, (uint64_t)(reservation->at - queue->store.segments[reservation->segment].base), reservation->length);
+    partition->events++;
+    partition->unpeeked++;
+    partition->bytes += reservation->length;
+    queue->events++;
+    queue->bytes += reservation->length;
+    if (queue->conflate) conflate(queue, partition, record, hash);
+    check_positions(partition);
+}
+
+wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
+{
+    WAN_DEBUG_CHECK(sequence > partition->removed && sequence <= partition->appended);
+    wan_entry_ref ref = *entry_of(partition, sequence);
+    return ref ? ref_record(&queue->store, ref) : NULL;
+}
+
+uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, wan_record **records,
+                        uint64_t *peeked_bytes)
+{
+    wan_partition *partition = &queue->partitions[number];
+    uint32_t taken = 0;
+    uint64_t taken_bytes = 0;
+    while (taken < count && partition->peeked < partition->appended) {
+        wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
+        if (ref) {
+            uint64_t length = ref_length(&queue->store, ref);
+            if (taken && taken_bytes + length > bytes) break;
+            taken_bytes += length;
+            partition->unpeeked--;
+            records[taken++] = ref_record(&queue->store, ref);
+        }
+        partition->peeked++;
+    }
+    *peeked_bytes = taken_bytes;
+    check_positions(partition);
+    return taken;
+}
+
+static void forget_entry(wan_queue *queue, wan_partition *partition, wan_entry_ref *entry)
+{
+    wan_entry_ref ref = *entry;
+    uint64_t length = ref_length(&queue->store, ref);
+    *entry = 0;
+    partition->events--;
+    partition->bytes -= length;
+    queue->events--;
+    queue->bytes -= length;
+    wan_store_give(&queue->store, ref_segment(ref), length);
+}
+
+uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(through <= partition->peeked);
+    uint64_t before = partition->events;
+    while (partition->removed < through) {
+        wan_entry_ref *entry = entry_of(partition, partition->removed + 1);
+        if (*entry) forget_entry(queue, partition, entry);
+        partition->removed++;
+        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+    }
+    /* A drained partition keeps its block in memory for the next event, but pins no file. */
+    if (partition->removed == partition->appended && partition->block_count) {
+        wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
+        if (queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
+    }
+    check_positions(partition);
+    return before - partition->events;
+}
+
+void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(sequence > partition->removed && sequence <= partition->appended);
+    wan_entry_ref *entry = entry_of(partition, sequence);
+    if (!*entry) return;
+    if (sequence > partition->peeked) partition->unpeeked--;
+    forget_entry(queue, partition, entry);
+    check_positions(partition);
+}
+
+void wan_queue_rewind(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;
+    partition->peeked = partition->removed;
+    partition->unpeeked = partition->events;
+    check_positions(partition);
+}
+
+uint64_t wan_queue_clear(wan_queue *queue)
+{
+    uint64_t dropped = queue->events;
+    for (uint32_t n = 0; n < queue->partition_count; n++) {
+        wan_partition *partition = &queue->partitions[n];
+        partition->peeked = partition->appended;
+        partition->unpeeked = 0;
+        wan_queue_remove(queue, n, partition->appended);
+    }
+    return dropped;
+}

@@ -1,0 +1,77 @@
+/* Owns the partitions of one queue: for each its positions, the entries that say where its records lie, and the
+ * index of conflation. Not thread-safe: the lock of the layer above guards a queue with all its partitions;
+ * records between removed and peeked are neither changed nor moved, so they may be copied without it. */
+#ifndef WAN_QUEUE_H
+#define WAN_QUEUE_H
+#include "wan_record.h"
+#include "wan_store.h"
+
+/* Where a record lies, in 64 bits; 0: nothing (conflated, or refused at transmit). Length in units of 8 bytes is
+ * there so that removal need not touch the record; 0 says: longer than fits, ask the record. */
+typedef uint64_t wan_entry_ref;
+#define WAN_REF_OFFSET_BITS 22      /* Offset / 8: segments of up to 32 MB; a longer record lies at offset 0. */
+#define WAN_REF_LENGTH_BITS 18      /* Length / 8: records of up to 2 MB. */
+
+#define WAN_BLOCK_ENTRIES 512u
+#define WAN_BLOCK_BYTES (WAN_BLOCK_ENTRIES * 8)
+
+typedef struct { wan_entry_ref *entries; uint32_t segment; uint32_t reserved; } wan_block;
+
+typedef struct { uint64_t hash; uint64_t sequence; } wan_index_slot;   /* sequence 0: free */
+
+typedef struct {
+    /* removed <= peeked <= appended, always. Sequences up to `removed` are gone for good; up to `peeked` they are in
+     * a batch on its way (or were holes); `appended` is the newest. Sequences start at 1 and are never used twice. */
+    uint64_t removed, peeked, appended;
+    uint64_t duplicate_through;     /* Sequences up to here may have been applied: sent before the last rewind. */
+    uint64_t events;                /* Entries in (removed, appended] that are not holes. */
+    uint64_t bytes;                 /* Their record bytes. */
+    uint64_t unpeeked;              /* Those of them in (peeked, appended]. */
+    wan_block *blocks;              /* Ring of entry blocks by (sequence - 1) / WAN_BLOCK_ENTRIES; capacity a power of two. */
+    uint32_t block_capacity;
+    uint32_t block_count;
+    uint64_t first_block;           /* Number of the oldest block held. */
+    wan_index_slot *index;          /* Conflation: key -> newest update not peeked. NULL until used. */
+    uint64_t index_mask, index_used;
+} wan_partition;
+
+typedef struct {
+    wan_store store;
+    wan_partition *partitions;
+    uint32_t partition_count;
+    uint8_t conflate;
+    uint64_t events, bytes;         /* Sums over the partitions. */
+    uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
+} wan_queue;
+
+wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
+                          uint32_t partitions, int conflate);
+void wan_queue_close(wan_queue *queue);
+
+typedef struct { uint8_t *at; uint32_t segment; uint32_t partition; uint64_t length; } wan_reservation;
+
+/* Makes room for one record of `length` bytes at the tail of a partition: record and entry. Nothing is visible
+ * before commit; cancel undoes it. One reservation at a time. WAN_FULL, WAN_IO, WAN_NO_MEMORY: nothing changed. */
+wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
+void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
+/* The record has been written at reservation->at (all but its sequence and partition): it becomes the newest. With
+ * conflation an update takes out the older update of its key that was not peeked. `hash` is the key's. */
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash);
+
+/* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
+wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
+
+/* Takes the next records that were not peeked: up to `count`, and up to `bytes` but at least one. Fills `records`
+ * (NULLs left out), moves `peeked` past them and past holes. Returns how many. */
+uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, wan_record **records,
+                        uint64_t *peeked_bytes);
+/* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
+uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
+/* Makes one peeked or queued event a hole: filtered or conflated in its batch. */
+void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence);
+/* What was peeked and not removed is to be sent again; it may have been applied. */
+void wan_queue_rewind(wan_queue *queue, uint32_t partition);
+/* All of it is dropped. Returns how many events. */
+uint64_t wan_queue_clear(wan_queue *queue);
+
+#endif

@@ -1,0 +1,166 @@
+/* Segments: taken, recycled, given back to the system. */
+#include "wan_store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES 4096u
+
+wan_status wan_store_init(wan_store *store, const wan_env *env, const char *directory, uint64_t memory_limit)
+{
+    memset(store, 0, sizeof *store);
+    store->env = env;
+    store->memory_limit = memory_limit;
+    store->segment_capacity = 16;
+    store->segments = calloc(store->segment_capacity, sizeof *store->segments);
+    store->free_ids = calloc(store->segment_capacity, sizeof *store->free_ids);
+    store->directory = directory ? strdup(directory) : NULL;
+    if (!store->segments || !store->free_ids || (directory && !store->directory)) {
+        wan_store_close(store);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a queue's segments");
+    }
+    store->segment_count = 1;   /* Id 0 stands for "none" and has no bytes. */
+    return WAN_OK;
+}
+
+static void release_mapping(wan_store *store, uint8_t *base, uint64_t bytes, int is_file)
+{
+    if (is_file) store->env->unmap(store->env, base, bytes);
+    else munmap(base, bytes);
+}
+
+void wan_store_close(wan_store *store)
+{
+    for (uint32_t id = 1; id < store->segment_count; id++)
+        if (store->segments[id].base)
+            release_mapping(store, store->segments[id].base, store->segments[id].bytes, store->segments[id].is_file);
+    for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
+    for (uint32_t n = 0; n < store->spare_file_count; n++)
+        store->env->unmap(store->env, store->spare_files[n], WAN_FILE_SEGMENT_BYTES);
+    free(store->segments);
+    free(store->free_ids);
+    free(store->directory);
+    memset(store, 0, sizeof *store);
+}
+
+static wan_status new_id(wan_store *store, uint32_t *id)
+{
+    if (store->free_id_count) { *id = store->free_ids[--store->free_id_count]; return WAN_OK; }
+    if (store->segment_count == store->segment_capacity) {
+        uint32_t capacity = store->segment_capacity * 2;
+        wan_segment *segments = realloc(store->segments, capacity * sizeof *segments);
+        if (segments) store->segments = segments;
+        uint32_t *free_ids = realloc(store->free_ids, capacity * sizeof *free_ids);
+        if (free_ids) store->free_ids = free_ids;
+        if (!segments || !free_ids) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
+        store->segment_capacity = capacity;
+    }
+    if (store->segment_count >= (1u << 24)) return WAN_FAIL(WAN_FULL, "a queue holds at most %u segments", 1u << 24);
+    *id = store->segment_count++;
+    memset(&store->segments[*id], 0, sizeof *store->segments);
+    return WAN_OK;
+}
+
+static void drop_id(wan_store *store, uint32_t id)
+{
+    memset(&store->segments[id], 0, sizeof *store->segments);
+    store->free_ids[store->free_id_count++] = id;
+}
+
+static wan_status map_memory(wan_store *store, uint64_t bytes, uint8_t **base)
+{
+    if (bytes == WAN_SEGMENT_BYTES && store->spare_memory_count) {
+        *base = store->spare_memory[--store->spare_memory_count];
+        return WAN_OK;
+    }
+    void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    *base = mapping;
+    return WAN_OK;
+}
+
+static wan_status map_file(wan_store *store, uint64_t bytes, uint8_t **base)
+{
+    if (bytes == WAN_FILE_SEGMENT_BYTES && store->spare_file_count) {
+        *base = store->spare_files[--store->spare_file_count];
+        return WAN_OK;
+    }
+    if (!store->directory)
+        return WAN_FAIL(WAN_FULL, "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
+                        store->memory_limit);
+    wan_status status = store->env->map_overflow(store->env, store->directory, bytes, base);
+    if (status == WAN_OK) store->files_made++;
+    return status;
+}
+
+static void retire_current(wan_store *store, uint32_t id)
+{
+    wan_segment *segment = &store->segments[id];
+    segment->is_current = 0;
+    /* The file has the bytes; the process need not: a long backlog must not fill memory with its pages. */
+    if (segment->is_file) madvise(segment->base, segment->bytes, MADV_DONTNEED);
+    if (segment->live == 0) wan_store_emptied(store, id);
+}
+
+wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+{
+    uint64_t size = WAN_SEGMENT_BYTES;
+    if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
+    /* The first segment is memory whatever the limit: a queue that holds nothing costs no file. */
+    int is_file = store->memory_bytes && store->memory_bytes + size > store->memory_limit;
+    if (is_file && size < WAN_FILE_SEGMENT_BYTES) size = WAN_FILE_SEGMENT_BYTES;
+
+    uint32_t id = 0;
+    wan_status status = new_id(store, &id);
+    if (status != WAN_OK) return status;
+    uint8_t *base;
+    status = is_file ? map_file(store, size, &base) : map_memory(store, size, &base);
+    if (status != WAN_OK) { drop_id(store, id); return status; }
+
+    wan_segment *segment = &store->segments[id];
+    segment->base = base;
+    segment->bytes = (uint32_t)size;
+    segment->used = segment->live = (uint32_t)bytes;
+    segment->is_file = (uint8_t)is_file;
+    if (is_file) store->file_bytes += size; else store->memory_bytes += size;
+    *at = base;
+    *segment_id = id;
+    if (size - bytes >= bytes) {    /* Has room for more like it: it becomes the current one. A huge record stands alone. */
+        segment->is_current = 1;
+        uint32_t old = *current;
+        *current = id;
+        if (old) retire_current(store, old);
+    }
+    return WAN_OK;
+}
+
+void wan_store_emptied(wan_store *store, uint32_t segment_id)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    WAN_DEBUG_CHECK(segment->base && segment->live == 0);
+    if (segment->is_current && !segment->is_file) { segment->used = 0; return; }   /* Written again while warm. */
+    if (segment->is_current) {
+        if (store->record_segment == segment_id) store->record_segment = 0;
+        if (store->block_segment == segment_id) store->block_segment = 0;
+    }
+    uint8_t *base = segment->base;
+    uint64_t bytes = segment->bytes;
+    int is_file = segment->is_file;
+    if (is_file) store->file_bytes -= bytes; else store->memory_bytes -= bytes;
+    drop_id(store, segment_id);
+    if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {
+        store->spare_memory[store->spare_memory_count++] = base;
+        return;
+    }
+    if (is_file && bytes == WAN_FILE_SEGMENT_BYTES && store->file_bytes && store->spare_file_count < WAN_SPARE_SEGMENTS) {
+        store->spare_files[store->spare_file_count++] = base;
+        return;
+    }
+    release_mapping(store, base, bytes, is_file);
+    if (is_file && !store->file_bytes)    /* The backlog is gone: so are its files. */
+        while (store->spare_file_count)
+            store->env->unmap(store->env, store->spare_files[--store->spare_file_count], WAN_FILE_SEGMENT_BYTES);
+}

@@ -1,0 +1,78 @@
+/* Owns segments: runs of memory, or of mapped overflow files, that hold records and entry blocks until nothing
+ * refers into them. New segments are memory up to `memory_limit`, files beyond it: the newest events go to disk and
+ * the oldest, next to be sent, stay in memory (LIFO overflow). Not thread-safe: the queue's lock guards it. */
+#ifndef WAN_STORE_H
+#define WAN_STORE_H
+#include "wan_base.h"
+#include "wan_env.h"
+
+#define WAN_SEGMENT_BYTES (1u << 20)         /* A memory segment; recycled warm, so its pages are touched once. */
+#define WAN_FILE_SEGMENT_BYTES (8u << 20)    /* An overflow file. */
+#define WAN_SPARE_SEGMENTS 4                 /* Kept of each kind when freed; the rest goes back to the system. */
+
+typedef struct {
+    uint8_t *base;
+    uint32_t bytes;         /* Size of the mapping. */
+    uint32_t used;          /* Bytes handed out, from the front. used <= bytes. */
+    uint32_t live;          /* Bytes handed out and not given back. 0 and not current: freed. live <= used. */
+    uint8_t is_file;
+    uint8_t is_current;     /* New records (or blocks) go here. */
+} wan_segment;
+
+typedef struct {
+    const wan_env *env;
+    char *directory;            /* Where overflow files are made; NULL: no overflow, the limit is final. */
+    uint64_t memory_limit;      /* Bytes of memory segments before files are taken. */
+    wan_segment *segments;      /* By id; id 0 is never used. */
+    uint32_t segment_count;     /* Ids in use or free, from 1. */
+    uint32_t segment_capacity;
+    uint32_t *free_ids;
+    uint32_t free_id_count;
+    uint32_t record_segment;    /* Current segments; 0: none yet. */
+    uint32_t block_segment;
+    uint8_t *spare_memory[WAN_SPARE_SEGMENTS];
+    uint8_t *spare_files[WAN_SPARE_SEGMENTS];
+    uint32_t spare_memory_count, spare_file_count;
+    uint64_t memory_bytes;      /* Mapped in memory segments in use. */
+    uint64_t file_bytes;        /* Mapped in overflow files in use. */
+    uint64_t files_made;        /* Ever: entries overflowed shows up here. */
+} wan_store;
+
+wan_status wan_store_init(wan_store *store, const wan_env *env, const char *directory, uint64_t memory_limit);
+void wan_store_close(wan_store *store);
+
+/* Room for `bytes` (a multiple of 8) of a record, or of an entry block. Gives where and in which segment.
+ * WAN_FULL, WAN_IO: nothing changed. */
+wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id);
+
+static inline wan_status wan_store_take(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+{
+    wan_segment *segment = &store->segments[*current];
+    if (WAN_LIKELY(segment->bytes - segment->used >= bytes)) {
+        *at = segment->base + segment->used;
+        *segment_id = *current;
+        segment->used += (uint32_t)bytes;
+        segment->live += (uint32_t)bytes;
+        return WAN_OK;
+    }
+    return wan_store_take_slow(store, current, bytes, at, segment_id);
+}
+
+/* Takes back the newest `bytes` of a segment: for a reservation that is not used. */
+static inline void wan_store_untake(wan_store *store, uint32_t segment_id, uint64_t bytes)
+{
+    store->segments[segment_id].used -= (uint32_t)bytes;
+    store->segments[segment_id].live -= (uint32_t)bytes;
+}
+
+/* Gives back bytes; frees the segment with its last ones. */
+void wan_store_emptied(wan_store *store, uint32_t segment_id);
+static inline void wan_store_give(wan_store *store, uint32_t segment_id, uint64_t bytes)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    WAN_DEBUG_CHECK(segment->live >= bytes);
+    segment->live -= (uint32_t)bytes;
+    if (WAN_UNLIKELY(segment->live == 0)) wan_store_emptied(store, segment_id);
+}
+
+#endif

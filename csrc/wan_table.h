@@ -1,0 +1,90 @@
+/* Owns a region's entries: key -> value with its version (stamp, site), under the rule that the later version wins.
+ * Split into shards by the hash's high bits: each has its own lock and grows alone, so that growing a table of ten
+ * million keys stalls nobody for longer than one shard's few thousand slots take. A shard's lock is the entry lock: the caller
+ * holds it over apply and over appending to the queues, so queue order is version order for every key. */
+#ifndef WAN_TABLE_H
+#define WAN_TABLE_H
+#include "wan_hash.h"
+#include "wan_lock.h"
+#include "wan_record.h"
+
+#define WAN_TABLE_SHARDS 1024u
+
+typedef struct {
+    uint64_t stamp;
+    uint32_t value_length;
+    uint32_t capacity;          /* Value bytes there is room for. value_length <= capacity. */
+    uint16_t key_length;
+    uint8_t stamp_site;
+    uint8_t key_form;
+    uint8_t value_form;
+    uint8_t state;              /* WAN_ENTRY_* */
+    uint16_t reserved;
+    uint8_t bytes[];            /* Key, then value. A tombstone keeps 8 bytes: when it was made, in milliseconds. */
+} wan_entry;
+
+enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
+
+typedef struct { uint64_t hash; wan_entry *entry; } wan_slot;
+
+typedef struct {
+    wan_lock lock;
+    uint32_t used;              /* Slots taken: live entries and tombstones. used <= 3/4 of mask + 1. */
+    uint32_t tombstones;
+    uint32_t reserved;
+    uint64_t mask;
+    wan_slot *slots;            /* NULL while the shard is empty. */
+    uint64_t bytes;             /* Allocated for entries. */
+} wan_shard;
+
+typedef struct {
+    wan_shard *shards;
+} wan_table;
+
+typedef enum {
+    WAN_CREATED, WAN_UPDATED, WAN_DESTROYED,
+    WAN_MISSING,                /* A local destroy of a key that is not there. */
+    WAN_LOST,                   /* The stored version is later: a conflict that lost. */
+    WAN_ASK,                    /* Another site's version meets ours and a resolver is to be asked; nothing was changed. */
+    WAN_OUT_OF_MEMORY,
+} wan_outcome;
+
+typedef struct {
+    const uint8_t *key, *value;
+    uint32_t value_length;
+    uint16_t key_length;
+    uint8_t key_form, value_form, operation, stamp_site;
+    uint64_t hash;
+    uint64_t stamp;             /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
+    uint8_t local;              /* Made here: always later than what is stored. */
+    uint8_t ask;                /* A resolver is installed. */
+    uint8_t keep;               /* Out: an entry (or tombstone) was there. */
+} wan_change;
+
+wan_status wan_table_init(wan_table *table);
+void wan_table_close(wan_table *table);
+
+static inline wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
+{
+    return &table->shards[hash >> 54];
+}
+
+/* All below: the caller holds the shard's lock. */
+wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
+/* What apply would do, changing nothing: for callers that must reserve elsewhere first. */
+wan_outcome wan_table_judge(wan_shard *shard, wan_change *change);
+wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
+/* Takes an entry out without a trace (local destroy). True if it was there. */
+int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
+/* Drops tombstones made before `before_ms`. Returns how many. */
+uint32_t wan_table_expire(wan_shard *shard, uint64_t before_ms);
+
+static inline const uint8_t *wan_entry_value(const wan_entry *entry) { return entry->bytes + entry->key_length; }
+
+static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
+{
+    const wan_shard *shard = wan_table_shard(table, hash);
+    if (shard->slots) __builtin_prefetch(&shard->slots[hash & shard->mask]);
+}
+
+#endif

@@ -1,0 +1,64 @@
+"""pywan: consistent regions over several sites. Names here are loaded when first used, so that a Spark executor
+that imports `pywan` pays for nothing it does not touch."""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Cache": "pywan.cache",
+    "Region": "pywan.region",
+    "Locator": "pywan.locator",
+    "GatewaySender": "pywan.sender",
+    "GatewayReceiver": "pywan.receiver",
+    "Client": "pywan.client",
+    "GatewayEventFilter": "pywan.callbacks",
+    "GatewayEventSubstitutionFilter": "pywan.callbacks",
+    "GatewayConflictResolver": "pywan.callbacks",
+    "CacheListener": "pywan.callbacks",
+    "AsyncEventListener": "pywan.callbacks",
+    "register_serializer": "pywan.serializers",
+}
+_ERRORS = (
+    "PywanError", "ConfigurationError", "GatewaySenderConfigurationError", "AsyncEventQueueConfigurationError",
+    "CacheXmlError", "IllegalStateError", "GatewaySenderError", "GatewayReceiverError", "IncompatibleSystemError",
+    "NotFoundError", "RegionNotFoundError", "SerializationError", "EventTooLargeError", "ConnectivityError",
+    "NoLocatorError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "BatchError", "DataLossError",
+    "InternalError",
+)
+_HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from pywan.cache import Cache as Cache
+    from pywan.callbacks import (
+        AsyncEventListener as AsyncEventListener,
+        CacheListener as CacheListener,
+        GatewayConflictResolver as GatewayConflictResolver,
+        GatewayEventFilter as GatewayEventFilter,
+        GatewayEventSubstitutionFilter as GatewayEventSubstitutionFilter,
+    )
+    from pywan.client import Client as Client
+    from pywan.errors import *  # noqa: F403
+    from pywan.locator import Locator as Locator
+    from pywan.receiver import GatewayReceiver as GatewayReceiver
+    from pywan.region import Region as Region
+    from pywan.sender import GatewaySender as GatewaySender
+    from pywan.serializers import register_serializer as register_serializer
+
+
+def __getattr__(name: str):
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'pywan' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
