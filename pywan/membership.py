@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import time
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator
 
 from pywan.addresses import Address, parse_locators, resolve
 from pywan.errors import (
@@ -181,8 +181,8 @@ class Membership:
         if known:
             return list(known)
         deadline = time.monotonic() + timeout
-        for address in self._own_locators():
-            reply = self._ask(address, deadline, "remote-locators", distributed_system_id=distributed_system_id)
+        for address, until in _shares(self._own_locators(), deadline):
+            reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
             if reply is None:
                 continue
             found = parse_locators(_texts(reply.get("locators")))
@@ -202,37 +202,33 @@ class Membership:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
         excluded = list(exclude)
-        for at, address in enumerate(addresses):
-            # A silent one must leave time for the rest.
-            share = now + max(0.0, deadline - time.monotonic()) / (len(addresses) - at)
-            reply = self._ask(address, max(min(deadline, share), time.monotonic() + 0.05), "receiver", exclude=excluded)
+        for address, until in _shares(addresses, deadline):
+            reply = self._ask(address, until, "receiver", exclude=excluded)
             if reply is None:
                 with self._lock:
                     self._avoid[address] = time.monotonic() + AVOID_S
             elif isinstance(reply.get("receiver"), dict):
                 return reply["receiver"]
-            now = time.monotonic()
-            if now >= deadline:
-                break
         return None
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
         """Profiles of the site's live members. NoLocatorError if no locator answers."""
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
-        for address in addresses:
-            reply = self._ask(address, deadline, "servers")
+        for address, until in _shares(addresses, deadline):
+            reply = self._ask(address, until, "servers")
             if reply is not None:
                 return list(reply.get("servers", []))
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
 
     def change_configuration(self, entry: dict[str, Any], timeout: float = REQUEST_TIMEOUT_S) -> None:
-        """Adds an applied management request to the site's cluster configuration, at the first locator that answers."""
+        """Adds an applied management request to the site's cluster configuration, at the first locator that answers. One that
+        takes it and then does not answer in time leaves it there twice."""
         deadline = time.monotonic() + timeout
         reasons = []
-        for address in self._own_locators():
+        for address, until in _shares(self._own_locators(), deadline):
             try:
-                call_once(address, "change-configuration", timeout=max(0.05, deadline - time.monotonic()), entry=entry)
+                call_once(address, "change-configuration", timeout=until - time.monotonic(), entry=entry)
                 return
             except ConnectivityError as error:
                 reasons.append(str(error))
@@ -276,6 +272,13 @@ class Membership:
                 f"member {self.name}: locator {address} has distributed-system-id {theirs}, this member's site is "
                 f"{self._distributed_system_id}: its locators must all be of one site"
             )
+
+
+def _shares(addresses: list[Address], deadline: float) -> Iterator[tuple[Address, float]]:
+    """Each address with the time until which it may take: a silent one must leave time for the rest."""
+    for at, address in enumerate(addresses):
+        now = time.monotonic()
+        yield address, max(now + (deadline - now) / (len(addresses) - at), now + 0.02)
 
 
 def _texts(value: Any) -> list[str]:

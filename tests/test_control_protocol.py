@@ -1,6 +1,5 @@
 """Control messages: their bytes, their bounds, and the server and client around them."""
 import socket
-import struct
 import threading
 
 import msgpack
@@ -279,3 +278,7 @@ def test_a_busy_or_impossible_port_is_named():
         sockets.listen("127.0.0.1", 70000)
     with pytest.raises(errors.ConfigurationError, match="not an address of this machine"):
         sockets.listen("192.0.2.1", 0)
+
+
+def test_the_bytes_are_those_of_the_documentation():
+    assert encode(1, {"op": "ping"}) == bytes.fromhex("50574331" "09000000" "6fb5c067" "01000000" "81a26f70a470696e67")

@@ -1,5 +1,6 @@
 """A member's side of discovery, against real locators."""
 import threading
+import time
 
 import pytest
 
@@ -7,6 +8,7 @@ from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSyst
 from pywan.locator import Locator
 from pywan.membership import Membership, new_profile
 from pywan.protocol.discovery import Timings
+from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlServer
@@ -141,3 +143,23 @@ def test_a_name_that_is_taken_is_refused(sites):
                 member("m", sites[0]).join(5)
     with pytest.raises(IllegalStateError):
         first.join()
+
+
+def test_a_locator_that_hangs_blocks_nobody_longer_than_asked(sites):
+    ny, ln = sites
+    with FaultProxy(ny.address) as link, FaultProxy(ln.address) as far:
+        membership = Membership(f"{link.address}", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1)
+        with membership:
+            link.hang()
+            far.hang()
+            with membership._lock:
+                membership._sites[9] = [far.address]
+            for ask in (lambda: membership.find_receiver(9, timeout=0.3), lambda: membership.find_receiver(8, timeout=0.3),
+                        lambda: membership.remote_locators(8, timeout=0.3)):
+                began = time.monotonic()
+                assert not ask()
+                assert time.monotonic() - began < 1.0
+            membership.change_configuration({"op": "x"}, timeout=2)   # Its neighbour, the same locator without the proxy, answers.
+            assert [s["name"] for s in membership.servers(timeout=2)] == ["m"]
+            began = time.monotonic()
+        assert time.monotonic() - began < 5

@@ -1,0 +1,352 @@
+"""Owns a TCP proxy that makes a link slow, narrow, silent, broken or wrong, on command and while connections are open."""
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import socket
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Coroutine
+
+from pywan.addresses import Address, parse_address
+from pywan.errors import ConfigurationError, IllegalStateError
+from pywan.transport import sockets
+
+log = logging.getLogger("pywan.fault_proxy")
+
+TO_TARGET, TO_CLIENT = "to_target", "to_client"
+CHUNK_BYTES = 256 * 1024
+IN_FLIGHT_BYTES = 64 * 1024 * 1024    # What one direction of one connection holds for its delay; then it reads no more.
+CONNECT_TIMEOUT_S = 5.0
+COMMAND_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 1024
+SLICE_S = 0.01                        # With a narrow bandwidth, no piece is longer than this.
+
+
+@dataclass
+class _Faults:
+    """What is wrong with one direction, over all connections."""
+
+    bandwidth: float = 0.0        # Bytes a second; 0 is no limit.
+    free_at: float = 0.0          # When the line, which has that width, has carried all it was given.
+    corrupt: int = 0              # Chunks still to be damaged.
+    cut_after: int | None = None  # Bytes until the connection that carries them is cut.
+    carried: int = 0              # Bytes so far.
+
+
+class FaultProxy:
+    """Forwards `listen_host`[`port`] to `target`. Every command may be given at any time, from any thread, and has
+    taken effect when it returns.
+
+    Directions are "to_target" (what clients send) and "to_client". Latency and bandwidth are of the link: latency holds
+    for each chunk, bandwidth is shared by all connections of a direction.
+    """
+
+    def __init__(self, target: Address | tuple[str, int] | str, listen_host: str = "127.0.0.1", listen_port: int = 0) -> None:
+        self.target = parse_address(target) if isinstance(target, str) else Address(*target)
+        self.listen_host = listen_host
+        self._wanted_port = listen_port
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._port = listen_port
+        # Below: touched in the loop's thread only.
+        self._faults = {TO_TARGET: _Faults(), TO_CLIENT: _Faults()}
+        self._latency_s = 0.0
+        self._links: set[_Connection] = set()
+        self._acceptor: asyncio.Task | None = None
+        self._running: asyncio.Event | None = None       # Clear while the link hangs.
+        self._accepted = 0
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def address(self) -> Address:
+        return Address(self.listen_host, self._port)
+
+    def start(self) -> "FaultProxy":
+        """Listens; PortInUseError if it cannot."""
+        if self._thread is not None:
+            raise IllegalStateError("the fault proxy was started already")
+        self._listen()
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, args=(loop,), name=f"fault-proxy-{self._port}", daemon=True)
+        self._thread.start()
+        self._do(self._open())
+        return self
+
+    def stop(self) -> None:
+        """Breaks all connections and ends the thread. Stopping again is no error."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        self._do(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(COMMAND_TIMEOUT_S)
+
+    def __enter__(self) -> "FaultProxy":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # --- commands ---
+
+    def cut(self) -> None:
+        """Resets every connection and refuses new ones until `restore`."""
+        self._do(self._shut())
+
+    def hang(self) -> None:
+        """A black hole: connections stay open, new ones are accepted, nothing gets through until `restore`."""
+        self._do(self._call(self._running_clear))
+
+    def restore(self) -> None:
+        """Undoes `cut` and `hang`: listens again on the same port; what hung goes on. Latency and bandwidth stay."""
+        self._do(self._open())
+
+    def set_latency_ms(self, one_way: float) -> None:
+        """Every chunk arrives this much later, in each direction; 0 for none."""
+        if one_way < 0:
+            raise ConfigurationError(f"latency {one_way} ms is negative")
+        self._do(self._call(lambda: setattr(self, "_latency_s", one_way / 1000)))
+
+    def set_bandwidth(self, bytes_per_s: float) -> None:
+        """The width of the link in each direction; 0 for no limit."""
+        if bytes_per_s < 0:
+            raise ConfigurationError(f"bandwidth {bytes_per_s} bytes/s is negative")
+
+        def change() -> None:
+            for faults in self._faults.values():
+                faults.bandwidth, faults.free_at = bytes_per_s, 0.0
+
+        self._do(self._call(change))
+
+    def corrupt_next(self, direction: str = TO_TARGET) -> None:
+        """Turns over one bit in the middle of the next chunk that passes in this direction."""
+        faults = self._direction(direction)
+        self._do(self._call(lambda: setattr(faults, "corrupt", faults.corrupt + 1)))
+
+    def cut_after_bytes(self, direction: str, n: int) -> None:
+        """Lets exactly `n` more bytes pass in this direction, then resets the connection that has more. Once."""
+        faults = self._direction(direction)
+        if n < 0:
+            raise ConfigurationError(f"cut_after_bytes: {n} is negative")
+        self._do(self._call(lambda: setattr(faults, "cut_after", n)))
+
+    def statistics(self) -> dict[str, int]:
+        """connections open, connections accepted so far, and bytes carried in each direction."""
+        return self._do(self._call(lambda: {
+            "open": len(self._links), "accepted": self._accepted,
+            TO_TARGET: self._faults[TO_TARGET].carried, TO_CLIENT: self._faults[TO_CLIENT].carried,
+        }))
+
+    def _direction(self, direction: str) -> _Faults:
+        try:
+            return self._faults[direction]
+        except KeyError:
+            raise ConfigurationError(f"direction {direction!r} is neither {TO_TARGET!r} nor {TO_CLIENT!r}") from None
+
+    # --- the loop's thread ---
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._thread is None or not self._thread.is_alive():
+            work.close()
+            raise IllegalStateError("the fault proxy does not run; start it first")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(COMMAND_TIMEOUT_S)
+
+    @staticmethod
+    async def _call(change: Callable[[], Any]) -> Any:
+        return change()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def _running_clear(self) -> None:
+        self._running.clear()
+
+    def _listen(self) -> None:
+        self._listener = sockets.listen(self.listen_host, self._port, what="fault proxy")
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+
+    async def _open(self) -> None:
+        if self._running is None:
+            self._running = asyncio.Event()
+        if self._listener is None:
+            self._listen()
+        if self._acceptor is None:
+            self._acceptor = asyncio.create_task(self._accept(self._listener))
+        self._running.set()
+
+    async def _shut(self) -> None:
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.cancel()
+            await asyncio.gather(acceptor, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await asyncio.gather(*(link.reset() for link in list(self._links)))
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                log.warning("fault proxy %s: could not accept: %s", self.address, error)
+                await asyncio.sleep(0.05)
+                continue
+            if len(self._links) >= MAX_CONNECTIONS:
+                client.close()
+                continue
+            self._accepted += 1
+            link = _Connection(self, client)
+            self._links.add(link)
+            link.task = asyncio.create_task(link.run())
+
+
+class _CutShort(ConnectionAbortedError):
+    """The wanted number of bytes has passed to `sink`. A reset there could throw away the last of them."""
+
+    def __init__(self, sink: socket.socket) -> None:
+        super().__init__("cut after the wanted number of bytes")
+        self.sink = sink
+
+
+class _Connection:
+    """One client, its connection to the target, and a reader and a writer for each direction."""
+
+    def __init__(self, proxy: FaultProxy, client: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._target: socket.socket | None = None
+        self.task: asyncio.Task | None = None
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def reset(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def run(self) -> None:
+        gentle: set[socket.socket] = set()   # To be closed with an end rather than a reset.
+        tasks: list[asyncio.Task] = []
+        try:
+            await self._proxy._running.wait()
+            await self._connect()
+            pipes = (_Pipe(self._proxy, TO_TARGET, self._client, self._target), _Pipe(self._proxy, TO_CLIENT, self._target, self._client))
+            tasks = [asyncio.create_task(work()) for pipe in pipes for work in (pipe.read, pipe.write)]
+            await asyncio.gather(*tasks)
+            gentle = {self._client, self._target}
+        except _CutShort as cut:
+            gentle = {cut.sink}
+        except OSError as error:
+            log.debug("fault proxy %s: connection ended: %s", self._proxy.address, error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            for sock in (self._client, self._target):
+                if sock is not None:
+                    if sock not in gentle:
+                        # With no time to linger, closing is a reset: the peer sees a break, not an end.
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    sock.close()
+            self._proxy._links.discard(self)
+
+    async def _connect(self) -> None:
+        ip = sockets.resolve(self._proxy.target.host, CONNECT_TIMEOUT_S)
+        sock = self._target = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):   # TimeoutError is an OSError.
+            await asyncio.get_running_loop().sock_connect(sock, (ip, self._proxy.target.port))
+
+
+class _Pipe:
+    """One direction of one connection: what was read waits for its time, then is written."""
+
+    def __init__(self, proxy: FaultProxy, direction: str, source: socket.socket, sink: socket.socket) -> None:
+        self._proxy = proxy
+        self._faults = proxy._faults[direction]
+        self._source = source
+        self._sink = sink
+        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()   # (when to write, b"" = the end)
+        self._bytes = 0
+        self._moved = asyncio.Event()     # Something was put in or taken out.
+
+    async def read(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            faults = self._faults
+            size = CHUNK_BYTES
+            if faults.bandwidth:
+                size = max(1, min(CHUNK_BYTES, int(faults.bandwidth * SLICE_S)))
+            data = await loop.sock_recv(self._source, size)
+            now = time.monotonic()
+            at = now
+            if faults.bandwidth and data:
+                at = faults.free_at = max(now, faults.free_at) + len(data) / faults.bandwidth
+            self._waiting.append((at + self._proxy._latency_s, data))
+            self._bytes += len(data)
+            self._moved.set()
+            if not data:
+                return
+            # A narrow line holds what fits into its delay and a little; more would be a buffer no real link has.
+            limit = IN_FLIGHT_BYTES
+            if faults.bandwidth:
+                limit = min(limit, int(faults.bandwidth * (self._proxy._latency_s + 5 * SLICE_S)) + 1)
+            while self._bytes > limit:
+                self._moved.clear()
+                await self._moved.wait()
+
+    async def write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._waiting:
+                self._moved.clear()
+                await self._moved.wait()
+            at, data = self._waiting[0]
+            wait = at - time.monotonic()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            await self._proxy._running.wait()
+            if not data:
+                self._sink.shutdown(socket.SHUT_WR)
+                return
+            await self._forward(loop, data)
+            self._waiting.popleft()
+            self._bytes -= len(data)
+            self._moved.set()
+
+    async def _forward(self, loop: asyncio.AbstractEventLoop, data: bytes) -> None:
+        faults = self._faults
+        if faults.corrupt:
+            faults.corrupt -= 1
+            changed = bytearray(data)
+            changed[len(changed) // 2] ^= 0x01
+            data = bytes(changed)
+        left = faults.cut_after
+        if left is None:
+            await loop.sock_sendall(self._sink, data)
+            faults.carried += len(data)
+            return
+        if len(data) > left:
+            faults.cut_after = None
+            await loop.sock_sendall(self._sink, data[:left])
+            faults.carried += left
+            raise _CutShort(self._sink)
+        faults.cut_after = left - len(data)
+        await loop.sock_sendall(self._sink, data)
+        faults.carried += len(data)
