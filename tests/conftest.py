@@ -1,0 +1,37 @@
+"""Owns what tests share: the one Spark session of a run."""
+import os
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """A real local Spark whose tasks may be tried four times."""
+    sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
+    from pywan.java import JavaNotFoundError, ensure_java
+
+    try:
+        ensure_java(tmp_path_factory.mktemp("java"))
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("spark")
+    logging = directory / "log4j2.properties"
+    logging.write_text("rootLogger.level = off\n")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        sql.SparkSession.builder.master("local[2,4]").appName("pywan tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
