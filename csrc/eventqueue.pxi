@@ -286,3 +286,36 @@ cdef class EventQueue:
         wan_queue_rewind(&self.g.queue, partition)
         queue_refresh_pending(self.g, partition % self.g.dispatchers)
         wan_lock_release(&self.g.lock)
+
+    def replay_into(self, EventQueue other not None):
+        """Moves every event to the tail of another queue (of parked events: back to where they were queued). Returns how
+        many; stops where the other queue has no room, and raises after moving what it could."""
+        cdef wan_record *record
+        cdef uint64_t size, moved = 0
+        cdef wan_status status = WAN_OK
+        cdef uint32_t p
+        with nogil:
+            for p in range(self.g.queue.partition_count):
+                while status == WAN_OK:
+                    wan_lock_take(&self.g.lock)
+                    if not wan_queue_peek(&self.g.queue, p, 1, NEVER, &record, &size):
+                        wan_lock_release(&self.g.lock)
+                        break
+                    wan_lock_release(&self.g.lock)
+                    status = queue_append_copy(other.g, queue_partition(
+                        other.g, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                        record.event_member, record.event_thread), record)
+                    wan_lock_take(&self.g.lock)
+                    if status == WAN_OK:
+                        wan_queue_remove(&self.g.queue, p, record.sequence)
+                        moved += 1
+                    else:
+                        wan_queue_rewind(&self.g.queue, p)
+                    wan_lock_release(&self.g.lock)
+            # They were counted as queued once, when they came first.
+            wan_lock_take(&other.g.lock)
+            other.g.counts.queued -= moved
+            other.g.counts.parked -= moved
+            wan_lock_release(&other.g.lock)
+        raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
+        return moved

@@ -436,7 +436,7 @@ cdef class RegionCore:
         if outcome == "missing":
             raise KeyError(key)
 
-    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, bint ask=False):
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
         `decisions`: one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
@@ -470,7 +470,7 @@ cdef class RegionCore:
         c.value, c.value_length, c.value_form = v.data, v.length, v.form
         c.operation = <uint8_t>operation
         c.hash = wan_key_hash(k.data, k.length, k.form)
-        c.ask = ask
+        c.ask = <uint8_t>ask
         if version is None:
             c.local = 1
             c.stamp_site = self.r.site
@@ -506,7 +506,7 @@ cdef class RegionCore:
                 wan_count(&self.r.applied, 1)
         return outcome_name(outcome)
 
-    def judge(self, int operation, key, version=None, bint ask=False):
+    def judge(self, int operation, key, version=None, int ask=0):
         """What `change` would do, changing nothing."""
         cdef encoded k
         cdef wan_change c
@@ -516,7 +516,7 @@ cdef class RegionCore:
         c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
         c.operation = <uint8_t>operation
         c.hash = wan_key_hash(k.data, k.length, k.form)
-        c.ask = ask
+        c.ask = <uint8_t>ask
         c.local = version is None
         if version is not None:
             c.stamp, c.stamp_site = version

@@ -76,7 +76,7 @@ static wan_outcome judge(const wan_entry *entry, wan_change *change)
     if (change->local) {
         if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
         if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
-    } else if (entry) {
+    } else if (entry && change->ask != WAN_ASK_DECIDED) {
         if (entry->stamp_site != change->stamp_site && change->ask && is_live) return WAN_ASK;
         if (change->stamp < entry->stamp || (change->stamp == entry->stamp && change->stamp_site < entry->stamp_site))
             return WAN_LOST;

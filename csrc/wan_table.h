@@ -49,6 +49,8 @@ typedef enum {
     WAN_OUT_OF_MEMORY,
 } wan_outcome;
 
+enum { WAN_ASK_NOBODY = 0, WAN_ASK_RESOLVER = 1, WAN_ASK_DECIDED = 2 };
+
 typedef struct {
     const uint8_t *key, *value;
     uint32_t value_length;
@@ -57,7 +59,7 @@ typedef struct {
     uint64_t hash;
     uint64_t stamp;             /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
     uint8_t local;              /* Made here: always later than what is stored. */
-    uint8_t ask;                /* A resolver is installed. */
+    uint8_t ask;                /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
     uint8_t keep;               /* Out: an entry (or tombstone) was there. */
 } wan_change;
 

@@ -13,7 +13,6 @@ _HOME = {
     "Locator": "pywan.locator",
     "GatewaySender": "pywan.sender",
     "GatewayReceiver": "pywan.receiver",
-    "Client": "pywan.client",
     "GatewayEventFilter": "pywan.callbacks",
     "GatewayEventSubstitutionFilter": "pywan.callbacks",
     "GatewayConflictResolver": "pywan.callbacks",
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
         GatewayEventFilter as GatewayEventFilter,
         GatewayEventSubstitutionFilter as GatewayEventSubstitutionFilter,
     )
-    from pywan.client import Client as Client
     from pywan.errors import *  # noqa: F403
     from pywan.locator import Locator as Locator
     from pywan.receiver import GatewayReceiver as GatewayReceiver

@@ -1,0 +1,392 @@
+"""Owns what can be asked of a running member from outside: the operations behind the command line, on a member's control port.
+
+A request's `op` is the command's name in gfsh ("create gateway-sender"), its other fields are the command's options in
+snake_case. Requests that change the configuration can be replayed on a member that joins later (`apply_configuration`).
+"""
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Callable, Iterable, Mapping
+
+from pywan import config
+from pywan.errors import ConfigurationError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
+from pywan.transport.control import Reply
+
+log = logging.getLogger("pywan.management")
+
+MAX_SCAN_ENTRIES = 100_000
+MAX_SCAN_BYTES = 12 * 1024 * 1024      # Of one answer: a control message holds 16 MiB.
+MAX_PARKED_SHOWN = 10_000
+
+# What is kept in the cluster configuration and given to members that join later.
+CONFIGURING = frozenset({
+    "create region", "alter region", "destroy region", "create gateway-sender", "alter gateway-sender",
+    "destroy gateway-sender", "create gateway-receiver", "destroy gateway-receiver",
+})
+
+# Fields of a request that are about the request, not options of the command.
+_ENVELOPE = ("op",)
+
+
+class ManagementService:
+    """Answers requests about one cache. Any thread may call `handle`; the cache's own objects do the locking."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+        self._operations: dict[str, Callable[..., dict[str, Any]]] = {
+            name.replace("_", " ", 1).replace("_", "-"): getattr(self, "on_" + name)
+            for name in (attribute[3:] for attribute in dir(type(self)) if attribute.startswith("on_"))
+        }
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return tuple(sorted(self._operations))
+
+    def handle(self, request: Mapping[str, Any], peer: Any = None) -> dict[str, Any]:
+        """The reply's fields. Raises the PywanError that says why not; `peer` is only there to fit a control server."""
+        op = request.get("op")
+        operation = self._operations.get(op) if isinstance(op, str) else None
+        if operation is None:
+            raise NotFoundError(f"member {self._cache.name} has no operation {op!r:.80}; it has {', '.join(self.operations)}")
+        options = {key: value for key, value in request.items() if key not in _ENVELOPE}
+        wanted, required, takes_all = _parameters(operation)
+        for name in options:
+            if name not in wanted and not takes_all:
+                raise ConfigurationError(f"{op}: no option {name!r}; there are {', '.join(wanted) or 'none'}")
+        for name in required:
+            if name not in options:
+                raise ConfigurationError(f"{op}: the option {name!r} is required")
+        reply = operation(**options)
+        reply.setdefault("member", self._cache.name)
+        return reply
+
+    def apply_configuration(self, requests: Iterable[Mapping[str, Any]]) -> None:
+        """Brings a member that has just joined to what its site was told before, in order. What is there already (from
+        its cache.xml) stays; ConfigurationError names the request that cannot be carried out here."""
+        for request in requests:
+            op = request.get("op")
+            if op not in CONFIGURING:
+                log.warning("member %s: the cluster configuration holds %r, which is no change of configuration; left out", self._cache.name, op)
+                continue
+            if op.startswith("create") and self._exists(request):
+                log.info("member %s: %s of the cluster configuration: it is there already", self._cache.name, _title(request))
+                continue
+            if op.startswith(("alter", "destroy")) and not self._exists(request):
+                log.warning("member %s: %s of the cluster configuration: there is no such thing here", self._cache.name, _title(request))
+                continue
+            try:
+                self.handle(request)
+            except PywanError as error:
+                raise ConfigurationError(f"member {self._cache.name}: {_title(request)} of the cluster configuration failed: {error}") from error
+
+    def _exists(self, request: Mapping[str, Any]) -> bool:
+        op = request["op"]
+        if op.endswith(" region"):
+            return _region_name(request.get("name", "")) in self._cache.regions()
+        if op.endswith(" gateway-sender"):
+            return request.get("id") in self._cache.gateway_senders()
+        return self._cache.gateway_receiver is not None
+
+    # --- regions ---
+
+    def on_create_region(self, name: str, type: str = "PARTITION", if_not_exists: Any = False, **attributes: Any) -> dict:
+        name = _region_name(name)
+        if name in self._cache.regions():
+            if config.to_bool(if_not_exists, "if-not-exists"):
+                return {"status": f"Region \"/{name}\" exists already; skipped"}
+            raise IllegalStateError(f"region {name!r} exists already on member {self._cache.name}; alter it, or use --if-not-exists")
+        made = config.make_region_attributes(name, type=type, **attributes)
+        given = {key: getattr(made, key) for key in attributes}
+        self._cache.create_region(name, type=made.type, **given)
+        return {"status": f"Region \"/{name}\" created on \"{self._cache.name}\""}
+
+    def on_alter_region(self, name: str, gateway_sender_ids: Any = None, async_event_queue_ids: Any = None) -> dict:
+        region = self._region(name)
+        changes = {}
+        if gateway_sender_ids is not None:
+            changes["gateway_sender_ids"] = config.to_names(gateway_sender_ids, f"region {region.name!r}: gateway_sender_ids")
+        if async_event_queue_ids is not None:
+            changes["async_event_queue_ids"] = config.to_names(async_event_queue_ids, f"region {region.name!r}: async_event_queue_ids")
+        if not changes:
+            raise ConfigurationError(f"alter region {region.name!r}: nothing to alter; give --gateway-sender-id (\"\" detaches all)")
+        region.alter(**changes)
+        return {"status": f"Region \"/{region.name}\" altered on \"{self._cache.name}\""}
+
+    def on_destroy_region(self, name: str, if_exists: Any = False) -> dict:
+        name = _region_name(name)
+        if name not in self._cache.regions() and config.to_bool(if_exists, "if-exists"):
+            return {"status": f"Region \"/{name}\" is not there; skipped"}
+        self._region(name)
+        self._cache.destroy_region(name)
+        return {"status": f"Region \"/{name}\" destroyed on \"{self._cache.name}\""}
+
+    def on_list_regions(self) -> dict:
+        return {"regions": [_region_view(region) for _, region in sorted(self._cache.regions().items())]}
+
+    def on_describe_region(self, name: str) -> dict:
+        region = self._region(name)
+        stats = getattr(region, "stats", None)
+        return {**_region_view(region), "stats": _plain_map(stats) if stats is not None else {}}
+
+    def on_query_size(self, region: str) -> dict:
+        found = self._region(region)
+        return {"region": found.name, "size": len(found)}
+
+    def on_get(self, region: str, key: Any) -> dict:
+        missing = object()
+        value = self._region(region).get(key, missing)
+        if value is missing:
+            return {"found": False, "value": None, "value_type": None}
+        return {"found": True, "value": to_plain_value(value), "value_type": type(value).__name__}
+
+    def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> dict:
+        found = self._region(region)
+        if config.to_bool(if_not_exists, "if-not-exists") and key in found:
+            return {"done": False, "status": "the key is there already"}
+        found.put(key, value)
+        return {"done": True}
+
+    def on_remove(self, region: str, key: Any = None, all: Any = False) -> dict:
+        found = self._region(region)
+        if config.to_bool(all, "all"):
+            keys = list(found)
+            found.remove_all(keys)
+            return {"done": True, "count": len(keys)}
+        if key not in found:
+            return {"done": False, "count": 0, "status": "the key is not there"}
+        found.destroy(key)
+        return {"done": True, "count": 1}
+
+    def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> dict:
+        """A run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
+        found = self._region(region)
+        cursor = config.to_int(cursor, "scan region: cursor", 0)
+        limit = config.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
+        while True:
+            following, run = found.scan(cursor, limit)
+            if len(run) <= MAX_SCAN_BYTES:
+                return {"next": following, "entries": bytes(run)}
+            if limit == 1:
+                raise IllegalStateError(f"region {found.name!r}: one entry of {len(run)} bytes does not fit into an answer")
+            limit = max(1, limit * MAX_SCAN_BYTES // (2 * len(run)))   # Keys are long here: fewer at once.
+
+    # --- senders ---
+
+    def on_create_gateway_sender(self, id: str, remote_distributed_system_id: Any, if_not_exists: Any = False, **attributes: Any) -> dict:
+        if id in self._cache.gateway_senders():
+            if config.to_bool(if_not_exists, "if-not-exists"):
+                return {"status": f"GatewaySender \"{id}\" exists already; skipped"}
+            raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._cache.name}; destroy it first, or choose another id")
+        made = config.make_sender_attributes(
+            id, remote_distributed_system_id=remote_distributed_system_id,
+            own_distributed_system_id=self._cache.distributed_system_id, **attributes,
+        )
+        given = {key: getattr(made, key) for key in attributes}
+        self._cache.create_gateway_sender(id, remote_distributed_system_id=made.remote_distributed_system_id, **given)
+        return {"status": f"GatewaySender \"{id}\" created on \"{self._cache.name}\""}
+
+    def on_alter_gateway_sender(self, id: str, **attributes: Any) -> dict:
+        sender = self._sender(id)
+        altered = config.altered_sender_attributes(sender.attributes, **attributes)
+        sender.alter(**{name: getattr(altered, name) for name in attributes})
+        return {"status": f"GatewaySender \"{id}\" altered on \"{self._cache.name}\""}
+
+    def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> dict:
+        if id not in self._cache.gateway_senders() and config.to_bool(if_exists, "if-exists"):
+            return {"status": f"GatewaySender \"{id}\" is not there; skipped"}
+        self._sender(id).destroy()
+        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._cache.name}\""}
+
+    def on_start_gateway_sender(self, id: str) -> dict:
+        sender = self._sender(id)
+        if sender.is_running:
+            return {"status": f"GatewaySender {id} is already started on member {self._cache.name}"}
+        sender.start()
+        return {"status": f"GatewaySender {id} is started on member {self._cache.name}"}
+
+    def on_stop_gateway_sender(self, id: str) -> dict:
+        self._running_sender(id).stop()
+        return {"status": f"GatewaySender {id} is stopped on member {self._cache.name}"}
+
+    def on_pause_gateway_sender(self, id: str) -> dict:
+        sender = self._running_sender(id)
+        if sender.is_paused:
+            return {"status": f"GatewaySender {id} is already paused on member {self._cache.name}"}
+        sender.pause()
+        return {"status": f"GatewaySender {id} is paused on member {self._cache.name}"}
+
+    def on_resume_gateway_sender(self, id: str) -> dict:
+        sender = self._running_sender(id)
+        if not sender.is_paused:
+            return {"status": f"GatewaySender {id} is not paused on member {self._cache.name}"}
+        sender.resume()
+        return {"status": f"GatewaySender {id} is resumed on member {self._cache.name}"}
+
+    def on_status_gateway_sender(self, id: str) -> dict:
+        sender = self._sender(id)
+        return {**_sender_view(sender), "attributes": config.to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
+
+    def on_list_parked_events(self, id: str, limit: Any = 100) -> dict:
+        sender = self._sender(id)
+        shown = sender.parked(config.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
+        return {"parked_count": sender.parked_count, "events": [_plain_map(event) for event in shown]}
+
+    def on_replay_parked_events(self, id: str) -> dict:
+        return {"replayed": self._sender(id).replay_parked()}
+
+    def on_drop_parked_events(self, id: str) -> dict:
+        return {"dropped": self._sender(id).drop_parked()}
+
+    # --- the receiver ---
+
+    def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> dict:
+        if self._cache.gateway_receiver is not None:
+            if config.to_bool(if_not_exists, "if-not-exists"):
+                return {"status": f"GatewayReceiver exists already on member \"{self._cache.name}\"; skipped"}
+            raise IllegalStateError(f"member {self._cache.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
+        made = config.make_receiver_attributes(**attributes)
+        receiver = self._cache.create_gateway_receiver(**{key: getattr(made, key) for key in attributes})
+        where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
+        return {"status": f"GatewayReceiver created on member \"{self._cache.name}\"{where}", "port": receiver.port}
+
+    def on_destroy_gateway_receiver(self, if_exists: Any = False) -> dict:
+        receiver = self._cache.gateway_receiver
+        if receiver is None and config.to_bool(if_exists, "if-exists"):
+            return {"status": f"GatewayReceiver is not there on member \"{self._cache.name}\"; skipped"}
+        receiver = self._receiver()
+        if receiver.is_running:
+            receiver.stop()
+        self._cache.destroy_gateway_receiver()
+        return {"status": f"GatewayReceiver destroyed on member \"{self._cache.name}\""}
+
+    def on_start_gateway_receiver(self) -> dict:
+        receiver = self._receiver()
+        if receiver.is_running:
+            return {"status": f"GatewayReceiver is already started on member {self._cache.name}", "port": receiver.port}
+        receiver.start()
+        return {"status": f"GatewayReceiver is started on member {self._cache.name}", "port": receiver.port}
+
+    def on_stop_gateway_receiver(self) -> dict:
+        receiver = self._receiver()
+        if not receiver.is_running:
+            raise GatewayReceiverError(f"the gateway receiver is not running on member {self._cache.name}")
+        receiver.stop()
+        return {"status": f"GatewayReceiver is stopped on member {self._cache.name}"}
+
+    def on_status_gateway_receiver(self) -> dict:
+        receiver = self._receiver()
+        return {**_receiver_view(receiver), "attributes": config.to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
+
+    def on_list_gateways(self) -> dict:
+        receiver = self._cache.gateway_receiver
+        return {
+            "senders": [_sender_view(sender) for _, sender in sorted(self._cache.gateway_senders().items())],
+            "receivers": [_receiver_view(receiver)] if receiver is not None else [],
+        }
+
+    # --- the member ---
+
+    def on_status_member(self) -> dict:
+        return {"pid": os.getpid(), **_plain_map(self._cache.status())}
+
+    def on_stop_member(self) -> dict:
+        """The reply goes out first; whoever runs the cache waits for `shutdown_requested` and closes it."""
+        return Reply(pid=os.getpid(), after=self._cache.shutdown_requested.set)
+
+    # --- finding things ---
+
+    def _region(self, name: Any) -> Any:
+        name = _region_name(name)
+        region = self._cache.regions().get(name)
+        if region is None:
+            there = ", ".join(sorted(self._cache.regions())) or "none"
+            raise RegionNotFoundError(f"region {name!r} is not on member {self._cache.name}; regions there: {there}")
+        return region
+
+    def _sender(self, id: Any) -> Any:
+        sender = self._cache.gateway_senders().get(id)
+        if sender is None:
+            there = ", ".join(sorted(self._cache.gateway_senders())) or "none"
+            raise NotFoundError(f"GatewaySender {id} is not available on member {self._cache.name}; senders there: {there}")
+        return sender
+
+    def _running_sender(self, id: Any) -> Any:
+        sender = self._sender(id)
+        if not sender.is_running:
+            raise IllegalStateError(f"GatewaySender {id} is not running on member {self._cache.name}; start it first")
+        return sender
+
+    def _receiver(self) -> Any:
+        receiver = self._cache.gateway_receiver
+        if receiver is None:
+            raise NotFoundError(f"GatewayReceiver is not available on member {self._cache.name}; create one first")
+        return receiver
+
+
+def sender_status(view: Mapping[str, Any]) -> str:
+    """Geode's words for a sender's state."""
+    if not view["running"]:
+        return "Not running"
+    if view["paused"]:
+        return "Paused"
+    return "Running and Connected" if view["connected"] else "Running, not Connected"
+
+
+def to_plain_value(value: Any) -> Any:
+    """`value` if it is made of plain values only, else its text: a control message holds nothing that names code."""
+    if value is None or isinstance(value, (str, bytes, bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if -2**63 <= value < 2**64 else str(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): to_plain_value(item) for key, item in value.items()}
+    return repr(value)
+
+
+def _plain_map(value: Any) -> dict[str, Any]:
+    """Statistics and the like: a mapping or a named tuple."""
+    return to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
+
+
+def _region_view(region: Any) -> dict[str, Any]:
+    return {
+        "name": region.name, "type": region.type, "size": len(region), "gateway_sender_ids": list(region.gateway_sender_ids),
+    }
+
+
+def _sender_view(sender: Any) -> dict[str, Any]:
+    view = {
+        "id": sender.id, "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
+        "type": "Parallel" if sender.attributes.parallel else "Serial", "policy": sender.attributes.order_policy,
+        "running": bool(sender.is_running), "paused": bool(sender.is_paused), "connected": bool(sender.is_connected),
+        "primary": bool(sender.is_primary), "queue_size": sender.queue_size, "parked_count": sender.parked_count,
+        "receiver_location": sender.receiver_location, "ledger": _plain_map(sender.ledger()), "lag": _plain_map(sender.lag()),
+    }
+    return {**view, "status": sender_status(view)}
+
+
+def _receiver_view(receiver: Any) -> dict[str, Any]:
+    senders = [str(name) for name in receiver.connected_senders]
+    return {
+        "running": bool(receiver.is_running), "host": receiver.host, "port": receiver.port, "sender_count": len(senders),
+        "connected_senders": senders, "status": "Running" if receiver.is_running else "Not running",
+    }
+
+
+def _region_name(name: Any) -> str:
+    return name.lstrip("/") if isinstance(name, str) else name
+
+
+def _title(request: Mapping[str, Any]) -> str:
+    return " ".join(str(part) for part in (request.get("op"), request.get("id") or request.get("name")) if part)
+
+
+def _parameters(operation: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
+    """The options an operation takes, those it needs, and whether it takes others (attributes, checked by config)."""
+    code = operation.__func__.__code__
+    names = list(code.co_varnames[1:code.co_argcount])
+    needed = names[: len(names) - len(operation.__func__.__defaults__ or ())]
+    return names, needed, bool(code.co_flags & 0x08)

@@ -1,0 +1,462 @@
+"""Owns member processes: a locator or a server as a process of its own, started detached and stopped by its name.
+
+`<dir>/<name>/` holds what belongs to a member: `<name>.pid` (first line: pid and the process's start time; second line: JSON,
+where it listens) and `<name>.log`. A pid file is believed only if a process of that pid and that start time is there.
+"""
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator, Mapping
+
+from pywan import config, errors
+from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
+
+log = logging.getLogger("pywan.process")
+
+KINDS = ("locator", "server")
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0       # For a clean stop; then the process is told by signal, then killed.
+SIGNAL_TIMEOUT_S = 10.0
+ASK_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_S = 2.0
+MAX_REPORT_BYTES = 65536
+LOG_TAIL_LINES = 12
+LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s [%(threadName)s] %(name)s: %(message)s"
+LOG_LEVELS = {"none": logging.CRITICAL, "severe": logging.ERROR, "error": logging.ERROR, "warning": logging.WARNING,
+              "info": logging.INFO, "config": logging.INFO, "fine": logging.DEBUG, "finer": logging.DEBUG,
+              "finest": logging.DEBUG, "all": logging.DEBUG, "debug": logging.DEBUG}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a member keeps its files."""
+
+    directory: Path     # Of all members; the member's own folder is in it.
+    name: str
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike | None, name: str) -> "Place":
+        config.to_name(name, "--name")
+        return cls(Path(directory or ".").expanduser().absolute(), name)
+
+    @property
+    def folder(self) -> Path:
+        return self.directory / self.name
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / f"{self.name}.pid"
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a pid file says of a process that is there."""
+
+    pid: int
+    start_time: str
+    kind: str
+    host: str
+    port: int
+    details: dict[str, Any]
+
+
+# --- processes by number ---
+
+def start_time_of(pid: int) -> str | None:
+    """When the process started, in the system's own words; None if there is none (or only its body, not yet collected)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return None
+        shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+        return None if not shown or shown.startswith("Z") else shown.split(None, 1)[1].replace(" ", "_")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()   # The command's name, in brackets, may hold anything.
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def recorded(place: Place) -> Recorded | None:
+    """The member that runs there; None if there is none, whatever an old pid file says."""
+    try:
+        first, _, rest = place.pid_file.read_text().partition("\n")
+        pid_text, start_time = first.split()
+        pid = int(pid_text)
+        details = json.loads(rest) if rest.strip() else {}
+    except (OSError, ValueError):
+        return None
+    if start_time_of(pid) != start_time:
+        return None
+    return Recorded(pid, start_time, str(details.get("kind", "")), str(details.get("host", "")), int(details.get("port", 0)), details)
+
+
+def wait_until_gone(member: Recorded, timeout: float) -> bool:
+    """Whether the process ends within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    try:
+        descriptor = os.pidfd_open(member.pid)
+    except (AttributeError, OSError):
+        descriptor = None
+    try:
+        # Only if the number still belongs to the process that was recorded is the descriptor the right one.
+        while start_time_of(member.pid) == member.start_time:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            if descriptor is not None:
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(min(left, 1.0) * 1000)
+            else:
+                threading.Event().wait(min(left, 0.05))
+        return True
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def send_signal(member: Recorded, number: int) -> None:
+    """To that very process: a number that was used again by another process is left alone."""
+    try:
+        descriptor = os.pidfd_open(member.pid)
+    except AttributeError:
+        descriptor = None
+    except OSError:
+        return
+    try:
+        if start_time_of(member.pid) == member.start_time:
+            if descriptor is not None:
+                signal.pidfd_send_signal(descriptor, number)
+            else:
+                os.kill(member.pid, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+# --- from outside: start, stop, status ---
+
+def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, timeout: float = START_TIMEOUT_S) -> dict[str, Any]:
+    """Starts a member in a session of its own; returns when it is ready, with `pid`, `host`, `port` and `log_file`.
+
+    What the member could not do is raised here in its own words, and no process is left then.
+    """
+    place = Place.of(directory, name)
+    running = recorded(place)
+    if running is not None:
+        raise IllegalStateError(f"{kind} {name!r} is running already (pid {running.pid}, {running.host}[{running.port}]) in {place.folder}; stop it first, or choose another name or --dir")
+    spec = {"kind": kind, "name": name, "directory": str(place.directory), "options": dict(options), "path": [os.getcwd()]}
+    read_end, write_end = os.pipe()
+    environment = dict(os.environ)
+    package_home = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_home, environment.get("PYTHONPATH")]))
+    try:
+        # The safe path: the current directory is no place from which a member's own modules should come.
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pywan.process", kind, name, str(write_end)], stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[write_end], start_new_session=True, env=environment,
+        )
+    except BaseException:
+        os.close(read_end)
+        raise
+    finally:
+        os.close(write_end)
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(json.dumps(spec).encode())
+            child.stdin.close()
+        report = _read_report(read_end, time.monotonic() + timeout)
+    except BaseException:
+        child.kill()
+        child.wait(SIGNAL_TIMEOUT_S)
+        raise
+    finally:
+        os.close(read_end)
+    if report is None or "error" in report:
+        if report is None and child.poll() is None:
+            child.kill()
+            reason = f"it was not ready within {timeout:.0f} s and was ended"
+        else:
+            reason = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_TIMEOUT_S)
+        if report is not None:
+            kind_of_error = getattr(errors, str(report.get("kind")), None)
+            known = isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError)
+            raise (kind_of_error if known else PywanError)(f"{kind} {name!r} did not start: {report['error']}")
+        reason = reason or f"its process ended with status {child.returncode}"
+        raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {place.log_file}{_log_tail(place)}")
+    # Whoever lives on after the member must collect it; a program that ends leaves that to init.
+    threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
+    return {**report, "log_file": str(place.log_file), "folder": str(place.folder)}
+
+
+def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
+    """What the child says; None if it says nothing in time or ends."""
+    data = b""
+    while len(data) < MAX_REPORT_BYTES:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return None
+        chunk = os.read(descriptor, 4096)
+        if not chunk:
+            break
+        data += chunk
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+def _log_tail(place: Place) -> str:
+    try:
+        lines = place.log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    except OSError:
+        return ""
+    return "".join(f"\n  {line}" for line in lines)
+
+
+def stop(kind: str, name: str, *, directory: str | os.PathLike | None = None, timeout: float = STOP_TIMEOUT_S) -> dict[str, Any]:
+    """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
+    NotFoundError if none runs there."""
+    place = Place.of(directory, name)
+    member = recorded(place)
+    if member is None:
+        raise NotFoundError(f"{kind} {name!r} is not running in {place.folder}; say where with --dir")
+    if member.kind and member.kind != kind:
+        raise ConfigurationError(f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`")
+    how = "request"
+    try:
+        _ask(member, "stop" if kind == "locator" else "stop member")
+    except PywanError as error:
+        log.info("%s %s did not take the request to stop: %s", kind, name, error)
+        how = "SIGTERM"
+        send_signal(member, signal.SIGTERM)
+    if not wait_until_gone(member, timeout):
+        how = "SIGTERM"
+        send_signal(member, signal.SIGTERM)
+        if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
+            how = "SIGKILL"
+            send_signal(member, signal.SIGKILL)
+            if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
+                raise IllegalStateError(f"{kind} {name!r} (pid {member.pid}) does not end, not even by SIGKILL")
+    with contextlib.suppress(OSError):
+        if recorded(place) is None:
+            place.pid_file.unlink()
+    return {"name": name, "pid": member.pid, "how": how}
+
+
+def status(kind: str, name: str, *, directory: str | os.PathLike | None = None) -> dict[str, Any]:
+    """`state` is online, not responding or stopped; with the member's own status where it answers."""
+    place = Place.of(directory, name)
+    member = recorded(place)
+    if member is None:
+        return {"name": name, "kind": kind, "state": "stopped", "folder": str(place.folder)}
+    found = {
+        "name": name, "kind": member.kind or kind, "state": "online", "pid": member.pid, "host": member.host, "port": member.port,
+        "folder": str(place.folder), "log_file": str(place.log_file),
+    }
+    try:
+        found["status"] = _ask(member, "status" if found["kind"] == "locator" else "status member")
+    except PywanError as error:
+        found |= {"state": "not responding", "problem": str(error)}
+    return found
+
+
+def _ask(member: Recorded, op: str) -> dict[str, Any]:
+    from pywan.transport.control import call_once
+
+    if not member.port:
+        raise ConnectivityError(f"process {member.pid} does not listen yet")
+    reply = call_once((member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S)
+    return {key: value for key, value in reply.items() if key != "ok"}
+
+
+# --- inside the member's process ---
+
+def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+    """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
+    from pywan.locator import Locator
+
+    place = Place.of(directory, name)
+    with _own(place, "locator") as record:
+        # Without a bind address the locator's own entry among `locators` tells it.
+        locator = Locator(name, dir=place.directory, **{"bind_address": None, **options})
+        with _stopping_by_signal(locator.shutdown_requested):
+            with locator:
+                ready(record(locator.host, locator.port, locator.bind_address))
+                locator.shutdown_requested.wait()
+                log.info("locator %s stops", name)
+
+
+def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+    """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
+    from pywan.cache import Cache
+
+    place = Place.of(directory, name)
+    with _own(place, "server") as record:
+        early = threading.Event()      # A signal that comes before there is a cache to stop.
+        with _stopping_by_signal(early) as watch:
+            with Cache(name, dir=place.directory, **options) as cache:
+                watch(cache.shutdown_requested)
+                ready(record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1"))
+                cache.shutdown_requested.wait()
+                log.info("server %s stops", name)
+
+
+@contextlib.contextmanager
+def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
+    """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
+    place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(place.folder / f".{place.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise IllegalStateError(f"another process runs {place.name!r} in {place.folder}; stop it first, or choose another name or --dir") from None
+                threading.Event().wait(0.05)
+
+        def record(host: str = "", port: int = 0, connect_to: str = "") -> dict[str, Any]:
+            if connect_to in ("0.0.0.0", "::", ""):
+                connect_to = "127.0.0.1"
+            details = {"kind": kind, "name": place.name, "host": host, "port": port, "connect_to": connect_to}
+            temporary = place.folder / f".{place.name}.pid.new"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w") as file:
+                file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
+            os.replace(temporary, place.pid_file)
+            return {**details, "pid": os.getpid()}
+
+        record()
+        try:
+            yield record
+        finally:
+            with contextlib.suppress(OSError):
+                place.pid_file.unlink()
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _stopping_by_signal(event: threading.Event) -> Iterator[Callable[[threading.Event], None]]:
+    """SIGTERM and SIGINT set the event, from a thread: a handler runs between any two steps of the main thread, which may
+    hold the event's own lock. `watch(other)` makes them set `other` too, also for a signal that came before."""
+    events = [event]
+    lock = threading.Lock()
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def listen() -> None:
+        while os.read(read_end, 1) not in (b"", b"\0"):
+            with lock:
+                for each in events:
+                    each.set()
+
+    def watch(other: threading.Event) -> None:
+        with lock:
+            events.append(other)
+            if event.is_set():
+                other.set()
+
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    previous_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    listener = threading.Thread(target=listen, name="signals", daemon=True)
+    listener.start()
+    try:
+        yield watch
+    finally:
+        signal.set_wakeup_fd(previous_descriptor)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.write(write_end, b"\0")
+        listener.join()
+        os.close(read_end)
+        os.close(write_end)
+
+
+RUNNERS: dict[str, Callable[..., None]] = {"locator": run_locator, "server": run_server}
+
+
+def configure_logging(level: str = "info", stream: Any = None) -> None:
+    word = config.to_word(level, "log-level", LOG_LEVELS)
+    logging.basicConfig(level=LOG_LEVELS[word], format=LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S", stream=stream or sys.stderr, force=True)
+
+
+def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, path: Iterable[str] = (), ready: Callable[[dict], None] = lambda found: None) -> None:
+    """The member in this process, its log wherever logging goes. `options` may hold `log_level` and `classpath` besides."""
+    options = dict(options)
+    configure_logging(options.pop("log_level", None) or "info")
+    for entry in [*(options.pop("classpath", None) or "").split(os.pathsep), *path]:
+        if entry and entry not in sys.path:
+            sys.path.append(entry)
+    RUNNERS[kind](name, options, directory=directory, ready=ready)
+
+
+def _child(kind: str, name: str, descriptor: int) -> int:
+    """The detached process: its standard streams become the log, its first word on `descriptor` is ready or an error."""
+    os.set_inheritable(descriptor, False)
+    report = os.fdopen(descriptor, "w")
+
+    def say(found: Mapping[str, Any]) -> None:
+        if not report.closed:
+            with contextlib.suppress(BrokenPipeError):
+                report.write(json.dumps(found))
+                report.close()
+
+    try:
+        spec = json.loads(sys.stdin.buffer.read())
+        place = Place.of(spec["directory"], name)
+        try:
+            place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            log_descriptor = os.open(place.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"the folder {place.folder} cannot be used: {error.strerror}; choose another --dir") from None
+        null = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((null, 0), (log_descriptor, 1), (log_descriptor, 2)):
+            os.dup2(source, target)
+        os.close(null)
+        os.close(log_descriptor)
+        os.chdir(place.folder)
+        run_foreground(kind, name, spec["options"], directory=spec["directory"], path=spec["path"], ready=say)
+        return 0
+    except PywanError as error:
+        log.error("%s", error)
+        say({"error": str(error), "kind": type(error).__name__})
+        return 1
+    except BaseException as error:
+        logging.getLogger("pywan").exception("%s %s ended by an error of its own", kind, name)
+        say({"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__})
+        return 1
+
+
+def main() -> int:
+    kind, name, descriptor = sys.argv[1:]
+    return _child(kind, name, int(descriptor))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Owns the opening of a data connection: what a sender or a client says first, and what it is answered. Bytes in, bytes
+and values out; docs/wire_format.md has the same, byte by byte."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, TypeVar
+
+import msgpack
+
+from pywan import _core
+from pywan.errors import ProtocolError
+
+VERSION = 1
+HEADER_BYTES = 32
+MAGIC = b"PWD1"
+HELLO_BYTES_MAX = 65536     # Names and numbers only; a longer one is somebody else's.
+
+
+@dataclass(frozen=True)
+class SenderHello:
+    """A gateway sender's dispatcher opens its connection."""
+
+    kind: ClassVar[str] = "gateway"
+    site: int
+    remote_site: int        # The site the sender is configured for.
+    member: str
+    sender: str
+    dispatcher: int
+    incarnation: int        # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
+    partitions: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class ClientHello:
+    """A client is about to send the rows of one task."""
+
+    kind: ClassVar[str] = "rows"
+    region: str
+    run_id: bytes           # With `task`: what may be applied once.
+    task: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The other side takes the connection."""
+
+    kind: ClassVar[str] = "welcome"
+    site: int
+    member: str
+    credit_events: int
+    credit_bytes: int
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A task's rows are applied."""
+
+    kind: ClassVar[str] = "committed"
+    rows: int
+    applied: int            # Rows with an effect now: 0 if `duplicate`.
+    missing: int            # Destroys of keys that were not there.
+    duplicate: bool         # An earlier attempt of the same task had been applied.
+
+
+_KINDS = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
+M = TypeVar("M")
+
+
+def encode(message: Any, frame_type: int) -> bytes:
+    """The whole frame of one message."""
+    return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
+
+
+def encode_error(text: str) -> bytes:
+    return _core.pack_frame(_core.FRAME_ERROR, text.encode()[:1000])
+
+
+def header(data: bytes) -> tuple[int, int]:
+    """(frame type, bytes that follow) of a header. ProtocolError for another protocol, or too long an opening."""
+    frame_type, padded, _ = _core.check_frame_header(data)
+    if padded > HELLO_BYTES_MAX:
+        raise ProtocolError(f"an opening of {padded} bytes; at most {HELLO_BYTES_MAX} are possible")
+    return frame_type, padded
+
+
+def decode(frame: bytes, *expected: type[M]) -> M:
+    """The message in a whole frame; one of the `expected` kinds. An error frame raises ProtocolError with its text."""
+    frame_type, _, _, payload = _core.check_frame(frame)
+    if frame_type == _core.FRAME_ERROR:
+        raise ProtocolError(payload.decode("utf-8", "replace"))
+    try:
+        fields = msgpack.unpackb(payload)
+        cls = _KINDS[fields.pop("kind")]
+        message = cls(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a frame of type {frame_type} does not hold an opening message: {error!r}") from None
+    if not isinstance(message, expected):
+        raise ProtocolError(f"{message.kind!r} where {' or '.join(cls.kind for cls in expected)} should come")
+    for name, kind in cls.__annotations__.items():
+        wanted = {"int": int, "str": str, "bytes": bytes, "bool": bool}.get(kind)
+        if wanted is not None and not isinstance(getattr(message, name), wanted):
+            raise ProtocolError(f"{message.kind}: {name} is {getattr(message, name)!r:.60}, not {kind}")
+    if getattr(message, "version", VERSION) != VERSION:
+        raise ProtocolError(f"protocol version {message.version}; this side speaks version {VERSION}: upgrade the older one")
+    return message

@@ -1,0 +1,218 @@
+"""Owns the gateway receiver of a member: its port, its connections, and the threads that apply what they bring."""
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from typing import Any, Callable
+
+from pywan import _core
+from pywan.config import ReceiverAttributes, port_range_error
+from pywan.errors import ConnectivityError, GatewayReceiverError, ProtocolError, PywanError
+from pywan.protocol import gateway
+from pywan.stats import receiver_statistics
+from pywan.transport import data
+from pywan.transport.sockets import PortInUseError, listen, shut
+
+log = logging.getLogger("pywan.receiver")
+
+HANDSHAKE_TIMEOUT_S = 10.0
+JOIN_TIMEOUT_S = 15.0
+MAX_CONNECTIONS = 1024
+CREDIT_EVENTS = 1_000_000
+CREDIT_BYTES = 64 << 20
+
+
+class AppliedMemory:
+    """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so that
+    what is sent again is recognised. Bounded: queues not heard of for longest are forgotten first."""
+
+    LIMIT = 10_000
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: dict[tuple[int, str, int], Any] = {}
+
+    def of(self, hello: gateway.SenderHello) -> Any:
+        """The memory of the queue that opens a connection. A new incarnation starts where it says, and is logged."""
+        key = hello.site, hello.sender, hello.incarnation
+        with self._lock:
+            memory = self._sources.pop(key, None)
+            if memory is None:
+                log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender, hello.member, hello.site,
+                         hello.incarnation, hello.partitions)
+                memory = _core.SourceMemory(hello.partitions)
+            elif memory.partitions != hello.partitions:
+                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {memory.partitions} before")
+            self._sources[key] = memory
+            while len(self._sources) > self.LIMIT:
+                self._sources.pop(next(iter(self._sources)))
+        return memory
+
+
+class GatewayReceiver:
+    """Takes batches of other sites' senders. Made by `Cache.create_gateway_receiver`.
+
+    `find_region(name)` gives the RegionCore to apply to, or None. `on_change(receiver)` is called when it starts, stops,
+    or its number of connections changes: the locators balance by it.
+    """
+
+    def __init__(
+        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str, memory: AppliedMemory,
+        find_region: Callable[[str], Any], on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
+    ) -> None:
+        self.attributes = attributes
+        self._site, self._member_name = site, member_name
+        self._bind_address = attributes.bind_address or bind_address
+        self._memory, self._find_region, self._on_change = memory, find_region, on_change
+        self._counts = _core.ReceiverCounts()
+        self._lock = threading.RLock()
+        self._listener: socket.socket | None = None     # None while stopped. Guarded by _lock, like all below.
+        self._acceptor: threading.Thread | None = None
+        self._connections: dict[threading.Thread, tuple[socket.socket, Any, str]] = {}   # -> socket, session or None, sender
+        self._port = 0
+        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; 0 while stopped."""
+        return self._port
+
+    @property
+    def host(self) -> str:
+        """The name that senders are given."""
+        if self.attributes.hostname_for_senders:
+            return self.attributes.hostname_for_senders
+        return self._bind_address or socket.gethostname()
+
+    @property
+    def is_running(self) -> bool:
+        return self._listener is not None
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """GatewayReceiverStatistics, in snake_case."""
+        return receiver_statistics(self._counts.counts())
+
+    @property
+    def connected_senders(self) -> list[str]:
+        with self._lock:
+            return sorted({sender for _, _, sender in self._connections.values() if sender})
+
+    @property
+    def connection_count(self) -> int:
+        with self._lock:
+            return sum(1 for _, _, sender in self._connections.values() if sender)
+
+    def start(self) -> None:
+        """Listens on a free port of its range, tried from a random one on. A no-op with a warning while it runs."""
+        with self._lock:
+            if self.is_running:
+                log.warning("gateway receiver: started already, on port %d", self._port)
+                return
+            self._listener = self._listen()
+            self._port = self._listener.getsockname()[1]
+            self._acceptor = threading.Thread(target=self._accept, args=(self._listener,), name="receiver-accept", daemon=True)
+            self._acceptor.start()
+        log.info("gateway receiver listens on %s port %d, known to senders as %s", self._bind_address, self._port, self.host)
+        self._on_change(self)
+
+    def _listen(self) -> socket.socket:
+        a = self.attributes
+        count = a.end_port - a.start_port + 1
+        first = random.randrange(count)
+        reason = "none is free"
+        for n in range(count):
+            try:
+                return listen(self._bind_address, a.start_port + (first + n) % count, what="gateway receiver", backlog=256)
+            except PortInUseError as error:
+                reason = "every one is in use"
+                last: PywanError = error
+            except (PywanError, OSError) as error:
+                raise GatewayReceiverError(str(error)) from error
+        raise port_range_error(a, self._bind_address, reason) from last
+
+    def stop(self) -> None:
+        """Closes the port and every connection. Batches in work are finished or not acknowledged. GatewayReceiverError while stopped."""
+        with self._lock:
+            if self._listener is None:
+                raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
+            listener, self._listener, self._port = self._listener, None, 0
+            acceptor = self._acceptor
+            connections = dict(self._connections)
+        shut(listener)
+        listener.close()
+        for sock, session, _ in connections.values():
+            if session is not None:
+                session.stop()
+            shut(sock)
+        for thread in [acceptor, *connections]:
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(JOIN_TIMEOUT_S)
+        log.info("gateway receiver stopped")
+        self._on_change(self)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, peer = listener.accept()
+            except OSError as error:
+                if self._listener is not listener:
+                    return
+                log.error("gateway receiver: accepting failed: %s", error)     # Out of descriptors, say: the next may do better.
+                if self._wait_a_moment():
+                    return
+                continue
+            thread = threading.Thread(target=self._serve, args=(sock, peer), name=f"receiver-{peer[0]}:{peer[1]}", daemon=True)
+            with self._lock:
+                if self._listener is not listener or len(self._connections) >= MAX_CONNECTIONS:
+                    sock.close()
+                    continue
+                self._connections[thread] = sock, None, ""
+            thread.start()
+
+    def _wait_a_moment(self) -> bool:
+        return threading.Event().wait(0.2) or self._listener is None
+
+    def _serve(self, sock: socket.socket, peer: tuple) -> None:
+        place = f"{peer[0]}:{peer[1]}"
+        thread = threading.current_thread()
+        try:
+            session, hello = self._open(sock)
+            with self._lock:
+                if self._listener is None:
+                    return
+                self._connections[thread] = sock, session, f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
+            self._on_change(self)
+            outcome = session.run(sock.fileno(), self.attributes.maximum_time_between_pings)
+            if outcome not in ("closed", "stopped"):
+                log.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
+        except (PywanError, OSError) as error:
+            if isinstance(error, PywanError) and not isinstance(error, ConnectivityError):
+                data.refuse(sock, str(error))
+            log.warning("gateway receiver: connection from %s refused: %s", place, error)
+        except Exception:
+            log.exception("gateway receiver: connection from %s failed", place)
+        finally:
+            with self._lock:
+                self._connections.pop(thread, None)
+            sock.close()
+            self._on_change(self)
+
+    def _open(self, sock: socket.socket) -> tuple[Any, gateway.SenderHello]:
+        sock.settimeout(HANDSHAKE_TIMEOUT_S)
+        hello = data.receive_message(sock, gateway.SenderHello)
+        if hello.site == self._site:
+            raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself")
+        if hello.remote_site != self._site:
+            raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
+        session = _core.ReceiverSession(self._memory.of(hello), self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES)
+        data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
+        sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES), _core.FRAME_WELCOME))
+        sock.settimeout(None)
+        return session, hello
+
+
+def _apply_slow(region: Any, record: bytes) -> int:
+    return region.apply_record(record)

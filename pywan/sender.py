@@ -1,0 +1,440 @@
+"""Owns one gateway sender of a member: its queue, its dispatcher threads with their connections, its life cycle."""
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+import socket
+import threading
+import time
+from typing import Any, Callable
+
+from pywan import _core
+from pywan.callbacks import GatewayEventFilter
+from pywan.config import SenderAttributes, altered_sender_attributes, make_instance
+from pywan.errors import GatewaySenderError, ProtocolError, PywanError
+from pywan.events import GatewayQueueEvent
+from pywan.membership import Membership
+from pywan.protocol.gateway import SenderHello, Welcome, encode
+from pywan.stats import ledger, sender_statistics
+from pywan.transport import data
+from pywan.transport.sockets import connect, shut
+
+log = logging.getLogger("pywan.sender")
+
+CONNECT_TIMEOUT_S = 5.0
+JOIN_TIMEOUT_S = 15.0
+BUCKETS = 113
+REASONS = {
+    1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
+    3: "the remote site is out of memory", 4: "the conflict resolver failed", 5: "the remote site could not apply it (see its log)",
+}
+_FILTER_METHODS = ("before_enqueue", "before_transmit", "after_acknowledgement")
+
+
+class GatewaySender:
+    """Sends the events of the regions it is attached to to one remote site. Made by `Cache.create_gateway_sender`.
+
+    `on_state(sender)` is called after each start and stop, so that regions stamp only sites that will be reached.
+    """
+
+    def __init__(
+        self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
+        buckets: int = BUCKETS, on_state: Callable[["GatewaySender"], None] = lambda sender: None,
+        on_destroy: Callable[["GatewaySender"], None] = lambda sender: None,
+    ) -> None:
+        self.attributes = attributes
+        self._membership = membership
+        self._member_name, self._site = member_name, site
+        self._on_state, self._on_destroy = on_state, on_destroy
+        self.incarnation = secrets.randbits(63)     # Of the queue: its sequences start afresh with this object.
+        partitions = buckets if attributes.parallel else attributes.dispatcher_threads
+        dispatchers = min(attributes.dispatcher_threads, partitions)
+        memory = attributes.maximum_queue_memory << 20
+        overflow = attributes.overflow_directory or directory
+        self.queue = _core.EventQueue(
+            attributes.id, remote_site=attributes.remote_distributed_system_id, partitions=partitions, dispatchers=dispatchers,
+            memory_limit=memory, directory=overflow, conflate=attributes.enable_batch_conflation,
+            by_thread=attributes.order_policy == "thread" and not attributes.parallel)
+        self._parked = _core.EventQueue(f"{attributes.id} (parked)", partitions=8, memory_limit=4 << 20, directory=overflow)
+        self._parked.running = True
+        self._sessions = [
+            _core.DispatcherSession(self.queue, n, self._parked, on_failure=self._note_failure) for n in range(dispatchers)]
+        self._lock = threading.RLock()              # Guards the life cycle, below.
+        self._stopping = threading.Event()
+        self._stopping.set()
+        self._paused = False
+        self._destroyed = False
+        self._threads: list[threading.Thread] = []
+        self._connections: dict[int, tuple[socket.socket, str]] = {}   # dispatcher -> (socket, receiver's "host:port")
+        self._trouble: str | None = None            # Why the last attempt to connect failed; None while connected.
+        self._trouble_logged_at = 0.0
+        self._failures_logged = 0
+        self._callbacks_logged_at = 0.0
+        self._take_filters()
+        self._configure_sessions()
+        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {attributes.id!r}")
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        return self.attributes.id
+
+    @property
+    def is_running(self) -> bool:
+        return not self._stopping.is_set()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._connections)
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this member dispatches: with one member in the site, whenever it runs."""
+        return self.is_running
+
+    @property
+    def receiver_location(self) -> str | None:
+        """host:port of a receiver it is connected to."""
+        for _, place in list(self._connections.values()):
+            return place
+        return None
+
+    @property
+    def queue_size(self) -> int:
+        """Events waiting or on their way. A stopped serial sender shows 0, as Geode's does; its events are kept."""
+        if not self.is_running and not self.attributes.parallel:
+            return 0
+        return len(self.queue)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """GatewaySenderStatistics, in snake_case."""
+        return sender_statistics(self.queue.counts(), more={
+            "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in self._sessions)})
+
+    def ledger(self) -> dict[str, Any]:
+        """What became of every event; see docs/operations.md."""
+        return ledger(self.queue.counts())
+
+    def lag(self) -> dict[str, Any]:
+        """How far the remote site is behind: events, bytes, seconds (age of the oldest event), and the cause."""
+        counts = self.queue.counts()
+        oldest = self.queue.oldest_ms()
+        seconds = max(0.0, time.time() - oldest / 1000) if oldest is not None else 0.0
+        return {"events": counts["events"], "bytes": counts["bytes"], "seconds": round(seconds, 3), "cause": self._cause(counts["events"])}
+
+    def _cause(self, events: int) -> str:
+        if not self.is_running:
+            return "stopped"
+        if events == 0:
+            return "none"
+        if self._paused:
+            return "paused"
+        if not self._connections:
+            return f"link down: {self._trouble}" if self._trouble else "link down"
+        if any(s.in_flight for s in self._sessions):
+            return "receiver or link slow" if self.queue.counts()["events"] > self.attributes.batch_size * 10 else "in flight"
+        return "waiting for a batch to fill"
+
+    @property
+    def status(self) -> str:
+        """As `list gateways` shows it."""
+        if not self.is_running:
+            return "Not running"
+        if self._paused:
+            return "Paused"
+        return "Running and Connected" if self.is_connected else "Running, not Connected"
+
+    # Life cycle
+
+    def start(self) -> None:
+        """Accepts events and begins to send what is queued. No-op while it runs."""
+        with self._lock:
+            self._check_alive()
+            if self.is_running:
+                return
+            self._stopping.clear()
+            self._paused = False
+            self.queue.running = True
+            for session in self._sessions:
+                session.pause(False)
+            self._threads = [
+                threading.Thread(target=self._dispatch, args=(n,), name=f"sender-{self.id}-{n}", daemon=True)
+                for n in range(len(self._sessions))]
+            self._on_state(self)
+            for thread in self._threads:
+                thread.start()
+        log.info("gateway sender %s started", self.id)
+
+    def stop(self) -> None:
+        """Ends dispatching. Queued events are kept for the next start; new ones are dropped and counted."""
+        with self._lock:
+            if not self.is_running:
+                return
+            self.queue.running = False
+            self._on_state(self)
+            self._end_threads()
+        log.info("gateway sender %s stopped with %d events queued", self.id, len(self.queue))
+
+    def _end_threads(self) -> None:
+        self._stopping.set()
+        for session in self._sessions:
+            session.stop()
+        for sock, _ in list(self._connections.values()):
+            shut(sock)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN_TIMEOUT_S)
+        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not threading.current_thread()]
+        if late:
+            raise GatewaySenderError(f"gateway sender {self.id!r}: {', '.join(late)} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang")
+        self._threads = []
+
+    def pause(self) -> None:
+        """Queues, but sends no further batch. No effect while stopped."""
+        with self._lock:
+            self._check_alive()
+            if not self.is_running:
+                return
+            self._paused = True
+            for session in self._sessions:
+                session.pause(True)
+
+    def resume(self) -> None:
+        """Ends a pause. No effect while stopped."""
+        with self._lock:
+            self._check_alive()
+            if not self.is_running:
+                return
+            self._paused = False
+            for session in self._sessions:
+                session.pause(False)
+
+    def destroy(self) -> None:
+        """Stops it and drops its queue. GatewaySenderError while a region is attached to it."""
+        with self._lock:
+            self._on_destroy(self)      # Refuses while a region refers to it.
+            self.close()
+
+    def close(self) -> None:
+        """Ends it with its cache."""
+        with self._lock:
+            self.stop()
+            self._destroyed = True
+
+    def _check_alive(self) -> None:
+        if self._destroyed:
+            raise GatewaySenderError(f"gateway sender {self.id!r} was destroyed; create it again")
+
+    def alter(self, **attributes: Any) -> None:
+        """Changes batch_size, batch_time_interval, gateway_event_filters, alert_threshold or group_transaction_events of
+        a sender, running or not. Refused as a whole if one of them cannot be."""
+        with self._lock:
+            self._check_alive()
+            old = self.attributes
+            self.attributes = altered_sender_attributes(old, **attributes)
+            try:
+                self._take_filters()
+            except PywanError:
+                self.attributes = old
+                raise
+            self._configure_sessions()
+        self._on_state(self)
+
+    def wait_until_flushed(self, timeout: float = 30.0) -> bool:
+        """Sends without waiting for full batches until the queue is empty. False if it is not within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        for session in self._sessions:
+            session.flush(True)
+        try:
+            while len(self.queue):
+                left = deadline - time.monotonic()
+                if left <= 0 or (self._stopping.wait(min(left, 0.005)) and len(self.queue)):
+                    return False
+            return True
+        finally:
+            for session in self._sessions:
+                session.flush(False)
+
+    # User's callbacks
+
+    def _take_filters(self) -> None:
+        a = self.attributes
+        what = f"gateway sender {a.id!r}: gateway_event_filter"
+        self._filters = tuple(make_instance(f, what, _FILTER_METHODS) for f in a.gateway_event_filters)
+        substitution = a.gateway_event_substitution_filter
+        self.substitution_filter = None if substitution is None else make_instance(
+            substitution, f"gateway sender {a.id!r}: gateway_event_substitution_filter", ("get_substitute_value",))
+        self.enqueue_filters = self._overriding("before_enqueue")
+        self._transmit_filters = self._overriding("before_transmit")
+        self._acknowledgement_filters = self._overriding("after_acknowledgement")
+
+    def _overriding(self, method: str) -> tuple[Any, ...]:
+        """The filters that do something in `method`: the others need not be asked, nor the GIL taken for them."""
+        return tuple(f for f in self._filters if getattr(type(f), method, None) is not getattr(GatewayEventFilter, method))
+
+    def _configure_sessions(self) -> None:
+        a = self.attributes
+        for session in self._sessions:
+            session.configure(a.batch_size, a.batch_time_interval, batch_conflation=a.enable_batch_conflation, compress=a.compression == "lz4")
+            session.set_callbacks(self._filter_batch if self._transmit_filters else None,
+                                  self._tell_acknowledged if self._acknowledgement_filters else None)
+
+    def decide_enqueue(self, event: GatewayQueueEvent) -> Any:
+        """What the region does for this sender: None (enqueue), False (filtered) or (form, bytes) to send instead of the value."""
+        substitute = None
+        if self.substitution_filter is not None and event.operation != "destroy":
+            try:
+                substitute = _core.encode_object(self.substitution_filter.get_substitute_value(event))
+            except Exception:
+                self._log_callback("the substitution filter failed; the original value is sent")
+        for each in self.enqueue_filters:
+            try:
+                if not each.before_enqueue(event):
+                    return False
+            except Exception:
+                self._log_callback(f"before_enqueue of {each!r} failed; the event is queued")
+        return substitute
+
+    def _filter_batch(self, records: list[bytes]) -> list[bool]:
+        verdicts = []
+        for record in records:
+            event = GatewayQueueEvent.from_record(record)
+            keep = True
+            for each in self._transmit_filters:
+                try:
+                    if not each.before_transmit(event):
+                        keep = False
+                        break
+                except Exception:
+                    self._log_callback(f"before_transmit of {each!r} failed; the event is sent")
+            verdicts.append(keep)
+        return verdicts
+
+    def _tell_acknowledged(self, records: list[bytes]) -> None:
+        for record in records:
+            event = GatewayQueueEvent.from_record(record)
+            for each in self._acknowledgement_filters:
+                try:
+                    each.after_acknowledgement(event)
+                except Exception:
+                    self._log_callback(f"after_acknowledgement of {each!r} failed")
+
+    def _log_callback(self, text: str) -> None:
+        """Once a second at most: a filter that fails does so for every event."""
+        now = time.monotonic()
+        if now - self._callbacks_logged_at >= 1.0:
+            self._callbacks_logged_at = now
+            log.exception("gateway sender %s: %s", self.id, text)
+
+    # Parked events
+
+    def _note_failure(self, partition: int, sequence: int, reason: int) -> None:
+        self._failures_logged += 1
+        if self._failures_logged <= 10 or self._failures_logged % 10000 == 0:
+            if reason == 0xFFFF:
+                log.error("gateway sender %s: event %d/%d failed and could not be parked: no room in the parked queue", self.id, partition, sequence)
+            else:
+                log.warning("gateway sender %s: event %d/%d failed at site %d and is parked: %s", self.id, partition, sequence,
+                            self.attributes.remote_distributed_system_id, REASONS.get(reason, REASONS[5]))
+
+    @property
+    def parked_count(self) -> int:
+        """Events that the remote site could not apply, kept here."""
+        return len(self._parked)
+
+    def parked(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Up to `limit` parked events, with the reason."""
+        found = []
+        for reason, record in self._parked.records(limit):
+            event = GatewayQueueEvent.from_record(record)
+            found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
+                          "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})
+        return found
+
+    def replay_parked(self) -> int:
+        """Queues every parked event again, behind what waits. Returns how many."""
+        return self._parked.replay_into(self.queue)
+
+    def drop_parked(self) -> int:
+        """Forgets every parked event; they stay counted as parked. Returns how many."""
+        return self._parked.clear()
+
+    # Dispatching
+
+    def _dispatch(self, index: int) -> None:
+        session = self._sessions[index]
+        retry = self.attributes.retry_interval_ms / 1000
+        while not self._stopping.is_set():
+            try:
+                sock, place, welcome = self._connect(index)
+            except (PywanError, OSError) as error:
+                self._note_trouble(str(error))
+                self._stopping.wait(retry)
+                continue
+            except Exception:
+                log.exception("gateway sender %s: dispatcher %d failed to connect", self.id, index)
+                self._stopping.wait(retry)
+                continue
+            session.connected(welcome.credit_events, welcome.credit_bytes)
+            self._connections[index] = sock, place
+            self._trouble = None
+            if self._stopping.is_set():     # `stop` may have come between: `connected` clears what it told the session.
+                session.stop()
+            try:
+                outcome = session.run(sock.fileno())
+            finally:
+                self._connections.pop(index, None)
+                session.disconnected()
+                sock.close()
+            if outcome != "stopped":
+                self._note_trouble(f"connection to the receiver at {place} ended: {outcome}")
+                self._stopping.wait(retry)
+
+    def _connect(self, index: int) -> tuple[socket.socket, str, Welcome]:
+        a = self.attributes
+        found = self._membership.find_receiver(a.remote_distributed_system_id, timeout=CONNECT_TIMEOUT_S)
+        if found is None:
+            known = self._membership.remote_locators(a.remote_distributed_system_id)
+            raise ProtocolError(
+                f"no receiver of site {a.remote_distributed_system_id} is known to its locators {', '.join(map(str, known))}" if known else
+                f"site {a.remote_distributed_system_id} is not known to this site's locators; check their remote-locators")
+        place = f"{found['host']}:{found['port']}"
+        sock = connect((found["host"], found["port"]), CONNECT_TIMEOUT_S, what=f"receiver of site {a.remote_distributed_system_id}")
+        try:
+            data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {self.id!r}")
+            hello = SenderHello(site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=self.id,
+                                dispatcher=index, incarnation=self.incarnation, partitions=len(self.queue.positions()))
+            sock.sendall(encode(hello, _core.FRAME_HELLO))
+            welcome = data.receive_message(sock, Welcome)
+            if welcome.site != a.remote_distributed_system_id:
+                raise ProtocolError(f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}")
+            sock.settimeout(None)
+            return sock, place, welcome
+        except BaseException:
+            sock.close()
+            raise
+
+    def _note_trouble(self, reason: str) -> None:
+        """In the log when it changes, and every minute while it lasts."""
+        now = time.monotonic()
+        if self._stopping.is_set():
+            return
+        if reason != self._trouble or now - self._trouble_logged_at > 60:
+            self._trouble_logged_at = now
+            log.warning("gateway sender %s: %s; %d events wait in the queue, trying again every %d ms", self.id, reason, len(self.queue),
+                        self.attributes.retry_interval_ms)
+        self._trouble = reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Attributes and state as plain values."""
+        plain = {f.name: getattr(self.attributes, f.name) for f in dataclasses.fields(self.attributes)}
+        return {**plain, "status": self.status, "queue_size": self.queue_size}
+
+

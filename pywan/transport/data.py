@@ -1,0 +1,70 @@
+"""Owns the opening exchange on a data connection's socket, and its options; afterwards compiled code moves the bytes."""
+from __future__ import annotations
+
+import logging
+import socket
+from pathlib import Path
+
+from pywan.errors import ConnectivityError, ProtocolError
+from pywan.protocol import gateway
+
+log = logging.getLogger("pywan.transport")
+
+DEFAULT_SOCKET_BUFFER = 524288      # As configured by nobody: the kernel's own tuning is left alone.
+
+
+def receive_exactly(sock: socket.socket, count: int, first: bytes = b"") -> bytes:
+    """`count` bytes, `first` among them. ConnectivityError if the connection ends before."""
+    data = bytearray(first)
+    while len(data) < count:
+        try:
+            chunk = sock.recv(count - len(data))
+        except TimeoutError:
+            raise ConnectivityError(f"no answer within {sock.gettimeout()} s") from None
+        except OSError as error:
+            raise ConnectivityError(f"the connection broke: {error.strerror or error}") from None
+        if not chunk:
+            raise ConnectivityError("the other side closed the connection")
+        data += chunk
+    return bytes(data)
+
+
+def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
+    """The next opening message on a blocking socket."""
+    head = receive_exactly(sock, gateway.HEADER_BYTES, first)
+    _, following = gateway.header(head)
+    return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head), *expected)
+
+
+def refuse(sock: socket.socket, reason: str) -> None:
+    """Says why the connection is not taken, as far as the other side listens."""
+    try:
+        sock.sendall(gateway.encode_error(reason))
+    except OSError:
+        pass    # It hears it as a closed connection.
+
+
+def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int, what: str) -> None:
+    """No delay for acknowledgements, and the socket buffer if the user set one; warns if the system allows less."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if buffer_bytes and buffer_bytes != DEFAULT_SOCKET_BUFFER:
+        sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
+
+
+def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
+    """Warns that the system's maximum is below what is configured. Returns whether it was."""
+    if not buffer_bytes or buffer_bytes == DEFAULT_SOCKET_BUFFER:
+        return False
+    name = "wmem_max" if option == socket.SO_SNDBUF else "rmem_max"
+    try:
+        maximum = int(Path(f"/proc/sys/net/core/{name}").read_text())
+    except (OSError, ValueError):
+        return False
+    if buffer_bytes <= maximum:
+        return False
+    log.warning("%s: socket-buffer-size %d is above the system's maximum %d (net.core.%s), which is used instead; raise it with sysctl",
+                what, buffer_bytes, maximum, name)
+    return True
+
+
+__all__ = ["ProtocolError", "receive_exactly", "receive_message", "refuse", "set_socket_options", "warn_if_buffer_too_large"]
