@@ -124,7 +124,8 @@ def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[
     types = dict(frame.dtypes)
     _check_columns(columns, types, key, names, operation)
     chosen = [key, *([operation] if operation is not None else []), *names]
-    selected = frame.select(*[_quoted(name) for name in chosen])
+    # mapInArrow looks its columns up by name and stumbles over dots.
+    selected = frame.selectExpr(*[f"{_quoted(name)} as c{n}" for n, name in enumerate(chosen)])
     write = _WriteBatches(target, tuple(names) if together else None, operation is not None)
     with _errors_of_tasks():
         return [tuple(row) for row in selected.mapInArrow(write, _COUNTS_SCHEMA).collect()]

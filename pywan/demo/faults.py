@@ -13,8 +13,8 @@ from pywan.demo.topology import REGION, Site
 from pywan.errors import PywanError
 from pywan.testing.fault_proxy import FaultProxy
 
-WRITE_BATCH = 100
-WRITE_INTERVAL_S = 0.025        # A batch each: 4,000 events a second and site.
+WRITE_BURST = 20
+WRITE_INTERVAL_S = 0.025        # A burst each: 800 events a second and site.
 _STEP_LIMIT_S = 60.0
 
 
@@ -49,27 +49,24 @@ class Link:
 class Writer(threading.Thread):
     """Updates the same keys as the other writers, at one site, until stopped; `failure` says why it ended before that."""
 
-    def __init__(self, site: Site, keys: Sequence[Any], connect: Callable[[str], Any], seed: int) -> None:
+    def __init__(self, site: Site, keys: Sequence[Any], members: Members, seed: int) -> None:
         super().__init__(name=f"writer-{site.name}", daemon=True)
         self.site = site
         self.written = 0
         self.failure: BaseException | None = None
         self._keys = keys
-        self._connect = connect
+        self._members = members
         self._random = random.Random(seed * 1_000 + site.distributed_system_id)
         self._stopped = threading.Event()
 
     def run(self) -> None:
         try:
-            with self._connect(f"{self.site.address}[{self.site.locator_port}]") as client:
-                region = client.region(REGION)
+            with self._members.writer(self.site.name) as server:
                 while not self._stopped.wait(WRITE_INTERVAL_S):
-                    keys = self._random.choices(self._keys, k=WRITE_BATCH)
-                    region.put_all([
-                        (key, {"writer": self.site.name, "number": self.written + n, "price": self._random.randint(1, 10**6) / 100})
-                        for n, key in enumerate(keys)
-                    ])
-                    self.written += WRITE_BATCH
+                    for key in self._random.choices(self._keys, k=WRITE_BURST):
+                        value = {"writer": self.site.name, "number": self.written, "price": self._random.randint(1, 10**6) / 100}
+                        server.call("put", region=REGION, key=key, value=value)
+                        self.written += 1
         except Exception as error:      # Reported by whoever watches the writers.
             self.failure = error
 
@@ -80,8 +77,8 @@ class Writer(threading.Thread):
 class Writers:
     """Writers at several sites at once."""
 
-    def __init__(self, sites: Sequence[Site], keys: Sequence[Any], connect: Callable[[str], Any], seed: int) -> None:
-        self._writers = [Writer(site, keys, connect, seed) for site in sites]
+    def __init__(self, sites: Sequence[Site], keys: Sequence[Any], members: Members, seed: int) -> None:
+        self._writers = [Writer(site, keys, members, seed) for site in sites]
 
     def __enter__(self) -> "Writers":
         for writer in self._writers:

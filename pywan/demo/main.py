@@ -155,7 +155,7 @@ class Demo:
         cut = self.topology.sites[self.topology.cut_site]
         tk = self.topology.sites["tk"]
         keys = expected.column(feed.key).slice(0, WRITE_KEYS).to_pylist() or ["a key"]
-        writers = faults.Writers([self.topology.sites[name] for name in WRITE_SITES], keys, self.members.connect, self.options.seed)
+        writers = faults.Writers([self.topology.sites[name] for name in WRITE_SITES], keys, self.members, self.options.seed)
         say, started = self.progress.say, time.monotonic()
         say(f"{' and '.join(name.upper() for name in WRITE_SITES)} update the same {len(keys):,} keys at once")
         with writers:
@@ -186,11 +186,12 @@ class Demo:
         contents = self._contents()
         differences = {difference.site: difference for difference in compare.compare(contents)}
         for site, held in contents.items():
-            counts = self.members.counts(site)
+            stats = self.members.region_stats(site)
+            changes = self.members.look(site).events
             difference = differences.get(site)
             self.report.sites[site] = {
-                "live_keys": len(held), "own_writes": counts["own_writes"], "applied": counts["applied"],
-                "conflicts": counts["conflicts"],
+                "live_keys": len(held), "own_writes": changes - stats["applied"], "applied": stats["applied"],
+                "conflicts": stats["conflicts"],
                 "fastest_events_per_second": round(self.progress.fastest[site]),
                 "contents": "reference" if difference is None else str(difference).partition(": ")[2],
             }

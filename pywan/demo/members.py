@@ -12,8 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from pywan import process
 from pywan.addresses import Address
-from pywan.demo.topology import Site, Topology
+from pywan.demo.compare import SCAN_LIMIT
+from pywan.demo.progress import SiteView
+from pywan.demo.topology import REGION, Site, Topology
 from pywan.errors import ConnectivityError, IllegalStateError, PywanError
 from pywan.transport.control import ControlClient
 
@@ -59,8 +62,7 @@ class Members:
         self._running: dict[str, Member] = {}       # Guarded by _lock.
         self._starting: set[subprocess.Popen] = set()   # Guarded by _lock.
         self._closing = False                       # Guarded by _lock.
-        self._clients: dict[tuple[int, str], ControlClient] = {}   # By thread and site: a connection serves one thread.
-        self._addresses: dict[str, Address] = {}    # Of each site's server.
+        self._clients: dict[str, ControlClient] = {}    # By site; guarded by _lock.
 
     def start_all(self) -> None:
         """All locators, then all servers; each kind at once."""
@@ -87,7 +89,6 @@ class Members:
 
     def start_server(self, site: Site) -> None:
         self._start(site.server_name, self.server_command(site))
-        self._addresses.pop(site.name, None)
 
     def _start(self, name: str, command: list[str]) -> None:
         environment = {**os.environ, "PYWAN_HOSTS": self.topology.hosts}
@@ -125,12 +126,8 @@ class Members:
             old.close()
 
     def _recorded_pid(self, name: str) -> int | None:
-        for file in (self.directory / name).glob("*.pid"):
-            try:
-                return int(file.read_text().split()[0])
-            except (OSError, ValueError, IndexError):
-                continue
-        return None
+        found = process.recorded(process.Place.of(self.directory, name))
+        return found.pid if found is not None else None
 
     def kill(self, name: str) -> None:
         """Ends the process as a power cut would, and waits until it is gone."""
@@ -155,9 +152,10 @@ class Members:
                 starter.wait(START_LIMIT_S)
             except subprocess.TimeoutExpired:
                 starter.kill()
-        for client in self._clients.values():
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
             client.close()
-        self._clients.clear()
         for site in self.topology.sites.values():
             for name in (site.locator_name, site.server_name):
                 if name not in self._running and self._recorded_pid(name) is not None:
@@ -180,34 +178,62 @@ class Members:
                     member.wait(STOP_LIMIT_S)
                 member.close()
 
+    def look(self, site: str) -> SiteView:
+        """One look at what the site holds and has still to send."""
+        senders = self.ask(site, "list gateways")["senders"]
+        size = self.ask(site, "query size", region=REGION)["size"]
+        waiting = [sender for sender in senders if sender["queue_size"]]
+        return SiteView(
+            keys=size,
+            events=max((sender["ledger"]["received"] for sender in senders), default=0),    # Each sender sees every change.
+            queued={sender["id"]: sender["queue_size"] for sender in senders},
+            lag_seconds=max((float(sender["lag"].get("seconds") or 0) for sender in waiting), default=0.0),
+            lag_causes=tuple(dict.fromkeys(sender["lag"]["cause"] for sender in waiting if sender["lag"].get("cause"))),
+        )
+
+    def scan(self, site: str, cursor: int) -> tuple[int | None, bytes]:
+        answer = self.ask(site, "scan region", region=REGION, cursor=cursor, limit=SCAN_LIMIT)
+        return answer["next"], answer["entries"]
+
+    def ledgers(self, site: str) -> dict[str, dict]:
+        """Each sender's ledger."""
+        return {sender["id"]: sender["ledger"] for sender in self.ask(site, "list gateways")["senders"]}
+
+    def region_stats(self, site: str) -> dict:
+        return self.ask(site, "describe region", name=REGION)["stats"]
+
+    def writer(self, site: str) -> ControlClient:
+        """A connection of its own to the site's server; it goes on while the site's locator is away."""
+        return ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=f"the server of {site} at")
+
     def ask(self, site: str, op: str, **fields: Any) -> dict:
-        """The answer of the site's server to a management request; one connection per thread and site, made again once."""
-        key = (threading.get_ident(), site)
-        for attempt in (1, 2):
-            client = self._clients.get(key)
-            if client is None:
-                client = self._clients[key] = ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S)
-            try:
-                return client.call(op, **fields)
-            except ConnectivityError:
-                self._clients.pop(key).close()
-                self._addresses.pop(site, None)
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+        """The answer of the site's server to a management request. If the server is not where it was, it is looked for
+        once more: it may have been started again elsewhere."""
+        try:
+            return self._client(site).call(op, **fields)
+        except ConnectivityError:
+            with self._lock:
+                stale = self._clients.pop(site, None)
+            if stale is not None:
+                stale.close()
+            return self._client(site).call(op, **fields)
+
+    def _client(self, site: str) -> ControlClient:
+        with self._lock:
+            client = self._clients.get(site)
+        if client is None:
+            client = ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=f"the server of {site} at")
+            with self._lock:
+                client = self._clients.setdefault(site, client)
+        return client
 
     def _server_address(self, site: str) -> Address:
-        address = self._addresses.get(site)
-        if address is None:
-            where = self.topology.sites[site]
-            with ControlClient(Address(where.address, where.locator_port), timeout=ASK_TIMEOUT_S) as locator:
-                members = locator.call("servers")["servers"]
-            for member in members:
+        where = self.topology.sites[site]
+        with ControlClient(Address(where.address, where.locator_port), timeout=ASK_TIMEOUT_S) as locator:
+            for member in locator.call("servers")["servers"]:
                 if member["name"] == where.server_name:
-                    address = self._addresses[site] = Address(member["host"], member["port"])
-        if address is None:
-            raise ConnectivityError(f"the locator of {site} at {where.locator} knows no member {where.server_name}")
-        return address
+                    return Address(member["host"], member["port"])
+        raise ConnectivityError(f"the locator of {site} at {where.locator} knows no member {where.server_name}")
 
     def log_file(self, name: str) -> Path:
         return next(iter((self.directory / name).glob("*.log")), self.directory / name / f"{name}.log")

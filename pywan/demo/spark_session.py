@@ -25,6 +25,8 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 def start(directory: Path) -> Any:
     """A SparkSession on this machine's cores. ConfigurationError says what to install if Spark or Java is missing."""
     try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigurationError(f"the demo feeds through Spark, which is not installed ({error}): pip install 'pywan[spark]'") from None
@@ -35,20 +37,25 @@ def start(directory: Path) -> Any:
     directory.mkdir(parents=True, exist_ok=True)
     logging = directory / "log4j2.properties"
     logging.write_text(_LOGGING.format(file=directory / "spark.log"), encoding="utf-8")
-    session = (
-        SparkSession.builder.master(f"local[{CORES}]").appName("pywan demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging.as_uri()}")
-        .config("spark.local.dir", str(directory / "local"))
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
-        .getOrCreate()
-    )
+    settings = {
+        "spark.master": f"local[{CORES}]",
+        "spark.app.name": "pywan demo",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    }
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    with open(directory / "java.log", "wb") as output:      # What the Java process and the executors' workers print.
+        gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
+    SparkContext._ensure_initialized(gateway=gateway)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
