@@ -177,6 +177,8 @@ class _Reader(xml.sax.handler.ContentHandler):
         if found and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
             self._fail(element.line, f"a second <{element.name}>; there can be one")
         found.append(made)
+        if element.name == "gateway-conflict-resolver":
+            self.result.lines["conflict-resolver", ""] = element.line
 
     def sender(self, element: _Element, parent: _Element) -> None:
         values = _snake(element.attributes)

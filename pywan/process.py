@@ -316,7 +316,7 @@ def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.Pat
     with _own(place, "server") as record:
         early = threading.Event()      # A signal that comes before there is a cache to stop.
         with _stopping_by_signal(early) as watch:
-            with Cache(name, dir=place.directory, **options) as cache:
+            with Cache(name, dir=place.folder, **options) as cache:
                 watch(cache.shutdown_requested)
                 ready(record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1"))
                 cache.shutdown_requested.wait()

@@ -1,0 +1,582 @@
+"""Owns the table of commands: their names, options and what each does. Members are asked through the session."""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+import pywan
+from pywan import process
+from pywan.cli import grammar
+from pywan.cli.grammar import Command, Option
+from pywan.cli.output import Result, Table, value_text
+from pywan.cli.properties import Properties, gather
+from pywan.cli.session import DEFAULT_LOCATOR, Session
+from pywan.errors import ConfigurationError, NotFoundError, PywanError
+
+Values = dict[str, Any]
+
+MEMBER = Option("member", "only this member (several with commas)", field="member")
+MEMBERS = Option("members", "the same", field="member", hidden=True)
+TARGETS = (MEMBER, MEMBERS)
+
+
+def _target(values: Values) -> str | None:
+    return values.pop("member", None)
+
+
+# --- commands that every member carries out ---
+
+def _on_members(op: str, *, keep: bool = False) -> Callable[[Session, Values], Result]:
+    """A handler that asks every member to do `op`, shows a row each and, with `keep`, puts it into the cluster configuration.
+
+    A member that fails makes the command fail, the others go on; what nobody could do is not kept.
+    """
+
+    def handle(session: Session, values: Values) -> Result:
+        replies = session.ask_members(op, values, target := _target(values))
+        rows = [(r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies]
+        result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)])
+        result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
+        # A change for some members only is theirs: who joins later is not one of them.
+        if keep and target is None and any(r["ok"] for r in replies) and not (op.startswith(("create region", "alter region")) and result.errors):
+            kept = {key: value for key, value in values.items() if key not in ("if_exists", "if_not_exists")}
+            try:
+                session.remember(op, kept)
+            except PywanError as error:
+                result.errors.append(f"{op}: done, but not kept for members that join later: {error}")
+        return result
+
+    return handle
+
+
+def _sender_options(*, alter: bool = False) -> tuple[Option, ...]:
+    names = ("alert-threshold", "batch-size", "batch-time-interval")
+    options = [Option(name, help_) for name, help_ in (
+        ("batch-size", "events of a batch; -1: only the interval closes it"), ("batch-time-interval", "ms until a batch that is not full goes out"),
+        ("alert-threshold", "ms; an older event is worth a warning"), ("manual-start", "true: `start gateway-sender` starts it"),
+        ("parallel", "a queue for every bucket of partitioned regions"), ("socket-buffer-size", "bytes"), ("socket-read-timeout", "ms, 0: for ever"),
+        ("enable-batch-conflation", "only the latest update of a key travels"), ("enable-persistence", "the queue lies on disk"),
+        ("disk-store-name", "where it lies"), ("disk-synchronous", "an enqueue waits for the disk"), ("maximum-queue-memory", "MB; what is beyond goes to overflow files"),
+        ("dispatcher-threads", "queues (serial) or threads that share the buckets (parallel)"), ("order-policy", "key, thread or partition"),
+        ("retry-interval-ms", "between attempts to connect"), ("compression", "lz4 or none"), ("overflow-directory", "where overflow files lie"),
+    )]
+    flags = ("manual-start", "parallel", "enable-batch-conflation", "enable-persistence", "disk-synchronous")
+    options = [replace(o, flag=o.name in flags) for o in options if not alter or o.name in names]
+    return (
+        *options, Option("group-transaction-events", "events of a transaction stay together", flag=True),
+        Option("gateway-event-filter", "package.module:Class, several with commas" + ("; CLEAR removes all" if alter else ""), field="gateway_event_filters"),
+        *(() if alter else (Option("gateway-event-substitution-filter", "package.module:Class"),)),
+    )
+
+
+RECEIVER_OPTIONS = (
+    Option("start-port", "first port of the range (5000)"), Option("end-port", "last port of the range, included (5500)"),
+    Option("bind-address", "where it listens"), Option("hostname-for-senders", "the name told to other sites"),
+    Option("socket-buffer-size", "bytes"), Option("maximum-time-between-pings", "ms; a sender that is silent for longer is disconnected"),
+    Option("maximum-time-between-ping", field="maximum_time_between_pings", hidden=True), Option("manual-start", "true: `start gateway-receiver` starts it", flag=True),
+)
+REGION_OPTIONS = (
+    Option("gateway-sender-id", "ids with commas; \"\" detaches", field="gateway_sender_ids"),
+    Option("gateway-sender-ids", field="gateway_sender_ids", hidden=True),
+    Option("async-event-queue-id", "ids with commas; \"\" detaches", field="async_event_queue_ids"),
+)
+IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
+IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
+SENDER_ID = Option("id", "the sender's id", required=True)
+
+
+def list_gateways(session: Session, values: Values) -> Result:
+    senders_only = values.pop("senders_only", "false").lower() == "true"
+    receivers_only = values.pop("receivers_only", "false").lower() == "true"
+    if senders_only and receivers_only:
+        raise ConfigurationError("list gateways: --senders-only and --receivers-only exclude each other")
+    replies = session.ask_members("list gateways", {}, _target(values))
+    result = Result(errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    senders = [{**view, "member": r["member"]} for r in replies if r["ok"] for view in r["senders"]]
+    receivers = [{**view, "member": r["member"]} for r in replies if r["ok"] for view in r["receivers"]]
+    senders.sort(key=lambda view: (view["id"], view["member"]))
+    if not receivers_only:
+        result.data["senders"] = senders
+        rows = [(v["id"], v["member"], v["remote_distributed_system_id"], v["type"], v["status"], v["queue_size"], v["receiver_location"]) for v in senders]
+        if rows:
+            result.tables.append(Table(("GatewaySender Id", "Member", "Remote Cluster Id", "Type", "Status", "Queued Events", "Receiver Location"), rows, "Gateway senders"))
+    if not senders_only:
+        result.data["receivers"] = receivers
+        # One sender has a connection for each of its dispatchers; people want to see who, not how often.
+        rows = [(v["member"], v["port"], v["sender_count"], list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"]))) for v in receivers]
+        if rows:
+            result.tables.append(Table(("Member", "Port", "Sender Count", "Senders Connected"), rows, "Gateway receivers"))
+    if not result.tables and result.ok:
+        result.lines.append("GatewaySenders or GatewayReceivers are not available in the site")
+    return result
+
+
+def status_gateway_sender(session: Session, values: Values) -> Result:
+    replies = session.ask_members("status gateway-sender", values, _target(values))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    good = [r for r in replies if r["ok"]]
+    if good:
+        columns = ("Member", "Type", "Runtime Policy", "Status", "Queued Events", "Parked", "Lag", "Receiver Location")
+        result.tables.append(Table(columns, [
+            (r["member"], r["type"], "Primary" if r["primary"] else "Secondary", r["status"], r["queue_size"], r["parked_count"], _lag_text(r["lag"]), r["receiver_location"])
+            for r in good
+        ]))
+    return result
+
+
+def _lag_text(lag: Values) -> str:
+    if not lag.get("events"):
+        return "none"
+    cause = f", {lag['cause']}" if lag.get("cause") else ""
+    return f"{lag['events']:,} events, {lag.get('bytes') or 0:,} bytes, {lag.get('seconds') or 0:.1f} s{cause}"
+
+
+def status_gateway_receiver(session: Session, values: Values) -> Result:
+    replies = session.ask_members("status gateway-receiver", values, _target(values))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    good = [r for r in replies if r["ok"]]
+    if good:
+        result.tables.append(Table(("Member", "Status", "Host", "Port", "Sender Count", "Senders Connected"), [
+            (r["member"], r["status"], r["host"], r["port"], r["sender_count"], r["connected_senders"]) for r in good
+        ]))
+    return result
+
+
+def list_parked_events(session: Session, values: Values) -> Result:
+    replies = session.ask_members("list parked-events", values, _target(values))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    events = [{"member": r["member"], **event} for r in replies if r["ok"] for event in r["events"]]
+    if events:
+        columns = list(dict.fromkeys(name for event in events for name in event))
+        result.tables.append(Table([c.replace("_", " ").capitalize() for c in columns], [[event.get(c) for c in columns] for event in events]))
+    elif result.ok:
+        result.lines.append("no events are parked")
+    return result
+
+
+def _count_handler(op: str, field: str, what: str) -> Callable[[Session, Values], Result]:
+    def handle(session: Session, values: Values) -> Result:
+        replies = session.ask_members(op, values, _target(values))
+        lines = [f"{r['member']}: {r[field]} parked events {what}" for r in replies if r["ok"]]
+        return Result(data={"members": replies}, lines=lines, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+
+    return handle
+
+
+# --- regions and their data ---
+
+def list_regions(session: Session, values: Values) -> Result:
+    replies = session.ask_members("list regions", {}, _target(values))
+    rows = [(view["name"], r["member"], view["type"], view["size"], view["gateway_sender_ids"]) for r in replies if r["ok"] for view in r["regions"]]
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    if rows:
+        result.tables.append(Table(("Region", "Member", "Type", "Size", "Gateway Senders"), sorted(rows)))
+    elif result.ok:
+        result.lines.append("No Regions Found")
+    return result
+
+
+def describe_region(session: Session, values: Values) -> Result:
+    replies = session.ask_members("describe region", values, _target(values))
+    good = [r for r in replies if r["ok"]]
+    if not good:
+        return Result(data={"members": replies}, errors=[r["error"] for r in replies])
+    tables = []
+    for r in good:
+        rows: list[tuple[str, Any]] = [("type", r["type"]), ("size", r["size"]), ("gateway-sender-id", r["gateway_sender_ids"])]
+        tables.append(Table(("Attribute", "Value"), rows + sorted(r["stats"].items()), f"Region {r['name']} on {r['member']}"))
+    return Result(data={"members": replies}, tables=tables)
+
+
+def _typed(text: str, type_: str, what: str) -> Any:
+    """A key or value as the command line writes it, in its type."""
+    try:
+        return _TYPES[type_](text)
+    except KeyError:
+        raise ConfigurationError(f"{what}-type {type_!r} is not one of {', '.join(sorted(set(_TYPES) - {t for t in _TYPES if '.' in t}))}") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{what} {text[:60]!r} is not of type {type_}: {error}") from None
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("allowed are true, false")
+    return text.lower() == "true"
+
+
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "str": str, "int": int, "float": float, "bool": _boolean, "json": json.loads, "hex": bytes.fromhex, "bytes": lambda text: text.encode(),
+    **{f"java.lang.{name}": make for name, make in (
+        ("String", str), ("Integer", int), ("Long", int), ("Short", int), ("Double", float), ("Float", float), ("Boolean", _boolean),
+    )},
+}
+
+
+def _key(values: Values) -> Any:
+    return _typed(values["key"], values.pop("key_type", "str"), "--key")
+
+
+def _holder(session: Session, region: str) -> dict[str, Any]:
+    """A member that has the region."""
+    members = session.members()
+    name = region.lstrip("/")
+    for member in members:
+        reply = session.ask_member(member, "list regions", {})
+        if reply["ok"] and any(view["name"] == name for view in reply["regions"]):
+            return member
+    raise NotFoundError(f"region {name!r} is on no member of the site of {session.locator}; `list regions` shows what there is")
+
+
+def _ask_holder(session: Session, op: str, values: Values) -> Values:
+    reply = session.ask_member(_holder(session, values["region"]), op, values)
+    if not reply["ok"]:
+        raise PywanError(reply["error"])
+    return reply
+
+
+def get(session: Session, values: Values) -> Result:
+    reply = _ask_holder(session, "get", {"region": values["region"], "key": _key(values)})
+    data = {"key": values["key"], "found": reply["found"], "value": reply["value"], "value_type": reply["value_type"], "member": reply["member"]}
+    if not reply["found"]:
+        return Result(data=data, errors=[f"key {values['key']!r} is not in region {values['region']}"])
+    return Result(data=data, lines=[value_text(reply["value"])])
+
+
+def put(session: Session, values: Values) -> Result:
+    value = _typed(values["value"], values.pop("value_type", "str"), "--value")
+    fields = {"region": values["region"], "key": _key(values), "value": value}
+    if "if_not_exists" in values:
+        fields["if_not_exists"] = values["if_not_exists"]
+    reply = _ask_holder(session, "put", fields)
+    return Result(data={"key": values["key"], "done": reply["done"], "member": reply["member"]}, lines=[reply.get("status") or "done"])
+
+
+def remove(session: Session, values: Values) -> Result:
+    everything = values.get("all", "false").lower() == "true"
+    if everything == ("key" in values):
+        raise ConfigurationError("remove: give either --key or --all")
+    fields = {"region": values["region"], **({"all": True} if everything else {"key": _key(values)})}
+    reply = _ask_holder(session, "remove", fields)
+    result = Result(data={"count": reply["count"], "member": reply["member"]})
+    if reply["done"]:
+        result.lines.append(f"{reply['count']} removed")
+    else:
+        result.errors.append(f"key {values['key']!r} is not in region {values['region']}")
+    return result
+
+
+def query_size(session: Session, values: Values) -> Result:
+    region = values.get("region")
+    if "query" in values:
+        match = re.fullmatch(r"\s*select\s+count\(\*\)\s+from\s+/?([\w.\-]+)\s*;?\s*", values["query"], re.IGNORECASE)
+        if not match:
+            raise ConfigurationError(f"query {values['query']!r}: only `select count(*) from /region` is understood")
+        region = match[1]
+    if not region:
+        raise ConfigurationError("query size: --region is required")
+    reply = _ask_holder(session, "query size", {"region": region})
+    return Result(data={"region": reply["region"], "size": reply["size"], "member": reply["member"]}, lines=[str(reply["size"])])
+
+
+# --- processes ---
+
+START_OPTIONS = (
+    Option("name", "the member's name", required=True), Option("dir", "where its folder lies (the current directory)"),
+    Option("locators", "the site's locators: host[port], several with commas"), Option("bind-address", "where it listens (127.0.0.1)"),
+    Option("hostname-for-clients", "the name told to others"), Option("properties-file", "a file of NAME=VALUE lines"),
+    Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"), Option("log-level", "info, warning, fine ..."),
+    Option("classpath", "directories from which filter classes are imported"), Option("foreground", "do not detach", flag=True),
+    Option("timeout", "seconds until it must be ready (60)"),
+)
+
+
+def _properties(values: Values) -> Properties:
+    return gather(values.pop("java", ()), values.pop("properties_file", None), [Path(values.get("dir") or "."), Path(".")])
+
+
+def _number(text: str | None, what: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigurationError(f"{what}: {text!r} is not a whole number") from None
+
+
+def _start(session: Session, kind: str, values: Values, options: Values, properties: Properties) -> Result:
+    name, directory = values["name"], values.get("dir")
+    options["log_level"] = values.get("log_level") or properties.get("log-level")
+    # A member keeps its own current directory, so what is relative to ours must not stay so.
+    classpath = values.get("classpath")
+    options["classpath"] = ":".join(str(Path(part).expanduser().absolute()) for part in classpath.split(":") if part) if classpath else None
+    options = {key: value for key, value in options.items() if value is not None}
+    timeout = float(_number(values.get("timeout"), "--timeout") or process.START_TIMEOUT_S)
+    if values.get("foreground", "false").lower() == "true":
+        process.run_foreground(kind, name, options, directory=directory, path=[str(Path.cwd())],
+                               ready=lambda found: session.output.echo(f"{kind} {name} is ready on {found['host']}[{found['port']}], pid {found['pid']}"))
+        return Result(data={"name": name}, notes=properties.notes)
+    found = process.start(kind, name, options, directory=directory, timeout=timeout)
+    line = f"{kind.capitalize()} {name} is online on {found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
+    return Result(data=found, lines=[line], notes=properties.notes)
+
+
+def start_locator(session: Session, values: Values) -> Result:
+    properties = _properties(values)
+    site = values.get("distributed_system_id") or properties.get("distributed-system-id")
+    remote = values.get("remote_locators") or properties.get("remote-locators") or ""
+    if site is None and remote:
+        raise ConfigurationError(
+            "start locator: remote-locators without the site's own id; give --distributed-system-id=N, --J=-Dgemfire.distributed-system-id=N,"
+            " a gemfire.properties file, or PYWAN_DISTRIBUTED_SYSTEM_ID"
+        )
+    port = values.get("port")
+    result = _start(session, "locator", values, {
+        "distributed_system_id": -1 if site is None else _number(site, "distributed-system-id"),
+        "port": 10334 if port is None else _number(port, "--port"), "bind_address": values.get("bind_address") or properties.get("bind-address"),
+        "locators": values.get("locators") or properties.get("locators") or "", "remote_locators": remote,
+        "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+    }, properties)
+    if "port" in result.data and not session.connected:
+        session.locator, session.connected = f"{result.data['connect_to']}[{result.data['port']}]", True
+    return result
+
+
+def start_server(session: Session, values: Values) -> Result:
+    properties = _properties(values)
+    xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
+    if xml is not None and not Path(xml).expanduser().is_file():
+        raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
+    locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
+    return _start(session, "server", values, {
+        "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(Path(xml).expanduser().absolute()) if xml else None,
+        "bind_address": values.get("bind_address") or properties.get("bind-address"), "port": _number(values.get("server_port"), "--server-port"),
+        "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+    }, properties)
+
+
+STOP_OPTIONS = (Option("name", "the member's name", required=True), Option("dir", "where its folder lies (the current directory)"))
+
+
+def _stop(kind: str) -> Callable[[Session, Values], Result]:
+    def handle(session: Session, values: Values) -> Result:
+        name, directory = values["name"], values.get("dir")
+        if process.recorded(process.Place.of(directory, name)) is None and session.connected and directory is None:
+            return _stop_through_site(session, kind, name)
+        found = process.stop(kind, name, directory=directory)
+        return Result(data=found, lines=[f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped" + ("" if found["how"] == "request" else f", by {found['how']}")])
+
+    return handle
+
+
+def _stop_through_site(session: Session, kind: str, name: str) -> Result:
+    """A member that was started elsewhere: it is asked through the locator we are connected to."""
+    if kind == "locator":
+        status = session.ask_locator("status")
+        if status["name"] != name:
+            raise NotFoundError(f"locator {name!r} is neither in the current directory nor the one we are connected to ({status['name']!r})")
+        session.ask_locator("stop")
+        session.disconnect()
+    else:
+        member, = session.members(name)
+        reply = session.ask_member(member, "stop member", {})
+        if not reply["ok"]:
+            raise PywanError(reply["error"])
+    return Result(data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"])
+
+
+def _status(kind: str) -> Callable[[Session, Values], Result]:
+    def handle(session: Session, values: Values) -> Result:
+        found = process.status(kind, values["name"], directory=values.get("dir"))
+        rows = [(key.replace("_", " "), value) for key, value in found.items() if key != "status"]
+        rows += [(key.replace("_", " "), value) for key, value in found.get("status", {}).items() if key not in found]
+        result = Result(data=found, tables=[Table((f"{kind.capitalize()}", values["name"]), rows)])
+        if found["state"] != "online":
+            result.errors.append(f"{kind} {values['name']} is {found['state']}" + (f": {found['problem']}" if "problem" in found else f" in {found['folder']}"))
+        return result
+
+    return handle
+
+
+def shutdown(session: Session, values: Values) -> Result:
+    replies = session.ask_members("stop member", {})
+    result = Result(data={"members": replies}, lines=[f"{r['member']} stops" for r in replies if r["ok"]])
+    result.errors += [f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
+    if values.get("include_locators", "false").lower() == "true":
+        session.ask_locator("stop")
+        session.disconnect()
+        result.lines.append("the locator stops")
+    return result
+
+
+# --- the program itself ---
+
+def connect(session: Session, values: Values) -> Result:
+    locator = values.get("locator") or DEFAULT_LOCATOR
+    status = session.connect(locator)
+    data = {key: status.get(key) for key in ("name", "distributed_system_id", "host", "port")}
+    return Result(data={**data, "locator": session.locator}, lines=[f"Connected to locator {status.get('name')} at {session.locator}, distributed-system-id {status.get('distributed_system_id')}"])
+
+
+def disconnect(session: Session, values: Values) -> Result:
+    session.disconnect()
+    return Result(lines=["Disconnected"])
+
+
+def describe_connection(session: Session, values: Values) -> Result:
+    if not session.connected:
+        return Result(data={"connected": False}, lines=["Not connected"])
+    return Result(data={"connected": True, "locator": session.locator}, lines=[f"Connected to {session.locator}"])
+
+
+def list_members(session: Session, values: Values) -> Result:
+    status = session.ask_locator("status")
+    locator = {"name": status["name"], "kind": "locator", "host": status["host"], "port": status["port"], "pid": status.get("pid")}
+    servers = [{"name": m["name"], "kind": "server", "host": m["host"], "port": m["port"], "pid": m["pid"]} for m in session.ask_locator("servers")["servers"]]
+    members = [locator, *servers]
+    return Result(data={"members": members}, tables=[Table(("Name", "Kind", "Host", "Port", "Pid"), [tuple(m.values()) for m in members])])
+
+
+def status_member(session: Session, values: Values) -> Result:
+    replies = session.ask_members("status member", {}, _target(values))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    for r in replies:
+        if r["ok"]:
+            result.tables.append(Table(("Property", "Value"), [(k, v) for k, v in r.items() if k not in ("ok", "member")], f"Member {r['member']}"))
+    return result
+
+
+def run_file(session: Session, values: Values) -> Result:
+    """The lines of a file; stops at the first that fails unless told to go on."""
+    path = Path(values["file"]).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"run: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    go_on = values.get("continue_on_error", "false").lower() == "true"
+    quiet = values.get("quiet", "false").lower() == "true"
+    done, failed = 0, []
+    for number, line in grammar.split_lines(text):
+        if not quiet:
+            session.output.echo(f"{number}. {line}")
+        if session.run_line(line):
+            done += 1
+        else:
+            failed.append(f"{path}:{number}: `{line}` failed" + ("" if go_on else "; the rest was not run"))
+            if not go_on:
+                break
+        if session.done:
+            break
+    return Result(data={"file": str(path), "done": done}, errors=failed)
+
+
+def help_(session: Session, values: Values) -> Result:
+    topic = " ".join(values.get("topic", ())).strip()
+    command = next((c for c in session.commands if c.name == topic), None)
+    if command is not None:
+        rows = [(f"--{o.name}" + ("" if o.flag else "=value"), "yes" if o.required else "", o.help) for o in command.options if not o.hidden]
+        tables = [Table(("Option", "Required", "Meaning"), rows)] if rows else []
+        return Result(data={"name": command.name, "usage": command.usage()}, lines=[f"{command.name}: {command.help}", f"usage: {command.usage()}"], tables=tables)
+    found = [c for c in session.commands if c.name.startswith(topic)]
+    if not found:
+        raise NotFoundError(f"there is no command {topic!r}; `help` lists them")
+    width = max(len(c.name) for c in found)
+    lines: list[str] = []
+    for group in dict.fromkeys(c.group for c in found):
+        lines += ["", f"{group}:"] + [f"  {c.name:<{width}}  {c.help}" for c in found if c.group == group]
+    return Result(data={"commands": [c.name for c in found]}, lines=lines[1:])
+
+
+def version(session: Session, values: Values) -> Result:
+    return Result(data={"version": pywan.__version__}, lines=[f"pywan {pywan.__version__}"])
+
+
+def exit_(session: Session, values: Values) -> Result:
+    return Result(exit=True)
+
+
+def _group(name: str, *commands: Command) -> tuple[Command, ...]:
+    return tuple(replace(command, group=name) for command in commands)
+
+
+REGION = Option("region", "the region's name", required=True)
+KEY_TYPE = (Option("key-type", "str (if not given), int, float, bool, json, hex"), Option("key-class", field="key_type", hidden=True))
+VALUE_TYPE = (Option("value-type", "str (if not given), int, float, bool, json, hex"), Option("value-class", field="value_type", hidden=True))
+
+COMMANDS: tuple[Command, ...] = (
+    *_group(
+        "Processes",
+        Command("start locator", "a locator as a process of its own", start_locator, (
+            *START_OPTIONS, Option("port", "where it listens (10334)"), Option("distributed-system-id", "the site's id, 0 to 255"),
+            Option("remote-locators", "locators of other sites"),
+        )),
+        Command("start server", "a server as a process of its own", start_server, (
+            *START_OPTIONS, Option("cache-xml-file", "its senders, regions and receiver"), Option("server-port", "where it listens (a free port)"),
+        )),
+        Command("stop locator", "stop a locator and wait for its end", _stop("locator"), STOP_OPTIONS),
+        Command("stop server", "stop a server and wait for its end", _stop("server"), STOP_OPTIONS),
+        Command("status locator", "whether it runs, and what it knows", _status("locator"), STOP_OPTIONS),
+        Command("status server", "whether it runs, and what it holds", _status("server"), STOP_OPTIONS),
+        Command("shutdown", "stop all servers of the site", shutdown, (Option("include-locators", "the locator too", flag=True),)),
+    ),
+    *_group(
+        "The site",
+        Command("connect", "say which locator is asked", connect, (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"),)),
+        Command("disconnect", "forget it", disconnect),
+        Command("describe connection", "which locator is asked", describe_connection),
+        Command("list members", "the site's processes", list_members),
+        Command("status member", "what members say of themselves", status_member, TARGETS),
+    ),
+    *_group(
+        "Gateways",
+        Command("list gateways", "senders and receivers, their state and queues", list_gateways, (
+            Option("senders-only", "no receivers", flag=True), Option("receivers-only", "no senders", flag=True), *TARGETS,
+        )),
+        Command("create gateway-sender", "a way out to another site", _on_members("create gateway-sender", keep=True), (
+            SENDER_ID, Option("remote-distributed-system-id", "the other site's id", required=True), *_sender_options(), IF_NOT_EXISTS, *TARGETS,
+        )),
+        Command("alter gateway-sender", "change it while it runs", _on_members("alter gateway-sender", keep=True), (SENDER_ID, *_sender_options(alter=True), *TARGETS)),
+        Command("destroy gateway-sender", "remove it (detach it from regions first)", _on_members("destroy gateway-sender", keep=True), (SENDER_ID, IF_EXISTS, *TARGETS)),
+        *(Command(f"{verb} gateway-sender", help_text, _on_members(f"{verb} gateway-sender"), (SENDER_ID, *TARGETS)) for verb, help_text in (
+            ("start", "begin to queue and to send"), ("stop", "end both"), ("pause", "queue, but do not send"), ("resume", "send again"),
+        )),
+        Command("status gateway-sender", "one sender's state", status_gateway_sender, (SENDER_ID, *TARGETS)),
+        Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),
+        Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, *TARGETS)),
+        Command("drop parked-events", "forget them", _count_handler("drop parked-events", "dropped", "are dropped"), (SENDER_ID, *TARGETS)),
+        Command("create gateway-receiver", "a way in from other sites", _on_members("create gateway-receiver", keep=True), (*RECEIVER_OPTIONS, IF_NOT_EXISTS, *TARGETS)),
+        Command("destroy gateway-receiver", "remove it", _on_members("destroy gateway-receiver", keep=True), (IF_EXISTS, *TARGETS)),
+        Command("start gateway-receiver", "begin to listen", _on_members("start gateway-receiver"), TARGETS),
+        Command("stop gateway-receiver", "end that", _on_members("stop gateway-receiver"), TARGETS),
+        Command("status gateway-receiver", "the receiver's state", status_gateway_receiver, TARGETS),
+    ),
+    *_group(
+        "Regions",
+        Command("list regions", "names, types and sizes", list_regions, TARGETS),
+        Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
+        Command("create region", "on every member", _on_members("create region", keep=True), (
+            Option("name", "the region's name", required=True), Option("type", "REPLICATE, PARTITION, ... (PARTITION)"), *REGION_OPTIONS,
+            Option("total-num-buckets", "of a partitioned region (113)"), Option("redundant-copies", "of each bucket"), Option("colocated-with", "another partitioned region"),
+            IF_NOT_EXISTS, *TARGETS,
+        )),
+        Command("alter region", "attach and detach senders", _on_members("alter region", keep=True), (Option("name", "the region's name", required=True), *REGION_OPTIONS, *TARGETS)),
+        Command("destroy region", "with all that is in it", _on_members("destroy region", keep=True), (Option("name", "the region's name", required=True), IF_EXISTS, *TARGETS)),
+        Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE)),
+        Command("put", "store a value", put, (REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE, IF_NOT_EXISTS)),
+        Command("remove", "remove a key, or all", remove, (REGION, Option("key", "the key"), Option("all", "all keys", flag=True), *KEY_TYPE)),
+        Command("query size", "how many keys a region holds", query_size, (REGION,)),
+        Command("query", "select count(*) from /region", query_size, (Option("query", "the query", required=True),)),
+    ),
+    *_group(
+        "This program",
+        Command("run", "the commands of a file", run_file, (
+            Option("file", "the file", required=True), Option("continue-on-error", "go on after a failure", flag=True), Option("quiet", "do not show the lines", flag=True),
+        )),
+        Command("help", "all commands, or one", help_),
+        Command("version", "of pywan", version),
+        Command("exit", "leave the shell", exit_),
+        Command("quit", "leave the shell", exit_),
+    ),
+)

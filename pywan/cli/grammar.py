@@ -1,0 +1,189 @@
+"""Owns gfsh's grammar: lines into words, words into a command and its options, and what is said when they do not fit."""
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Sequence
+
+from pywan.errors import ConfigurationError
+
+
+class GrammarError(ConfigurationError):
+    """A line is no command, or its options are not those of the command."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. `field` is its name in the values (its own in snake_case if not given)."""
+
+    name: str
+    help: str = ""
+    required: bool = False
+    flag: bool = False          # May stand without a value, which means true.
+    many: bool = False          # May be there several times: the value is a list.
+    field: str = ""
+    hidden: bool = False        # An older or second name.
+
+    @property
+    def key(self) -> str:
+        return self.field or self.name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: its words, its options, what it does. `handler(session, values)` gives a Result."""
+
+    name: str
+    help: str
+    handler: Callable[[Any, dict[str, Any]], Any]
+    options: tuple[Option, ...] = ()
+    group: str = ""
+
+    def option(self, name: str) -> Option | None:
+        return next((option for option in self.options if option.name == name), None)
+
+    def usage(self) -> str:
+        parts = [self.name]
+        for option in self.options:
+            if not option.hidden:
+                word = f"--{option.name}" + ("[=true|false]" if option.flag else "=value")
+                parts.append(word if option.required else f"[{word}]")
+        return " ".join(parts)
+
+
+def split_lines(text: str) -> list[tuple[int, str]]:
+    """The commands of a script with their line numbers: a `\\` at the end of a line goes on in the next, `#` begins a
+    comment at the start of a line, `;` outside quotes ends a command."""
+    commands: list[tuple[int, str]] = []
+    pending, pending_at = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not pending and (not stripped or stripped.startswith(("#", "//"))):
+            continue
+        pending_at = pending_at or number
+        if stripped.endswith("\\") and not stripped.endswith("\\\\"):
+            pending += stripped[:-1] + " "
+            continue
+        commands += [(pending_at, part) for part in _split_commands(pending + stripped)]
+        pending, pending_at = "", 0
+    if pending.strip():
+        commands += [(pending_at, part) for part in _split_commands(pending.strip())]
+    return commands
+
+
+def _split_commands(line: str) -> list[str]:
+    parts, current, quote = [], "", ""
+    previous = " "
+    for position, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and previous in " \t=":
+            quote = character
+        elif character == ";":
+            parts.append(current)
+            current, previous = "", " "
+            continue
+        current += character
+        previous = character
+    return [part.strip() for part in [*parts, current] if part.strip()]
+
+
+def tokenize(line: str) -> list[str]:
+    """The words of a line. Quotes group where a word or a value begins; inside a word they are themselves, so that
+    `--value={"a":1}` needs none. `\\'` and `\\"` are quotes as well, as the shell would have passed them on."""
+    line = line.replace("\\'", "'").replace('\\"', '"')
+    words: list[str] = []
+    position, length = 0, len(line)
+    while position < length:
+        if line[position].isspace():
+            position += 1
+            continue
+        word, started_at = "", position
+        while position < length and not line[position].isspace():
+            character = line[position]
+            starts_value = not word or (word.startswith("--") and word.endswith("=") and word.count("=") == 1)
+            if character in "'\"" and starts_value:
+                end = line.find(character, position + 1)
+                if end < 0:
+                    raise GrammarError(f"the quote {character} at column {position + 1} is not closed: {line[started_at:started_at + 60]}")
+                word += line[position + 1:end]
+                position = end + 1
+                if position < length and not line[position].isspace():
+                    word += line[position]
+                    position += 1
+                continue
+            word += character
+            position += 1
+        words.append(word)
+    return words
+
+
+def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, dict[str, Any]]:
+    """The command and its options' values (texts; flags alone are "true"). GrammarError with the nearest that exists."""
+    table = {command.name: command for command in commands}
+    names = [word for word in words[: first_option(words)]]
+    command = next((table[" ".join(names[:n])] for n in range(len(names), 0, -1) if " ".join(names[:n]) in table), None)
+    if command is None:
+        raise GrammarError(_no_such_command(" ".join(names) or " ".join(words), table))
+    rest = list(words[len(command.name.split()):])
+    values: dict[str, Any] = {}
+    position = 0
+    while position < len(rest):
+        word = rest[position]
+        position += 1
+        if not word.startswith("--") or word == "--":
+            if command.name == "help":
+                values.setdefault("topic", []).append(word)
+                continue
+            raise GrammarError(f"{command.name}: {word!r} is no option; write --name=value ({command.usage()})")
+        name, has_value, value = word[2:].partition("=")
+        option = command.option(name)
+        if option is None:
+            known = [o.name for o in command.options if not o.hidden]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean --{near[0]}?" if near else (f"there are {', '.join(f'--{n}' for n in known)}" if known else "it has none")
+            raise GrammarError(f"{command.name}: no option --{name}; {hint}")
+        if not has_value:
+            if position < len(rest) and not rest[position].startswith("--") and not (option.flag and rest[position].lower() not in ("true", "false")):
+                value = rest[position]
+                position += 1
+            elif option.flag:
+                value = "true"
+            else:
+                raise GrammarError(f"{command.name}: --{name} needs a value: --{name}=value")
+        if option.many:
+            values.setdefault(option.key, []).append(value)
+        elif option.key in values:
+            raise GrammarError(f"{command.name}: --{name} is given twice")
+        else:
+            values[option.key] = value
+    for option in command.options:
+        if option.required and values.get(option.key) in (None, ""):
+            raise GrammarError(f"{command.name}: --{option.name} is required ({option.help})")
+    return command, values
+
+
+def first_option(words: Sequence[str]) -> int:
+    return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+
+
+def _no_such_command(text: str, table: dict[str, Command]) -> str:
+    begun = sorted(name for name in table if name.startswith(text + " "))
+    if begun:
+        return f"{text!r} is not a whole command; there are {', '.join(begun)}"
+    near = difflib.get_close_matches(text, table, 3, 0.5)
+    return f"there is no command {text[:60]!r}; " + (f"did you mean {' or '.join(near)}?" if near else "`help` lists them")
+
+
+def complete(line: str, commands: Iterable[Command]) -> list[str]:
+    """What could follow: whole lines that begin with `line`, for the interactive shell."""
+    commands = list(commands)
+    command = max((c for c in commands if line == c.name or line.startswith(c.name + " ")), key=lambda c: len(c.name), default=None)
+    words = line.split(" ")
+    if command is not None and line != command.name:
+        head, last = " ".join(words[:-1]), words[-1]
+        if "=" in last:
+            return []
+        return [f"{head} --{o.name}" + ("" if o.flag else "=") for o in command.options
+                if not o.hidden and f"--{o.name}".startswith(last) and (o.many or f"--{o.name}=" not in head)]
+    return sorted(c.name for c in commands if c.name.startswith(line))

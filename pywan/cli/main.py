@@ -1,0 +1,65 @@
+"""Owns the program `pywan` (and `gfsh`): its own options; everything else is a command of the table, one or many."""
+from __future__ import annotations
+
+import sys
+from typing import Sequence
+
+import click
+
+import pywan
+from pywan.errors import PywanError
+
+_CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+
+
+@click.command(context_settings=_CONTEXT, epilog="`pywan help` lists the commands; without a command, an interactive shell.")
+@click.option("-e", "lines", multiple=True, metavar="COMMAND", help="Run this command; may be given several times. Stops at the first that fails.")
+@click.option("--locator", metavar="HOST[PORT]", help="The locator to ask, as `connect` would.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each command.")
+@click.version_option(pywan.__version__, prog_name="pywan")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: tuple[str, ...]) -> None:
+    """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, list gateways ..."""
+    if words[:1] == ("demo",):
+        from pywan.demo.main import command as demo   # Needs Spark; nothing else here does.
+
+        demo.main(args=[*(["--json"] if as_json else []), *words[1:]], prog_name="pywan demo")
+        return
+    if lines and words:
+        raise click.UsageError(f"-e and a command ({' '.join(words)[:60]}) exclude each other; put the command into an -e of its own")
+    sys.exit(0 if _run(lines, locator, as_json, list(words)) else 1)
+
+
+def _run(lines: Sequence[str], locator: str | None, as_json: bool, words: list[str]) -> bool:
+    from pywan.cli import shell
+    from pywan.cli.commands import COMMANDS
+    from pywan.cli.output import Output
+    from pywan.cli.session import Session
+
+    if "--json" in words:
+        words = [word for word in words if word != "--json"]
+        as_json = True
+    session = Session(COMMANDS, Output(as_json), locator)
+    if lines:
+        return all(session.done or session.run_line(line) for line in lines)
+    if words:
+        return session.run(words)
+    return shell.run(session)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point: exit status 0 only if everything worked."""
+    try:
+        program.main(args=list(arguments) if arguments is not None else None, prog_name="pywan")
+    except PywanError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+def gfsh_main() -> None:
+    """The same program under the name that Geode's users type."""
+    main()
+
+
+if __name__ == "__main__":
+    main()

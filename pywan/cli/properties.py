@@ -1,0 +1,95 @@
+"""Owns where a member's properties come from: the command's options, --J=-Dgemfire.NAME=VALUE, files, the environment."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Iterable, Mapping
+
+from pywan.errors import ConfigurationError
+
+FILE_NAME = "gemfire.properties"
+SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"
+MAX_FILE_BYTES = 64 * 1024
+
+UNDERSTOOD = (
+    "name", "distributed-system-id", "remote-locators", "locators", "bind-address", "hostname-for-clients", "cache-xml-file", "log-level",
+)
+# Geode's, without a meaning here. Security is not among them: to leave that out in silence would be a trap.
+IGNORED_PREFIXES = ("jmx-", "http-", "statistic-", "archive-", "mcast-", "udp-", "memcached-", "redis-", "log-", "membership-")
+IGNORED = (
+    "conserve-sockets", "enable-cluster-configuration", "use-cluster-configuration", "cluster-configuration-dir", "enable-management-rest-service",
+    "member-timeout", "ack-wait-threshold", "start-dev-rest-api", "statistics-sampling-enabled", "enforce-unique-host", "groups", "load-cluster-configuration-from-dir",
+    "disable-auto-reconnect", "deploy-working-dir", "locator-wait-time", "max-num-reconnect-tries", "cache-level",
+)
+
+
+class Properties:
+    """Properties of one member, and `notes`: what was given and is not used, in words."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def add(self, name: str, value: str, source: str) -> None:
+        """Takes a property in, unless one from a stronger source is there."""
+        if name in UNDERSTOOD:
+            self.values.setdefault(name, value)
+        elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
+            self.notes.append(f"{source}: property {name} has no meaning here and is ignored")
+        else:
+            raise ConfigurationError(f"{source}: property {name!r} is not known; understood are {', '.join(UNDERSTOOD)}")
+
+    def get(self, name: str) -> str | None:
+        return self.values.get(name) or None
+
+
+def gather(java_options: Iterable[str], properties_file: str | None, directories: Iterable[Path], environment: Mapping[str, str] = os.environ) -> Properties:
+    """From the strongest to the weakest: --J, --properties-file, gemfire.properties in the directories, the environment."""
+    found = Properties()
+    for option in java_options:
+        _add_java_option(found, option)
+    if properties_file is not None:
+        _add_file(found, Path(properties_file).expanduser())
+    for directory in dict.fromkeys(Path(d).absolute() for d in directories):
+        file = directory / FILE_NAME
+        if file.is_file():
+            _add_file(found, file)
+    if environment.get(SITE_ID_VARIABLE, "").strip():
+        found.add("distributed-system-id", environment[SITE_ID_VARIABLE].strip(), SITE_ID_VARIABLE)
+    return found
+
+
+def _add_java_option(found: Properties, option: str) -> None:
+    option = option.strip()
+    # The shell's escaped quotes, which Geode's own examples have around values with commas.
+    while len(option) >= 2 and option[0] == option[-1] and option[0] in "'\"":
+        option = option[1:-1].strip()
+    for prefix in ("-Dgemfire.", "-Dgeode."):
+        if option.startswith(prefix):
+            name, separator, value = option[len(prefix):].partition("=")
+            if not name or not separator:
+                raise ConfigurationError(f"--J={option}: write --J=-Dgemfire.NAME=VALUE")
+            found.add(name.strip(), value.strip().strip("'\""), f"--J={option}")
+            return
+    if not option.startswith("-"):
+        raise ConfigurationError(f"--J={option}: write --J=-Dgemfire.NAME=VALUE")
+    found.notes.append(f"--J={option}: there is no Java machine here; ignored")
+
+
+def _add_file(found: Properties, path: Path) -> None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: the properties file cannot be read: {error}") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigurationError(f"{path}: more than {MAX_FILE_BYTES} bytes; that is no properties file")
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        at = min((i for i in (line.find("="), line.find(":")) if i > 0), default=-1)
+        if at < 0:
+            raise ConfigurationError(f"{path}:{number}: expected name=value, found {line!r}")
+        name = line[:at].strip()
+        found.add(name.removeprefix("gemfire."), line[at + 1:].strip(), f"{path}:{number}")

@@ -1,0 +1,127 @@
+"""Owns one run of the program: which locator it is connected to, and how a line becomes a result."""
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Iterable
+
+from pywan.cli import grammar
+from pywan.cli.output import Output, Result
+from pywan.errors import ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, PywanError
+
+DEFAULT_LOCATOR = "127.0.0.1[10334]"
+LOCATOR_TIMEOUT_S = 5.0
+MEMBER_TIMEOUT_S = 60.0     # A sender may take long to stop.
+MEMBERS_AT_ONCE = 16
+
+
+class Session:
+    """Runs commands one after another. `connected` is the locator told by `connect`; without one, the default is tried."""
+
+    def __init__(self, commands: Iterable[grammar.Command], output: Output, locator: str | None = None) -> None:
+        self.commands = tuple(commands)
+        self.output = output
+        self.locator = locator
+        self.connected = locator is not None
+        self.done = False
+
+    # --- lines ---
+
+    def run(self, words: list[str], shown_as: str | None = None) -> bool:
+        """One command; shows its result and says whether it worked."""
+        name = shown_as or " ".join(words[: grammar.first_option(words)])
+        try:
+            if "--help" in words or "-h" in words:
+                words = ["help", *(word for word in words if not word.startswith("-"))]
+            command, values = grammar.parse(words, self.commands)
+            name = command.name
+            result = command.handler(self, values)
+        except PywanError as error:
+            result = Result(errors=[str(error)])
+        self.output.show(name, result)
+        self.done = self.done or result.exit
+        return result.ok
+
+    def run_line(self, line: str) -> bool:
+        """A line of one or several commands; the rest is not run after one that failed."""
+        for _, text in grammar.split_lines(line):
+            try:
+                words = grammar.tokenize(text)
+            except PywanError as error:
+                self.output.show(text, Result(errors=[str(error)]))
+                return False
+            if not self.run(words):
+                return False
+            if self.done:
+                break
+        return True
+
+    # --- the site ---
+
+    def connect(self, locator: str) -> dict[str, Any]:
+        """Makes `locator` the one that is asked; it must answer."""
+        from pywan.addresses import parse_locators
+
+        problems = []
+        for address in parse_locators(locator):
+            try:
+                status = self._ask_locator(str(address), "status")
+            except PywanError as error:
+                problems.append(str(error))
+                continue
+            self.locator, self.connected = str(address), True
+            return status
+        raise NoLocatorError(f"no locator at {locator or 'no address'}: {'; '.join(problems) or 'give --locator=host[port]'}")
+
+    def disconnect(self) -> None:
+        if not self.connected:
+            raise IllegalStateError("not connected to a locator")
+        self.locator, self.connected = None, False
+
+    def ask_locator(self, op: str, **fields: Any) -> dict[str, Any]:
+        if self.locator is None:
+            try:
+                self.connect(DEFAULT_LOCATOR)
+            except PywanError as error:
+                raise NoLocatorError(f"not connected, and there is no locator at {DEFAULT_LOCATOR} ({error}); use `connect --locator=host[port]`") from None
+        return self._ask_locator(self.locator, op, **fields)
+
+    def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:
+        from pywan.addresses import parse_address
+        from pywan.transport.control import call_once
+
+        try:
+            return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, **fields)
+        except ConnectivityError as error:
+            raise NoLocatorError(f"no locator at {locator}: {error}") from None
+
+    def members(self, wanted: str | None = None) -> list[dict[str, Any]]:
+        """The site's servers, or those named in `wanted`; NotFoundError if there is none."""
+        members = self.ask_locator("servers")["servers"]
+        if wanted:
+            names = [name.strip() for name in wanted.split(",") if name.strip()]
+            unknown = [name for name in names if name not in {m["name"] for m in members}]
+            if unknown:
+                raise NotFoundError(f"member {unknown[0]!r} is not in the site of {self.locator}; members there: {', '.join(m['name'] for m in members) or 'none'}")
+            members = [m for m in members if m["name"] in names]
+        if not members:
+            raise NotFoundError(f"no members in the site of {self.locator}; start a server first")
+        return members
+
+    def ask_members(self, op: str, fields: dict[str, Any], wanted: str | None = None) -> list[dict[str, Any]]:
+        """Every member's answer, in the order of their names: its reply with `ok` true, or `ok` false and `error`."""
+        members = self.members(wanted)
+        with ThreadPoolExecutor(min(MEMBERS_AT_ONCE, len(members))) as pool:
+            return list(pool.map(lambda member: self.ask_member(member, op, fields), members))
+
+    def ask_member(self, member: dict[str, Any], op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        from pywan.transport.control import call_once
+
+        try:
+            reply = call_once((member["host"], member["port"]), op, timeout=MEMBER_TIMEOUT_S, **fields)
+            return {**reply, "member": member["name"], "ok": True}
+        except PywanError as error:
+            return {"member": member["name"], "ok": False, "error": str(error), "kind": type(error).__name__}
+
+    def remember(self, op: str, fields: dict[str, Any]) -> None:
+        """Puts a change that members have made into the site's cluster configuration, for those that join later."""
+        self.ask_locator("change-configuration", entry={"op": op, **fields})

@@ -1,0 +1,101 @@
+"""Owns the interactive shell: prompt, history, completion."""
+from __future__ import annotations
+
+import cmd
+import contextlib
+import os
+from pathlib import Path
+
+from pywan.cli import grammar
+from pywan.cli.session import Session
+
+HISTORY_VARIABLE = "PYWAN_HISTORY"
+HISTORY_FILE = "~/.pywan_history"
+HISTORY_LINES = 1000
+
+
+class Shell(cmd.Cmd):
+    """Reads lines until exit or the end of input. `ok` says whether every line worked."""
+
+    intro = "pywan: gfsh's commands; `help` lists them, Tab completes, `exit` leaves."
+
+    def __init__(self, session: Session, **streams) -> None:
+        super().__init__(**streams)
+        self.session = session
+        self.ok = True
+        if not self.stdin.isatty():
+            self.use_rawinput = False
+            self.intro = None
+
+    @property
+    def prompt(self) -> str:
+        if not self.stdin.isatty():
+            return ""
+        return f"pywan {self.session.locator}> " if self.session.connected else "pywan> "
+
+    def onecmd(self, line: str) -> bool:
+        if line == "EOF":
+            if self.stdin.isatty():
+                print(file=self.stdout)
+            return True
+        try:
+            self.ok = self.session.run_line(line) and self.ok
+        except KeyboardInterrupt:
+            print("interrupted", file=self.stdout)
+            self.ok = False
+        return self.session.done
+
+    def emptyline(self) -> bool:
+        return False
+
+    def complete(self, text: str, state: int) -> str | None:
+        if state == 0:
+            self.completion_matches = self._complete(text)
+        return self.completion_matches[state] if state < len(self.completion_matches) else None
+
+    def _complete(self, text: str) -> list[str]:
+        try:
+            import readline
+
+            line, begin = readline.get_line_buffer().lstrip(), readline.get_begidx()
+        except ImportError:
+            return []
+        shift = len(readline.get_line_buffer()) - len(line)
+        # readline replaces only the last word: give what is left of each whole line from there on.
+        return [whole[max(0, begin - shift):] + ("" if whole.endswith("=") else " ") for whole in grammar.complete(line, self.session.commands)]
+
+
+def run(session: Session, **streams) -> bool:
+    """The shell until it ends; says whether every command worked."""
+    shell = Shell(session, **streams)
+    with _history(shell.stdin.isatty()):
+        while True:
+            try:
+                shell.cmdloop()
+                return shell.ok
+            except KeyboardInterrupt:      # At the prompt: a fresh line.
+                print(file=shell.stdout)
+                shell.intro = None
+
+
+@contextlib.contextmanager
+def _history(wanted: bool):
+    """History over sessions, in a file for the owner alone; a shell works without it."""
+    try:
+        import readline
+    except ImportError:
+        wanted = False
+    if not wanted:
+        yield
+        return
+    path = Path(os.environ.get(HISTORY_VARIABLE) or HISTORY_FILE).expanduser()
+    readline.set_completer_delims(" ")
+    readline.set_history_length(HISTORY_LINES)
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.touch(mode=0o600)
+            readline.write_history_file(path)

@@ -1,0 +1,187 @@
+"""gfsh's grammar, properties, and what the program says when a line does not fit."""
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from pywan.cli import grammar, properties, shell
+from pywan.cli.commands import COMMANDS, _typed
+from pywan.cli.grammar import GrammarError, complete, parse, split_lines, tokenize
+from pywan.cli.output import Output, Result, Table
+from pywan.cli.session import Session
+from pywan.errors import ConfigurationError
+
+SCRIPT = """connect --locator=ny_host[10331]
+create gateway-sender --id=ln --remote-distributed-system-id=2 --parallel=true
+create gateway-sender --id=tk --remote-distributed-system-id=3 --parallel=true
+create gateway-receiver
+alter region --name=data --gateway-sender-id=ln,tk
+"""
+
+
+def values_of(line: str):
+    command, values = parse(tokenize(line), COMMANDS)
+    return command.name, values
+
+
+def test_geodes_example_scripts_are_understood():
+    assert [values_of(line) for _, line in split_lines(SCRIPT)] == [
+        ("connect", {"locator": "ny_host[10331]"}),
+        ("create gateway-sender", {"id": "ln", "remote_distributed_system_id": "2", "parallel": "true"}),
+        ("create gateway-sender", {"id": "tk", "remote_distributed_system_id": "3", "parallel": "true"}),
+        ("create gateway-receiver", {}),
+        ("alter region", {"name": "data", "gateway_sender_ids": "ln,tk"}),
+    ]
+
+
+@pytest.mark.parametrize("line", [
+    r"start locator --name=a --port=1 --J=\'-Dgemfire.remote-locators=b[1],c[2]\'",
+    "start locator --name=a --port=1 --J='-Dgemfire.remote-locators=b[1],c[2]'",
+    "start locator --name a --port 1 --J=-Dgemfire.remote-locators=b[1],c[2]",
+])
+def test_geodes_start_commands_are_understood_however_they_are_quoted(line):
+    name, values = values_of(line)
+    assert (name, values["name"], values["port"]) == ("start locator", "a", "1")
+    assert properties.gather(values["java"], None, []).get("remote-locators") == "b[1],c[2]"
+
+
+def test_the_shells_literal_quotes_around_a_property_are_removed():
+    assert properties.gather(["'-Dgemfire.remote-locators=b[1],c[2]'"], None, []).get("remote-locators") == "b[1],c[2]"
+
+
+def test_quotes_group_values_and_stay_inside_words():
+    assert tokenize("put --key='a b' --value=\"it's\" --x={\"a\":1} \"c d\"") == ["put", "--key=a b", "--value=it's", '--x={"a":1}', "c d"]
+    assert tokenize("alter region --gateway-sender-id=\"\"") == ["alter", "region", "--gateway-sender-id="]
+    with pytest.raises(GrammarError, match="not closed"):
+        tokenize("put --key='a")
+
+
+def test_scripts_have_comments_continuations_and_several_commands_a_line():
+    text = "# first\n\nconnect \\\n  --locator=a[1]\n// x\nget --key='a;b'; version\nlist members"
+    assert split_lines(text) == [(3, "connect  --locator=a[1]"), (6, "get --key='a;b'"), (6, "version"), (7, "list members")]
+
+
+def test_flags_may_stand_alone_or_with_a_value():
+    assert values_of("create gateway-sender --id=a --remote-distributed-system-id=2 --parallel --manual-start false")[1] == {
+        "id": "a", "remote_distributed_system_id": "2", "parallel": "true", "manual_start": "false"}
+    assert values_of("create gateway-receiver --maximum-time-between-ping=5")[1] == {"maximum_time_between_pings": "5"}
+
+
+@pytest.mark.parametrize("line, words", [
+    ("creat gateway-sender", ["create gateway-sender"]),
+    ("create", ["create gateway-receiver", "create region"]),
+    ("create gateway-sender --remote-distributed-system-id=2", ["--id is required"]),
+    ("create gateway-sender --id=a --remote-distributed-systemid=2", ["did you mean --remote-distributed-system-id"]),
+    ("create gateway-receiver --start-port", ["--start-port needs a value"]),
+    ("create gateway-receiver 5000", ["'5000'", "--start-port"]),
+    ("get --region=a --region=b --key=c", ["given twice"]),
+    ("disconnect --now", ["it has none"]),
+])
+def test_a_line_that_does_not_fit_says_what_would(line, words):
+    with pytest.raises(GrammarError) as caught:
+        parse(tokenize(line), COMMANDS)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_completion_knows_commands_and_their_options():
+    assert complete("start g", COMMANDS) == ["start gateway-receiver", "start gateway-sender"]
+    assert complete("create gateway-sender --remote", COMMANDS) == ["create gateway-sender --remote-distributed-system-id="]
+    assert "create gateway-sender --id=a --parallel" in complete("create gateway-sender --id=a --p", COMMANDS)
+    assert complete("create gateway-sender --id=", COMMANDS) == []
+    assert "create gateway-sender --id=" not in complete("create gateway-sender --id=a --", COMMANDS)
+
+
+def test_properties_come_from_the_strongest_source(tmp_path):
+    (tmp_path / "gemfire.properties").write_text("# site\ndistributed-system-id=3\nremote-locators: a[1]\njmx-manager-port=1\n")
+    chosen = tmp_path / "other"
+    chosen.write_text("distributed-system-id=2\n")
+    environment = {"PYWAN_DISTRIBUTED_SYSTEM_ID": "4"}
+    assert properties.gather([], None, [], environment).get("distributed-system-id") == "4"
+    found = properties.gather([], None, [tmp_path], environment)
+    assert (found.get("distributed-system-id"), found.get("remote-locators")) == ("3", "a[1]")
+    assert "jmx-manager-port has no meaning" in found.notes[0]
+    assert properties.gather([], str(chosen), [tmp_path], environment).get("distributed-system-id") == "2"
+    assert properties.gather(["-Dgemfire.distributed-system-id=1"], str(chosen), [tmp_path], environment).get("distributed-system-id") == "1"
+
+
+def test_properties_that_cannot_be_are_refused(tmp_path):
+    for option in ("-Dgemfire.ssl-enabled-components=all", "-Dgemfire.colour=red", "gemfire.name=x", "-Dgemfire.name"):
+        with pytest.raises(ConfigurationError):
+            properties.gather([option], None, [])
+    (tmp_path / "gemfire.properties").write_text("a line\n")
+    with pytest.raises(ConfigurationError, match="gemfire.properties:1: expected name=value"):
+        properties.gather([], None, [tmp_path])
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        properties.gather([], str(tmp_path / "none"), [])
+    assert "no Java machine" in properties.gather(["-Xmx1g"], None, []).notes[0]
+
+
+def test_keys_and_values_have_types():
+    assert [_typed("1", t, "--key") for t in ("str", "int", "float", "java.lang.Integer")] == ["1", 1, 1.0, 1]
+    assert _typed('{"a": [1]}', "json", "--value") == {"a": [1]} and _typed("00ff", "hex", "--value") == b"\x00\xff"
+    for text, type_ in (("x", "int"), ("{", "json"), ("yes", "bool"), ("x", "colour")):
+        with pytest.raises(ConfigurationError):
+            _typed(text, type_, "--key")
+
+
+def session_with(*commands: grammar.Command, as_json: bool = False):
+    out, err = io.StringIO(), io.StringIO()
+    return Session([*commands, *COMMANDS], Output(as_json, out, err)), out, err
+
+
+def fails(session, values):
+    raise ConfigurationError("no way")
+
+
+def works(session, values):
+    return Result(data={"n": b"\x00"}, tables=[Table(("A", "B"), [("x", 1)])])
+
+
+def test_a_script_stops_at_the_first_failure_unless_told_to_go_on(tmp_path):
+    file = tmp_path / "x.gfsh"
+    file.write_text("works\nfails\nworks\n")
+    commands = grammar.Command("works", "", works), grammar.Command("fails", "", fails)
+    session, out, err = session_with(*commands)
+    assert session.run(["run", f"--file={file}"]) is False
+    assert out.getvalue().count("│ x") == 1 and "no way" in err.getvalue() and "x.gfsh:2: `fails` failed; the rest was not run" in err.getvalue()
+    session, out, err = session_with(*commands)
+    assert session.run(["run", f"--file={file}", "--continue-on-error"]) is False
+    assert out.getvalue().count("│ x") == 2
+    assert session.run(["run", "--file=/no/such/file"]) is False
+
+
+def test_json_is_one_object_a_line():
+    session, out, _ = session_with(grammar.Command("works", "", works), grammar.Command("fails", "", fails), as_json=True)
+    assert session.run_line("works; works; fails; works") is False
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["ok"] for line in lines] == [True, True, False] and lines[2]["errors"] == ["no way"]
+    assert lines[0] == {"command": "works", "ok": True, "data": {"n": {"base64": "AA=="}}}
+
+
+def test_help_lists_every_command_and_shows_one():
+    session, out, err = session_with()
+    assert session.run(["help"]) and all(c.name in out.getvalue() for c in COMMANDS)
+    assert session.run(["create", "gateway-sender", "--help"]) and "--remote-distributed-system-id" in out.getvalue()
+    assert not session.run(["help", "dance"]) and "no command 'dance'" in err.getvalue()
+
+
+def test_the_shell_reads_lines_until_exit():
+    session, out, err = session_with(grammar.Command("works", "", works))
+    assert shell.run(session, stdin=io.StringIO("works\n\nnonsense\nexit\nworks\n"), stdout=out) is False
+    assert out.getvalue().count("│ x") == 1 and "no command 'nonsense'" in err.getvalue()
+
+
+def test_without_a_locator_a_command_says_how_to_connect(monkeypatch):
+    monkeypatch.setattr("pywan.cli.session.DEFAULT_LOCATOR", "127.0.0.1[1]")
+    session, _, err = session_with()
+    assert not session.run(["list", "members"])
+    assert "connect --locator=host[port]" in err.getvalue()
+
+
+def test_docs_name_every_command():
+    text = (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
+    assert [c.name for c in COMMANDS if f"`{c.name}`" not in text] == []

@@ -1,0 +1,246 @@
+"""What can be asked of a member, with a plain stand-in for the cache."""
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pywan import config
+from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError, NotFoundError, RegionNotFoundError
+from pywan.management import ManagementService, sender_status, to_plain_value
+from pywan.transport.control import ControlClient, ControlServer
+
+
+class PlainRegion(dict):
+    def __init__(self, attributes):
+        super().__init__()
+        self.name, self.type, self.gateway_sender_ids = attributes.name, attributes.type, attributes.gateway_sender_ids
+
+    put, destroy = dict.__setitem__, dict.__delitem__
+
+    def remove_all(self, keys):
+        for key in keys:
+            del self[key]
+
+    def alter(self, gateway_sender_ids):
+        self.gateway_sender_ids = gateway_sender_ids
+
+    def scan(self, cursor, limit):
+        names = sorted(self)[cursor:cursor + limit]
+        return (cursor + limit if cursor + limit < len(self) else None), b"".join(name.encode() for name in names)
+
+
+class PlainSender:
+    def __init__(self, cache, attributes):
+        self._cache, self.attributes, self.id = cache, attributes, attributes.id
+        self.is_running, self.is_paused, self.is_connected, self.is_primary = True, False, True, True
+        self.queue_size, self.parked_count, self.receiver_location, self.stats = 3, 1, "127.0.0.2:5000", {"events_queued": 3}
+
+    def ledger(self):
+        return {"received": 3, "queued": 3, "in_queue": 3}
+
+    def lag(self):
+        return {"events": 3, "bytes": 9, "seconds": 0.5, "cause": "link down"}
+
+    def start(self):
+        self.is_running = True
+
+    def stop(self):
+        self.is_running = self.is_connected = False
+
+    def pause(self):
+        self.is_paused = True
+
+    def resume(self):
+        self.is_paused = False
+
+    def destroy(self):
+        del self._cache.senders[self.id]
+
+    def alter(self, **changes):
+        self.attributes = config.altered_sender_attributes(self.attributes, **changes)
+
+    def parked(self, limit):
+        return [{"key": b"k", "reason": "no region"}][:limit]
+
+    def replay_parked(self):
+        return 1
+
+    drop_parked = replay_parked
+
+
+class PlainReceiver:
+    def __init__(self, attributes):
+        self.attributes, self.host, self.port, self.is_running = attributes, "127.0.0.1", attributes.start_port, not attributes.manual_start
+        self.stats, self.connected_senders = {"events_received": 7}, ["server_ln"]
+
+    def start(self):
+        self.is_running = True
+
+    def stop(self):
+        self.is_running = False
+
+
+class PlainCache:
+    name, distributed_system_id, gateway_receiver = "server_ny", 1, None
+
+    def __init__(self):
+        self.made, self.senders, self.shutdown_requested = {}, {}, threading.Event()
+
+    def regions(self):
+        return self.made
+
+    def gateway_senders(self):
+        return self.senders
+
+    def create_region(self, name, **attributes):
+        self.made[name] = PlainRegion(config.make_region_attributes(name, **attributes))
+
+    def destroy_region(self, name):
+        del self.made[name]
+
+    def create_gateway_sender(self, id, **attributes):
+        self.senders[id] = PlainSender(self, config.make_sender_attributes(id, **attributes))
+
+    def create_gateway_receiver(self, **attributes):
+        self.gateway_receiver = PlainReceiver(config.make_receiver_attributes(**attributes))
+        return self.gateway_receiver
+
+    def destroy_gateway_receiver(self):
+        self.gateway_receiver = None
+
+    def status(self):
+        return {"distributed_system_id": 1, "when": SimpleNamespace(a=1)}
+
+
+@pytest.fixture
+def cache():
+    return PlainCache()
+
+
+@pytest.fixture
+def ask(cache):
+    service = ManagementService(cache)
+    return lambda op, **fields: service.handle({"op": op, **fields})
+
+
+def test_a_sender_is_created_altered_and_destroyed(cache, ask):
+    ask("create gateway-sender", id="ln", remote_distributed_system_id="2", parallel="true", gateway_event_filters="a.b:C,a.b:D")
+    assert cache.senders["ln"].attributes.parallel is True
+    assert cache.senders["ln"].attributes.gateway_event_filters == ("a.b:C", "a.b:D")
+    ask("alter gateway-sender", id="ln", batch_size="7", gateway_event_filters="CLEAR")
+    assert (cache.senders["ln"].attributes.batch_size, cache.senders["ln"].attributes.gateway_event_filters) == (7, ())
+    with pytest.raises(IllegalStateError, match="'ln' is already defined in member server_ny"):
+        ask("create gateway-sender", id="ln", remote_distributed_system_id=3)
+    assert "skipped" in ask("create gateway-sender", id="ln", remote_distributed_system_id=2, if_not_exists="true")["status"]
+    ask("destroy gateway-sender", id="ln")
+    assert cache.senders == {}
+    with pytest.raises(NotFoundError, match="senders there: none"):
+        ask("destroy gateway-sender", id="ln")
+    ask("destroy gateway-sender", id="ln", if_exists=True)
+
+
+def test_a_wrong_sender_is_refused_before_the_cache_is_asked(cache, ask):
+    for fields in ({"remote_distributed_system_id": 1}, {"remote_distributed_system_id": "x"}, {"remote_distributed_system_id": 2, "colour": "red"}):
+        with pytest.raises(GatewaySenderConfigurationError):
+            ask("create gateway-sender", id="ln", **fields)
+    assert cache.senders == {}
+
+
+def test_a_senders_life(cache, ask):
+    ask("create gateway-sender", id="ln", remote_distributed_system_id=2)
+    assert "already started" in ask("start gateway-sender", id="ln")["status"]
+    ask("pause gateway-sender", id="ln")
+    assert ask("status gateway-sender", id="ln")["status"] == "Paused"
+    assert "already paused" in ask("pause gateway-sender", id="ln")["status"]
+    ask("resume gateway-sender", id="ln")
+    found = ask("status gateway-sender", id="ln")
+    assert (found["status"], found["queue_size"], found["lag"]["cause"]) == ("Running and Connected", 3, "link down")
+    ask("stop gateway-sender", id="ln")
+    with pytest.raises(IllegalStateError, match="not running"):
+        ask("pause gateway-sender", id="ln")
+    assert ask("list parked-events", id="ln")["events"] == [{"key": b"k", "reason": "no region"}]
+    assert ask("replay parked-events", id="ln")["replayed"] == ask("drop parked-events", id="ln")["dropped"] == 1
+
+
+def test_a_receivers_life(cache, ask):
+    with pytest.raises(NotFoundError, match="create one first"):
+        ask("status gateway-receiver")
+    assert ask("create gateway-receiver", start_port="6000", end_port="6001")["port"] == 6000
+    with pytest.raises(IllegalStateError, match="has a gateway receiver already"):
+        ask("create gateway-receiver")
+    ask("create gateway-receiver", if_not_exists="true")
+    ask("stop gateway-receiver")
+    assert ask("status gateway-receiver")["status"] == "Not running"
+    ask("start gateway-receiver")
+    assert ask("list gateways")["receivers"][0]["connected_senders"] == ["server_ln"]
+    ask("destroy gateway-receiver")
+    assert cache.gateway_receiver is None
+
+
+def test_regions_and_their_data(cache, ask):
+    ask("create region", name="/data", type="replicate", gateway_sender_ids="ln,tk")
+    assert ask("list regions")["regions"] == [{"name": "data", "type": "REPLICATE", "size": 0, "gateway_sender_ids": ["ln", "tk"]}]
+    ask("alter region", name="data", gateway_sender_ids="")
+    assert cache.made["data"].gateway_sender_ids == ()
+    with pytest.raises(ConfigurationError, match="nothing to alter"):
+        ask("alter region", name="data")
+    for name in "abc":
+        assert ask("put", region="/data", key=name, value={"n": name})["done"]
+    assert not ask("put", region="data", key="a", value=1, if_not_exists=True)["done"]
+    assert ask("get", region="data", key="a") == {"member": "server_ny", "found": True, "value": {"n": "a"}, "value_type": "dict"}
+    assert ask("get", region="data", key="z")["found"] is False
+    assert ask("query size", region="data")["size"] == 3
+    assert ask("scan region", region="data", limit=2) == {"member": "server_ny", "next": 2, "entries": b"ab"}
+    assert ask("scan region", region="data", cursor=2)["next"] is None
+    assert ask("remove", region="data", key="a")["done"] and not ask("remove", region="data", key="a")["done"]
+    assert ask("remove", region="data", all="true")["count"] == 2
+    ask("destroy region", name="data")
+    with pytest.raises(RegionNotFoundError, match="regions there: none"):
+        ask("describe region", name="data")
+
+
+def test_a_request_that_is_not_known_or_not_whole_says_so(ask):
+    for request, words in ((("dance", {}), "it has alter gateway-sender"), (("get", {"region": "data"}), "'key' is required"),
+                           (("get", {"region": "data", "key": 1, "colour": 2}), "no option 'colour'"), ((None, {}), "no operation None")):
+        with pytest.raises((NotFoundError, ConfigurationError), match=words):
+            ask(request[0], **request[1])
+
+
+def test_a_member_that_joins_later_is_brought_up_to_date(cache):
+    requests = [
+        {"op": "create gateway-sender", "id": "ln", "remote_distributed_system_id": "2"},
+        {"op": "create gateway-receiver", "start_port": "6000", "end_port": "6001"},
+        {"op": "create region", "name": "data", "type": "PARTITION"},
+        {"op": "alter region", "name": "data", "gateway_sender_ids": "ln"},
+        {"op": "destroy gateway-sender", "id": "gone"},
+    ]
+    service = ManagementService(cache)
+    service.apply_configuration(requests)
+    service.apply_configuration(requests)      # As at a second join: what is there stays.
+    assert cache.made["data"].gateway_sender_ids == ("ln",) and cache.gateway_receiver.port == 6000
+    with pytest.raises(ConfigurationError, match="create gateway-sender tk of the cluster configuration failed"):
+        service.apply_configuration([{"op": "create gateway-sender", "id": "tk", "remote_distributed_system_id": "1"}])
+
+
+def test_answers_are_plain_and_travel_over_a_control_connection(cache):
+    service = ManagementService(cache)
+    with ControlServer("127.0.0.1", 0, service.handle, name="member") as server, ControlClient((server.host, server.port)) as client:
+        assert client.call("status member")["when"] == "namespace(a=1)"
+        client.call("create region", name="data", type="PARTITION")
+        with pytest.raises(IllegalStateError, match="exists already"):
+            client.call("create region", name="data", type="PARTITION")
+        assert not cache.shutdown_requested.is_set()
+        client.call("stop member")
+        assert cache.shutdown_requested.wait(5)
+
+
+def test_what_is_not_plain_becomes_text():
+    assert to_plain_value({1: (1, 2**70, {"x": SimpleNamespace()})}) == {"1": [1, str(2**70), {"x": "namespace()"}]}
+
+
+def test_a_senders_status_has_geodes_words():
+    base = {"running": True, "paused": False, "connected": True}
+    assert [sender_status({**base, **change}) for change in ({}, {"connected": False}, {"paused": True}, {"running": False})] == [
+        "Running and Connected", "Running, not Connected", "Paused", "Not running"]
