@@ -12,7 +12,8 @@ wan_status wan_store_init(wan_store *store, const wan_env *env, const char *dire
 {
     memset(store, 0, sizeof *store);
     store->env = env;
-    store->memory_limit = memory_limit;
+    const uint64_t least = WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES;
+    store->memory_limit = memory_limit > least ? memory_limit : least;
     store->segment_capacity = 16;
     store->segments = calloc(store->segment_capacity, sizeof *store->segments);
     store->free_ids = calloc(store->segment_capacity, sizeof *store->free_ids);
@@ -75,9 +76,19 @@ static wan_status map_memory(wan_store *store, uint64_t bytes, uint8_t **base)
         *base = store->spare_memory[--store->spare_memory_count];
         return WAN_OK;
     }
-    void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* A segment of one huge page is touched with one fault instead of 512; for that it must be aligned to its size. */
+    int huge = bytes == WAN_SEGMENT_BYTES;
+    uint64_t mapped = huge ? 2 * bytes : bytes;
+    uint8_t *mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    if (huge) {
+        uint64_t before = -(uintptr_t)mapping & (bytes - 1);
+        if (before) munmap(mapping, before);
+        if (bytes - before) munmap(mapping + before + bytes, bytes - before);
+        mapping += before;
+        madvise(mapping, bytes, MADV_HUGEPAGE);
+    }
     *base = mapping;
     return WAN_OK;
 }
@@ -107,11 +118,12 @@ static void retire_current(wan_store *store, uint32_t id)
 
 wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
 {
-    uint64_t size = WAN_SEGMENT_BYTES;
+    int is_block = current == &store->block_segment;
+    uint64_t size = is_block ? WAN_BLOCK_SEGMENT_BYTES : WAN_SEGMENT_BYTES;
+    uint64_t file_size = is_block ? WAN_FILE_BLOCK_BYTES : WAN_FILE_SEGMENT_BYTES;
     if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
-    /* The first segment is memory whatever the limit: a queue that holds nothing costs no file. */
-    int is_file = store->memory_bytes && store->memory_bytes + size > store->memory_limit;
-    if (is_file && size < WAN_FILE_SEGMENT_BYTES) size = WAN_FILE_SEGMENT_BYTES;
+    int is_file = store->memory_bytes + size > store->memory_limit;
+    if (is_file && size < file_size) size = file_size;
 
     uint32_t id = 0;
     wan_status status = new_id(store, &id);

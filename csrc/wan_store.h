@@ -6,8 +6,10 @@
 #include "wan_base.h"
 #include "wan_env.h"
 
-#define WAN_SEGMENT_BYTES (1u << 20)         /* A memory segment; recycled warm, so its pages are touched once. */
+#define WAN_SEGMENT_BYTES (2u << 20)         /* A memory segment: one huge page where the system gives one. */
+#define WAN_BLOCK_SEGMENT_BYTES (256u << 10) /* The same for entry blocks. */
 #define WAN_FILE_SEGMENT_BYTES (8u << 20)    /* An overflow file. */
+#define WAN_FILE_BLOCK_BYTES (1u << 20)
 #define WAN_SPARE_SEGMENTS 4                 /* Kept of each kind when freed; the rest goes back to the system. */
 
 typedef struct {
@@ -22,7 +24,7 @@ typedef struct {
 typedef struct {
     const wan_env *env;
     char *directory;            /* Where overflow files are made; NULL: no overflow, the limit is final. */
-    uint64_t memory_limit;      /* Bytes of memory segments before files are taken. */
+    uint64_t memory_limit;      /* Bytes of memory segments before files are taken; at least one segment of each kind. */
     wan_segment *segments;      /* By id; id 0 is never used. */
     uint32_t segment_count;     /* Ids in use or free, from 1. */
     uint32_t segment_capacity;
