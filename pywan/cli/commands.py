@@ -350,10 +350,12 @@ def start_server(session: Session, values: Values) -> Result:
     if xml is not None and not Path(xml).expanduser().is_file():
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
     locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
+    timeout = _number(values.get("timeout"), "--timeout")
     return _start(session, "server", values, {
         "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(Path(xml).expanduser().absolute()) if xml else None,
         "bind_address": values.get("bind_address") or properties.get("bind-address"), "port": _number(values.get("server_port"), "--server-port"),
         "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+        "join_timeout": min(10.0, timeout / 2) if timeout else None,    # So that it can still say why not.
     }, properties)
 
 

@@ -1,0 +1,296 @@
+"""The program with real processes: Geode's example commands as they stand, and what goes wrong when members start and stop."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pywan import process
+from pywan.errors import IllegalStateError, NotFoundError, PywanError
+
+LIMIT_S = 30.0
+SITES = {"ny": 1, "ln": 2, "tk": 3}
+NY_XML = """<cache>
+<gateway-sender id="ln" parallel="true" remote-distributed-system-id="2"/>
+<gateway-sender id="tk" parallel="true" remote-distributed-system-id="3"/>
+<gateway-receiver/>
+<region name="data" refid="PARTITION">
+  <region-attributes gateway-sender-ids="ln,tk"/>
+</region>
+</cache>
+"""
+START_LOCATOR = {
+    "ny": r"gfsh start locator --name=locator_ny --locators=ny_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ln_host[10331],tk_host[10331]\'",
+    "ln": r"gfsh start locator --name=locator_ln --locators=ln_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ny_host[10331],tk_host[10331]\'",
+    "tk": r"gfsh start locator --name=locator_tk --locators=tk_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ny_host[10331],ln_host[10331]\'",
+}
+SCRIPTS = {
+    "ln": """connect --locator=ln_host[10331]
+create gateway-sender --id=ny --remote-distributed-system-id=1 --parallel=true
+create gateway-sender --id=tk --remote-distributed-system-id=3 --parallel=true
+create gateway-receiver
+alter region --name=data --gateway-sender-id=ny,tk
+""",
+    "tk": """connect --locator=tk_host[10331]
+create gateway-sender --id=ny --remote-distributed-system-id=1 --parallel=true
+create gateway-sender --id=ln --remote-distributed-system-id=2 --parallel=true
+create gateway-receiver
+alter region --name=data --gateway-sender-id=ny,ln
+""",
+}
+
+
+class Machine:
+    """A directory in which members run, on loopback addresses of its own; whatever was started is ended at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        network = f"127.{os.getpid() % 200 + 20}.{id(self) // 64 % 250}"
+        self.hosts = {f"{site}_host": f"{network}.{number}" for site, number in SITES.items()}
+        commands = directory / "bin"
+        commands.mkdir()
+        gfsh = commands / "gfsh"
+        gfsh.write_text(f"#!/bin/sh\nexec {sys.executable} -m pywan.cli.main \"$@\"\n")
+        gfsh.chmod(0o755)
+        self.environment = {
+            **os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "PYWAN_HOSTS": ",".join(f"{h}={a}" for h, a in self.hosts.items()),
+            "PYTHONPATH": str(Path(process.__file__).parent.parent),
+        }
+
+    def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(command, shell=True, cwd=self.directory, env={**self.environment, **environment}, capture_output=True, text=True, timeout=90)
+
+    def do(self, command: str, **environment: str) -> str:
+        done = self.shell(command, **environment)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}{self.logs()}"
+        return done.stdout
+
+    def ask(self, command: str) -> dict:
+        return json.loads(self.shell(f"gfsh --json {command}").stdout)
+
+    def pid_of(self, name: str) -> int:
+        return process.recorded(process.Place.of(self.directory, name)).pid
+
+    def logs(self) -> str:
+        return "".join(f"\n--- {file.name}\n{file.read_text()[-1500:]}" for file in self.directory.glob("*/*.log"))
+
+    def until(self, condition, what: str) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {LIMIT_S:.0f} s: {what}{self.logs()}"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        for file in self.directory.glob("*/*.pid"):
+            member = process.recorded(process.Place.of(self.directory, file.stem))
+            if member is not None:
+                process.send_signal(member, signal.SIGKILL)
+                process.wait_until_gone(member, 5.0)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    machine = Machine(tmp_path)
+    yield machine
+    machine.end()
+
+
+def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
+    for site, number in SITES.items():
+        machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(number))
+    (machine.directory / "ny.xml").write_text(NY_XML)
+    for site in SITES:
+        xml = "--cache-xml-file=ny.xml" if site == "ny" else ""
+        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} {xml}")
+    for site, script in SCRIPTS.items():
+        machine.do(f'gfsh -e "connect --locator={site}_host[10331]" -e "create region --name=data --type=PARTITION"')
+        (machine.directory / f"{site}.gfsh").write_text(script)
+        machine.do(f"gfsh run --file={site}.gfsh")
+
+    for site in SITES:
+        machine.do(f"gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} --value='{{\"at\": \"{site}\"}}' --value-type=json")
+    for site in SITES:
+        machine.until(lambda: machine.ask(f"--locator={site}_host[10331] query size --region=data")["data"].get("size") == 3, f"three keys at {site}")
+        assert machine.ask(f"--locator={site}_host[10331] get --region=data --key=from-tk")["data"]["value"] == {"at": "tk"}
+
+    machine.until(lambda: all(s["status"] == "Running and Connected" and s["queue_size"] == 0 for site in SITES
+                              for s in machine.ask(f"--locator={site}_host[10331] list gateways")["data"]["senders"]), "queues empty")
+    shown = machine.do("gfsh --locator=tk_host[10331] list gateways")
+    for word in ("GatewaySender Id", "Remote Cluster Id", "Queued Events", "Receiver Location", "Sender Count", "Senders Connected", "Parallel"):
+        assert word in shown
+
+    # A member that is killed gets its part of the cluster configuration again when it is started again.
+    machine.do(f"gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'")
+    os.kill(machine.pid_of("server_ln"), signal.SIGKILL)
+    machine.until(lambda: machine.ask("status server --name=server_ln")["data"]["state"] == "stopped", "server_ln is gone")
+    machine.do(f"gfsh start server --name=server_ln --locators=ln_host[10331] --bind-address={machine.hosts['ln_host']}")
+    found = machine.ask("--locator=ln_host[10331] list gateways")["data"]
+    assert [s["id"] for s in found["senders"]] == ["ny", "tk"] and len(found["receivers"]) == 1
+    machine.do("gfsh --locator=ln_host[10331] put --region=data --key=again --value=1")
+    machine.until(lambda: machine.ask("--locator=ny_host[10331] query size --region=data")["data"].get("size") == 4, "the fourth key at ny")
+
+    for site in SITES:
+        machine.do(f"gfsh stop server --name=server_{site}")
+        machine.do(f"gfsh stop locator --name=locator_{site}")
+    assert list(machine.directory.glob("*/*.pid")) == []
+
+
+def start_locator(machine: Machine, name: str = "loc", more: str = "") -> subprocess.CompletedProcess:
+    return machine.shell(f"gfsh start locator --name={name} --port=10341 --bind-address={machine.hosts['ny_host']} --distributed-system-id=1 {more}")
+
+
+def test_a_locator_that_cannot_start_says_why_and_leaves_no_process(machine):
+    with socket.socket() as occupant:
+        occupant.bind((machine.hosts["ny_host"], 10341))
+        occupant.listen(1)
+        busy = start_locator(machine)
+    assert busy.returncode == 1 and "10341" in busy.stderr and "in use" in busy.stderr
+    assert process.recorded(process.Place.of(machine.directory, "loc")) is None
+    for more, word in (("--remote-locators=nonsense", "nonsense"), ("--J=-Dgemfire.ssl-enabled-components=all", "ssl-enabled-components"), ("--log-level=loud", "loud")):
+        failed = start_locator(machine, more=more)
+        assert failed.returncode == 1 and word in failed.stderr, failed.stderr
+    no_site = machine.shell("gfsh start locator --name=x --remote-locators=ln_host[1]")
+    assert no_site.returncode == 1 and "PYWAN_DISTRIBUTED_SYSTEM_ID" in no_site.stderr
+    bad_name = machine.shell("gfsh start locator --name=../x")
+    assert bad_name.returncode == 1 and "'../x' is not a name" in bad_name.stderr
+
+
+def test_a_server_that_cannot_start_says_why_and_leaves_no_process(machine):
+    assert start_locator(machine).returncode == 0
+    locator = f"--locators={machine.hosts['ny_host']}[10341]"
+    (machine.directory / "bad.xml").write_text("<cache>\n<gateway-sendr/></cache>")
+    (machine.directory / "filter.xml").write_text(
+        '<cache><gateway-sender id="ln" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter></gateway-sender></cache>')
+    (machine.directory / "own.xml").write_text('<cache>\n<gateway-sender id="ny" remote-distributed-system-id="1"/></cache>')
+    for options, words in (
+        (f"{locator} --cache-xml-file=bad.xml", ["bad.xml:2: ", "<gateway-sendr>"]),
+        (f"{locator} --cache-xml-file=filter.xml", ["filter.xml:2: ", "'no.such:F'"]),
+        (f"{locator} --cache-xml-file=own.xml", ["own.xml:2: ", "own id"]),
+        (f"{locator} --cache-xml-file=none.xml", ["none.xml", "no such file"]),
+        (f"{locator} --server-port=10341 --bind-address={machine.hosts['ny_host']}", ["10341", "in use"]),
+    ):
+        failed = machine.shell(f"gfsh start server --name=s {options}")
+        assert failed.returncode == 1 and all(word in failed.stderr for word in words), failed.stderr
+        assert process.recorded(process.Place.of(machine.directory, "s")) is None
+    assert machine.ask(f"--locator={machine.hosts['ny_host']}[10341] list members")["data"]["members"][1:] == []
+
+
+def test_a_server_without_a_locator_says_where_it_looked(machine):
+    failed = machine.shell(f"gfsh start server --name=s --locators={machine.hosts['tk_host']}[10999] --timeout=3")
+    assert failed.returncode == 1 and "10999" in failed.stderr
+
+
+def test_filter_classes_come_from_the_classpath(machine):
+    assert start_locator(machine).returncode == 0
+    classes = machine.directory / "classes"
+    classes.mkdir()
+    (classes / "shop_filters.py").write_text("import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n        return event.key != 'secret'\n")
+    locator = f"{machine.hosts['ny_host']}[10341]"
+    machine.do(f"gfsh start server --name=s --locators={locator} --classpath=classes")
+    machine.do(f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep")
+    machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
+    for key in ("a", "secret"):
+        machine.do(f"gfsh --locator={locator} put --region=data --key={key} --value=1")
+    ledger = machine.ask(f"--locator={locator} status gateway-sender --id=ln")["data"]["members"][0]["ledger"]
+    assert (ledger["received"], ledger["queued"], ledger["filtered_before_enqueue"]) == (2, 1, 1)
+    missing = machine.shell(f"gfsh --locator={locator} create gateway-sender --id=tk --remote-distributed-system-id=3 --gateway-event-filter=shop_filters:Nope")
+    assert missing.returncode == 1 and "Nope" in missing.stderr
+    attached = machine.shell(f"gfsh --locator={locator} destroy gateway-sender --id=ln")
+    assert attached.returncode == 1 and "attached to region" in attached.stderr
+
+
+def test_a_signal_stops_a_member_cleanly(machine):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert start_locator(machine).returncode == 0
+        member = process.recorded(process.Place.of(machine.directory, "loc"))
+        os.kill(member.pid, number)
+        assert process.wait_until_gone(member, LIMIT_S)
+        assert not (machine.directory / "loc" / "loc.pid").exists()
+    assert "Traceback" not in machine.logs()
+
+
+def test_a_name_belongs_to_one_process(machine):
+    assert start_locator(machine).returncode == 0
+    second = start_locator(machine)
+    assert second.returncode == 1 and "running already" in second.stderr
+    wrong = machine.shell("gfsh stop server --name=loc")
+    assert wrong.returncode == 1 and "is a locator" in wrong.stderr
+
+
+def test_of_two_starts_at_once_one_wins(machine):
+    results: list[subprocess.CompletedProcess] = []
+    threads = [threading.Thread(target=lambda: results.append(start_locator(machine))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(r.returncode for r in results) == [0, 1, 1]
+    assert machine.do("gfsh status locator --name=loc")
+
+
+def test_stopping_what_does_not_run_is_an_error(machine):
+    stopped = machine.shell("gfsh stop locator --name=loc")
+    assert stopped.returncode == 1 and "not running" in stopped.stderr
+    status = machine.shell("gfsh --json status locator --name=loc")
+    assert status.returncode == 1 and json.loads(status.stdout)["data"]["state"] == "stopped"
+
+
+def test_an_old_pid_file_does_not_hurt_the_process_that_has_the_number_now(tmp_path):
+    bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        place = process.Place.of(tmp_path, "old")
+        place.folder.mkdir()
+        place.pid_file.write_text(f"{bystander.pid} 1\n{{\"kind\": \"server\"}}\n")
+        with pytest.raises(NotFoundError):
+            process.stop("server", "old", directory=tmp_path)
+        assert bystander.poll() is None
+        place.pid_file.write_text("nonsense\n")
+        assert process.status("server", "old", directory=tmp_path)["state"] == "stopped"
+    finally:
+        bystander.kill()
+        bystander.communicate()
+
+
+def test_a_member_that_hangs_is_killed_in_the_end(machine, monkeypatch):
+    assert start_locator(machine).returncode == 0
+    monkeypatch.setattr(process, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(process, "SIGNAL_TIMEOUT_S", 0.2)
+    pid = machine.pid_of("loc")
+    os.kill(pid, signal.SIGSTOP)
+    assert process.status("locator", "loc", directory=machine.directory)["state"] == "not responding"
+    assert process.stop("locator", "loc", directory=machine.directory, timeout=0.2) == {"name": "loc", "pid": pid, "how": "SIGKILL"}
+
+
+def test_a_member_in_the_foreground_says_when_it_is_ready_and_ends_on_ctrl_c(machine):
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pywan.cli.main", "start", "locator", "--name=loc", "--port=0", "--distributed-system-id=1", "--foreground"],
+        cwd=machine.directory, env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "locator loc is ready on 127.0.0.1[" in child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=LIMIT_S)
+        assert child.returncode == 0 and "Traceback" not in said, said
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_child_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
+    with pytest.raises(PywanError, match="did not start: .*unexpected keyword|did not start: TypeError"):
+        process.start("locator", "x", {"distributed_system_id": 1, "colour": "red"}, directory=tmp_path)
+    with pytest.raises(PywanError, match="cannot be used"):
+        (tmp_path / "file").write_text("")
+        process.start("locator", "x", {"distributed_system_id": 1}, directory=tmp_path / "file")
+    with pytest.raises(IllegalStateError, match="another process runs"):
+        with process._own(process.Place.of(tmp_path, "y"), "locator"):
+            monkeypatch.setattr(process, "recorded", lambda place: None)
+            process.start("locator", "y", {"distributed_system_id": 1, "port": 0}, directory=tmp_path)
