@@ -419,13 +419,19 @@ def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, director
 def _child(kind: str, name: str, descriptor: int) -> int:
     """The detached process: its standard streams become the log, its first word on `descriptor` is ready or an error."""
     os.set_inheritable(descriptor, False)
-    report = os.fdopen(descriptor, "w")
+
+    said: list[Mapping[str, Any]] = []      # At most one: then the descriptor's number may be another file's.
 
     def say(found: Mapping[str, Any]) -> None:
-        if not report.closed:
-            with contextlib.suppress(BrokenPipeError):
-                report.write(json.dumps(found))
-                report.close()
+        if said:
+            return
+        said.append(found)
+        try:
+            os.write(descriptor, json.dumps(found).encode()[:MAX_REPORT_BYTES])
+        except BrokenPipeError:
+            # Whoever wanted this member was ended before it was ready: nobody knows of it, so it must not stay.
+            raise IllegalStateError(f"{kind} {name}: the process that started it is gone") from None
+        os.close(descriptor)
 
     try:
         spec = json.loads(sys.stdin.buffer.read())
@@ -443,13 +449,15 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         os.chdir(place.folder)
         run_foreground(kind, name, spec["options"], directory=spec["directory"], path=spec["path"], ready=say)
         return 0
-    except PywanError as error:
-        log.error("%s", error)
-        say({"error": str(error), "kind": type(error).__name__})
-        return 1
     except BaseException as error:
-        logging.getLogger("pywan").exception("%s %s ended by an error of its own", kind, name)
-        say({"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__})
+        if isinstance(error, PywanError):
+            log.error("%s", error)
+            found = {"error": str(error), "kind": type(error).__name__}
+        else:
+            log.exception("%s %s ended by an error of its own", kind, name)
+            found = {"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__}
+        with contextlib.suppress(OSError, PywanError):   # The starter may be gone.
+            say(found)
         return 1
 
 

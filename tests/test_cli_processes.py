@@ -294,3 +294,42 @@ def test_a_child_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_path,
         with process._own(process.Place.of(tmp_path, "y"), "locator"):
             monkeypatch.setattr(process, "recorded", lambda place: None)
             process.start("locator", "y", {"distributed_system_id": 1, "port": 0}, directory=tmp_path)
+
+
+def test_a_member_whose_starter_is_gone_before_it_was_ready_does_not_stay(tmp_path):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        spec = {"kind": "locator", "name": "x", "directory": str(tmp_path), "options": {"distributed_system_id": 1, "port": 0}, "path": []}
+        child = subprocess.run([sys.executable, "-m", "pywan.process", "locator", "x", str(write_end)], input=json.dumps(spec).encode(),
+                               pass_fds=[write_end], timeout=LIMIT_S)
+    finally:
+        os.close(write_end)
+    assert child.returncode == 1
+    assert "the process that started it is gone" in (tmp_path / "x" / "x.log").read_text()
+    assert not (tmp_path / "x" / "x.pid").exists()
+
+
+def test_an_interactive_terminal_completes_and_keeps_its_history(tmp_path):
+    import pty
+
+    main_end, terminal = pty.openpty()
+    shell = subprocess.Popen([sys.executable, "-m", "pywan.cli.main"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+                             env={**os.environ, "PYWAN_HISTORY": str(tmp_path / "history"), "TERM": "dumb", "INPUTRC": os.devnull})
+    os.close(terminal)
+    try:
+        shown = b""
+        # The first word is completed, then the second, then the line is run.
+        for typed, awaited in ((b"", b"pywan> "), (b"vers\t", b"version"), (b"\n", b"pywan 0."), (b"describe conn\t\n", b"Not connected"), (b"exit\n", b"")):
+            before = len(shown)
+            os.write(main_end, typed)
+            deadline = time.monotonic() + LIMIT_S
+            while awaited not in shown[before:]:
+                assert time.monotonic() < deadline and shell.poll() is None, shown
+                shown += os.read(main_end, 4096)
+        assert shell.wait(LIMIT_S) == 0
+        assert (tmp_path / "history").read_text().splitlines()[-3:] == ["version ", "describe connection ", "exit"]
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(main_end)
