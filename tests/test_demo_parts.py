@@ -97,7 +97,7 @@ def test_an_event_too_many_is_unexplained(name, problem):
 
 def test_the_report_fails_on_any_problem_and_says_so_in_both_forms():
     report = Report("star")
-    report.sites["ny"] = dict(live_keys=3, own_writes=5, applied=0, conflicts=0, fastest_events_per_second=9, contents="reference")
+    report.sites["ny"] = dict(live_keys=3, events=5, received=0, conflicts_lost=0, fastest_events_per_second=9, contents="reference")
     report.add_step("load", 2.0, 10)
     report.add_sender("ny", "ln", LEDGER)
     assert report.ok

@@ -123,6 +123,7 @@ def move_receiver(members: Members, site: Site) -> tuple[int, int]:
     old = members.ask(site.name, "status gateway-receiver")["port"]
     members.ask(site.name, "stop gateway-receiver")
     with socket.socket() as occupant:       # Someone else has taken the port meanwhile.
+        occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)     # Its broken connections may still linger.
         occupant.bind((site.address, old))
         occupant.listen(1)
         members.ask(site.name, "start gateway-receiver")

@@ -28,6 +28,7 @@ WRITE_SITES = ("ny", "tk")
 WRITE_KEYS = 1_000
 STANDSTILL_LIMIT_S = 60.0
 _POLL_S = 0.2
+_PLAIN_WIDTH = 132      # Of tables that go to a file or a pipe.
 INTERRUPTED = 130
 
 
@@ -186,12 +187,12 @@ class Demo:
         contents = self._contents()
         differences = {difference.site: difference for difference in compare.compare(contents)}
         for site, held in contents.items():
-            stats = self.members.region_stats(site)
-            changes = self.members.look(site).events
+            stats = self.members.receiver_stats(site)
             difference = differences.get(site)
             self.report.sites[site] = {
-                "live_keys": len(held), "own_writes": changes - stats["applied"], "applied": stats["applied"],
-                "conflicts": stats["conflicts"],
+                "live_keys": len(held), "events": self.members.look(site).events,
+                "received": stats["events_received"], "repeated": stats["duplicate_events_skipped"],
+                "conflicts_lost": stats["conflicts_lost"],
                 "fastest_events_per_second": round(self.progress.fastest[site]),
                 "contents": "reference" if difference is None else str(difference).partition(": ")[2],
             }
@@ -203,6 +204,7 @@ class Demo:
                 self.report.add_sender(site, name, ledger)
                 if ledger.get("parked"):
                     self.report.problems.append(f"{site}'s sender {name} has parked {ledger['parked']:,} events")
+        self.report.check_flow({site: site for site in self.topology.sites})
         self.report.add_step("compare key by key", time.monotonic() - started, sum(map(len, contents.values())))
 
     def _contents(self) -> dict[str, compare.Contents]:
@@ -253,7 +255,7 @@ def run(options: Options = Options()) -> int:
     """Run the demo; 0 only if every site is equal and every event explained. Whatever happens, no process is left."""
     if options.operation is not None and options.input is None:
         raise click.UsageError("--operation names a column of --input")
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
     demo = None
     status = 1
     with _Signals() as signals:

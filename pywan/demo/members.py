@@ -188,7 +188,7 @@ class Members:
             events=max((sender["ledger"]["received"] for sender in senders), default=0),    # Each sender sees every change.
             queued={sender["id"]: sender["queue_size"] for sender in senders},
             lag_seconds=max((float(sender["lag"].get("seconds") or 0) for sender in waiting), default=0.0),
-            lag_causes=tuple(dict.fromkeys(sender["lag"]["cause"] for sender in waiting if sender["lag"].get("cause"))),
+            lag_causes=tuple(dict.fromkeys(sender["lag"]["cause"].partition(":")[0] for sender in waiting if sender["lag"].get("cause"))),
         )
 
     def scan(self, site: str, cursor: int) -> tuple[int | None, bytes]:
@@ -199,8 +199,8 @@ class Members:
         """Each sender's ledger."""
         return {sender["id"]: sender["ledger"] for sender in self.ask(site, "list gateways")["senders"]}
 
-    def region_stats(self, site: str) -> dict:
-        return self.ask(site, "describe region", name=REGION)["stats"]
+    def receiver_stats(self, site: str) -> dict[str, int]:
+        return self.ask(site, "status gateway-receiver")["stats"]
 
     def writer(self, site: str) -> ControlClient:
         """A connection of its own to the site's server; it goes on while the site's locator is away."""

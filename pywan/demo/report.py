@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 _RECEIVED = ("queued", "not_queued", "filtered_before_enqueue")
-_QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "in_queue")
+_QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "cleared", "in_queue")
 
 
 def unexplained(ledger: Mapping[str, Any]) -> list[str]:
@@ -50,6 +50,14 @@ class Report:
         self.senders.append({"site": site, "sender": name, "ledger": dict(ledger), "balanced": not problems})
         self.problems += [f"the ledger of {site}'s sender {name} does not balance: {problem}" for problem in problems]
 
+    def check_flow(self, ids: Mapping[str, str]) -> None:
+        """Every event that senders count as distributed to a site was received there once. `ids`: the site behind a sender's id."""
+        for site, found in self.sites.items():
+            sent = sum(int(sender["ledger"]["distributed"]) + int(sender["ledger"]["parked"]) for sender in self.senders
+                       if ids[sender["sender"]] == site)
+            if sent != found["received"]:
+                self.problems.append(f"{site} received {found['received']:,} events, but {sent:,} were distributed to it")
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "ok": self.ok, "topology": self.topology, "feed": self.feed, "sites": self.sites, "senders": self.senders,
@@ -58,11 +66,11 @@ class Report:
 
     def print(self, console: Console) -> None:
         sites = Table(title="Sites", title_justify="left")
-        for name in ("Site", "Live keys", "Own writes", "Applied from others", "Fastest events/s", "Contents"):
+        for name in ("Site", "Live keys", "Events", "Received from others", "Of these lost a conflict", "Fastest events/s", "Contents"):
             sites.add_column(name, justify="left" if name in ("Site", "Contents") else "right")
         for name, site in self.sites.items():
-            sites.add_row(name.upper(), f"{site['live_keys']:,}", f"{site['own_writes']:,}", f"{site['applied']:,}",
-                          f"{site['fastest_events_per_second']:,.0f}", site["contents"])
+            sites.add_row(name.upper(), f"{site['live_keys']:,}", f"{site['events']:,}", f"{site['received']:,}",
+                          f"{site['conflicts_lost']:,}", f"{site['fastest_events_per_second']:,.0f}", site["contents"])
         console.print(sites)
 
         senders = Table(title="Ledgers: received = queued + not queued + filtered + dropped; "
