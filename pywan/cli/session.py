@@ -6,7 +6,7 @@ from typing import Any, Iterable
 
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
-from pywan.errors import ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, PywanError
+from pywan.errors import ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
 
 DEFAULT_LOCATOR = "127.0.0.1[10334]"
 LOCATOR_TIMEOUT_S = 5.0
@@ -68,9 +68,12 @@ class Session:
             except PywanError as error:
                 problems.append(str(error))
                 continue
+            if status.get("type") != "locator":
+                problems.append(f"what answers at {address} is no locator")
+                continue
             self.locator, self.connected = str(address), True
             return status
-        raise NoLocatorError(f"no locator at {locator or 'no address'}: {'; '.join(problems) or 'give --locator=host[port]'}")
+        raise NoLocatorError("; ".join(problems) or "no locator is named; give --locator=host[port]")
 
     def disconnect(self) -> None:
         if not self.connected:
@@ -82,7 +85,7 @@ class Session:
             try:
                 self.connect(DEFAULT_LOCATOR)
             except PywanError as error:
-                raise NoLocatorError(f"not connected, and there is no locator at {DEFAULT_LOCATOR} ({error}); use `connect --locator=host[port]`") from None
+                raise NoLocatorError(f"not connected, and {error}; use `connect --locator=host[port]`") from None
         return self._ask_locator(self.locator, op, **fields)
 
     def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:
@@ -91,7 +94,8 @@ class Session:
 
         try:
             return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, **fields)
-        except ConnectivityError as error:
+        except (ConnectivityError, ProtocolError, NotFoundError) as error:
+            # A server's port knows no such operation; another program's port no such protocol.
             raise NoLocatorError(f"no locator at {locator}: {error}") from None
 
     def members(self, wanted: str | None = None) -> list[dict[str, Any]]:
