@@ -109,8 +109,8 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
     wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
-    uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, wan_record **records,
-                            uint64_t *peeked_bytes)
+    uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
+                            wan_record **records, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)

@@ -300,7 +300,7 @@ cdef class RowStage:
         cdef wan_partition *partition = &g.queue.partitions[0]
         cdef uint64_t through
         while True:
-            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, records, &size)
+            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
             if taken == 0:
                 return True
             stamp = wan_clock_take(r.clock, wan_now_ms(), taken)
@@ -330,7 +330,7 @@ cdef class RowStage:
     def apply_slow(self, RegionCore region not None):
         cdef wan_record *record
         cdef uint64_t size
-        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, &record, &size):
+        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
             key = decode(record.key_form, wan_record_key(record), record.key_length)
             value = decode(record.value_form, wan_record_value(record), record.value_length)
             from pywan.errors import QueueFullError

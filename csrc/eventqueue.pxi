@@ -26,12 +26,12 @@ cdef struct signal:
     int file
 
 cdef struct queue_counts:
-    # The ledger (all under the lock, or atomic): received = queued + not_queued + not_queued_loop +
+    # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
     # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + in queue.
     uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_full, dropped_cleared
     uint64_t distributed, conflated_batch, filtered_transmit, parked
     uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
-    uint64_t acknowledgements, wire_bytes
+    uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
 
 cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
@@ -49,6 +49,14 @@ cdef inline uint32_t queue_partition(const gateway_queue *g, uint64_t hash, uint
     if g.by_thread:
         return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
     return wan_hash_bucket(hash, g.queue.partition_count)
+
+
+cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
+    # An event that is not for gateways (local, region operation, NORMAL region). Takes and releases the lock.
+    wan_lock_take(&g.lock)
+    g.counts.received += 1
+    g.counts.not_queued += 1
+    wan_lock_release(&g.lock)
 
 
 cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition) noexcept nogil:
@@ -174,11 +182,21 @@ cdef class EventQueue:
 
     def positions(self):
         """(removed, peeked, appended) of every partition."""
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
+        if copies == NULL:
+            raise MemoryError()
         wan_lock_take(&self.g.lock)
-        found = [(self.g.queue.partitions[p].removed, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].appended)
-                 for p in range(self.g.queue.partition_count)]
+        memcpy(copies, self.g.queue.partitions, count * sizeof(wan_partition))
         wan_lock_release(&self.g.lock)
+        # No Python object is made under the lock: that can start the collector, and with it anybody's code.
+        found = [(copies[p].removed, copies[p].peeked, copies[p].appended) for p in range(count)]
+        free(copies)
         return found
+
+    @property
+    def partitions(self):
+        return self.g.queue.partition_count
 
     def oldest_ms(self):
         """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
@@ -226,23 +244,44 @@ cdef class EventQueue:
 
     def records(self, uint64_t limit=100):
         """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
-        found = []
-        cdef uint64_t sequence
+        cdef uint64_t sequence, size = 0
+        cdef uint32_t p
         cdef wan_partition *partition
         cdef wan_record *record
-        wan_lock_take(&self.g.lock)
-        try:
+        cdef uint8_t *copies = NULL
+        cdef uint8_t *grown
+        cdef uint64_t at
+        cdef bint whole = True
+        with nogil:
+            wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
                 partition = &self.g.queue.partitions[p]
                 for sequence in range(partition.removed + 1, partition.appended + 1):
-                    if <uint64_t>len(found) >= limit:
-                        return found
+                    if limit == 0 or not whole:
+                        break
                     record = wan_queue_at(&self.g.queue, partition, sequence)
-                    if record != NULL:
-                        found.append((p, PyBytes_FromStringAndSize(<char *>record, record.length)))
-        finally:
+                    if record == NULL:
+                        continue
+                    grown = <uint8_t *>realloc(copies, size + record.length)
+                    if grown == NULL:
+                        whole = False
+                        break
+                    copies = grown
+                    memcpy(copies + size, record, record.length)
+                    size += record.length
+                    limit -= 1
             wan_lock_release(&self.g.lock)
-        return found
+        try:
+            if not whole:
+                raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
+            found, at = [], 0
+            while at < size:
+                record = <wan_record *>(copies + at)
+                found.append((record.partition, PyBytes_FromStringAndSize(<char *>record, record.length)))
+                at += record.length
+            return found
+        finally:
+            free(copies)
 
     def peek(self, uint32_t partition, uint32_t count):
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
@@ -252,7 +291,7 @@ cdef class EventQueue:
             raise MemoryError()
         try:
             wan_lock_take(&self.g.lock)
-            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, records, &size)
+            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, &size)
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
             wan_lock_release(&self.g.lock)
             return [PyBytes_FromStringAndSize(<char *>records[n], records[n].length) for n in range(taken)]
@@ -298,7 +337,7 @@ cdef class EventQueue:
             for p in range(self.g.queue.partition_count):
                 while status == WAN_OK:
                     wan_lock_take(&self.g.lock)
-                    if not wan_queue_peek(&self.g.queue, p, 1, NEVER, &record, &size):
+                    if not wan_queue_peek(&self.g.queue, p, 1, NEVER, 1, &record, &size):
                         wan_lock_release(&self.g.lock)
                         break
                     wan_lock_release(&self.g.lock)

@@ -75,6 +75,7 @@ cdef class ReceiverSession:
     cdef wan_failure *failures      # Of the batch in work.
     cdef uint32_t failure_count, failure_capacity
     cdef int stop_flag
+    cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
@@ -169,7 +170,7 @@ cdef class ReceiverSession:
             return -1
         if outcome == WAN_LOST:
             wan_count(&core.conflicts, 1)
-            self.counts.c.conflicts += 1
+            self.own.conflicts += 1
         elif outcome == WAN_OUT_OF_MEMORY:
             return WAN_FAILED_NO_MEMORY
         else:
@@ -243,7 +244,7 @@ cdef class ReceiverSession:
         if section.first > slot.last + 1:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, slot.last + 1
             wan_lock_release(&slot.lock)
-            self.counts.c.out_of_order_batches += 1
+            self.own.out_of_order_batches += 1
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
             set_detail("partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
             return 0
@@ -253,7 +254,7 @@ cdef class ReceiverSession:
                 if section.first <= slot.failures[n].sequence <= section.through:
                     self.note_failure(section.partition, slot.failures[n].sequence, slot.failures[n].reason)
             if section.through <= slot.last:
-                self.counts.c.duplicate_batches += 1
+                self.own.duplicate_batches += 1
         floor = slot.last
         while left:
             n = APPLY_GROUP if left >= APPLY_GROUP else left
@@ -276,7 +277,7 @@ cdef class ReceiverSession:
             for k in range(n):
                 record = group[k]
                 if record.sequence <= floor:
-                    self.counts.c.duplicates_skipped += 1
+                    self.own.duplicates_skipped += 1
                     continue
                 if record.stamp > highest and wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
                     highest = record.stamp
@@ -286,22 +287,22 @@ cdef class ReceiverSession:
                     wan_lock_release(&slot.lock)
                     return 0
                 if result > 0:
-                    self.counts.c.exceptions_occurred += 1
+                    self.own.exceptions_occurred += 1
                     if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
                         set_detail("no memory to note a failed event")
                         return 0
                     self.remember_failure(slot, &self.failures[self.failure_count - 1])
                 slot.last = record.sequence
-                self.counts.c.events_received += 1
+                self.own.events_received += 1
                 if record.operation == WAN_CREATE:
-                    self.counts.c.create_requests += 1
+                    self.own.create_requests += 1
                 elif record.operation == WAN_UPDATE:
-                    self.counts.c.update_requests += 1
+                    self.own.update_requests += 1
                 else:
-                    self.counts.c.destroy_requests += 1
+                    self.own.destroy_requests += 1
                 if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
-                    self.counts.c.possible_duplicates += 1
+                    self.own.possible_duplicates += 1
             if highest and cores[0] != NULL:
                 wan_clock_see(cores[0].clock, highest)
             left -= n
@@ -330,15 +331,15 @@ cdef class ReceiverSession:
         if wan_batch_check(payload, frame.raw_length, frame.count) != WAN_OK:
             return 0
         if frame.id != self.expected_id:
-            self.counts.c.out_of_order_batches += 1
+            self.own.out_of_order_batches += 1
             set_detail("batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
             return 0
         self.expected_id += 1
         self.batch += 1
         self.now_ms = wan_now_ms()
         self.failure_count = 0
-        self.counts.c.batches_received += 1
-        self.counts.c.bytes_received += frame.length
+        self.own.batches_received += 1
+        self.own.bytes_received += frame.length
         head = <const wan_batch_head *>payload
         section = <const wan_section *>(head + 1)
         at = <const uint8_t *>(section + head.sections)
@@ -372,7 +373,21 @@ cdef class ReceiverSession:
             free(payload)
         return done
 
+    cdef void tell_counts(self) noexcept nogil:
+        cdef uint64_t *own = <uint64_t *>&self.own
+        cdef uint64_t *shared = <uint64_t *>&self.counts.c
+        cdef size_t n
+        for n in range(sizeof(receiver_counts) // 8):
+            if own[n]:
+                wan_count(&shared[n], own[n])
+        memset(&self.own, 0, sizeof(receiver_counts))
+
     cdef int take_frames(self, size_t *missing) noexcept nogil:
+        cdef int handled = self.handle_frames(missing)
+        self.tell_counts()
+        return handled
+
+    cdef int handle_frames(self, size_t *missing) noexcept nogil:
         """1: all whole frames were handled, `missing` more bytes make the next. 0: give the connection up. 2: the sender said goodbye."""
         cdef wan_frame *frame
         cdef int state

@@ -157,8 +157,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         outcome[0] = region_apply(r, shard, c)
         if attached != NULL and outcome[0] <= WAN_DESTROYED:
             for n in range(attached.count):
-                wan_count(&attached.queues[n].counts.received, 1)
-                wan_count(&attached.queues[n].counts.not_queued, 1)
+                queue_note_not_queued(attached.queues[n])
         wan_lock_release(&shard.lock)
         return WAN_OK
 
@@ -202,13 +201,15 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
                 wan_lock_release(&g.lock)
             continue
         if not takes[n]:
-            wan_count(&g.counts.received, 1)
+            wan_lock_take(&g.lock)
+            g.counts.received += 1
             if already_there(from_, g.remote_site, r.site):
-                wan_count(&g.counts.not_queued_loop, 1)
+                g.counts.not_queued_loop += 1
             elif decisions != NULL and decisions[n].filtered:
-                wan_count(&g.counts.filtered_enqueue, 1)
+                g.counts.filtered_enqueue += 1
             else:
-                wan_count(&g.counts.dropped_stopped, 1)
+                g.counts.dropped_stopped += 1
+            wan_lock_release(&g.lock)
             continue
         value, value_length, value_form = c.value, c.value_length, c.value_form
         if decisions != NULL and decisions[n].substituted:
@@ -216,7 +217,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
                      value, value_length, value_form)
         wan_queue_commit(&g.queue, &reservations[n], c.hash)
-        wan_count(&g.counts.received, 1)
+        g.counts.received += 1
         g.counts.queued += 1
         wake_files[n] = queue_note_pending(g, reservations[n].partition)
         wan_lock_release(&g.lock)
@@ -629,8 +630,7 @@ cdef class RegionCore:
     cdef int count_not_queued(self) except -1:
         cdef EventQueue queue
         for queue in self.attached_queues:
-            wan_count(&queue.g.counts.received, 1)
-            wan_count(&queue.g.counts.not_queued, 1)
+            queue_note_not_queued(queue.g)
         return 0
 
     def clear(self):
@@ -702,21 +702,15 @@ cdef class RegionCore:
 
     def scan_keys(self):
         """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
-        cdef wan_shard *shard
-        cdef wan_entry *entry
-        cdef uint64_t at
-        for n in range(WAN_TABLE_SHARDS):
-            shard = &self.r.table.shards[n]
-            raw = []
-            wan_lock_take(&shard.lock)
-            if shard.slots != NULL:
-                for at in range(shard.mask + 1):
-                    entry = shard.slots[at].entry
-                    if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
-                        raw.append((entry.key_form, PyBytes_FromStringAndSize(<const char *>entry.bytes, entry.key_length)))
-            wan_lock_release(&shard.lock)
-            for form, data in raw:
-                yield decode_object(form, data)
+        cdef uint64_t cursor = 0
+        following = 0
+        while following is not None:
+            following, run = self.scan(following, 1)
+            at = 0
+            while at < len(run):
+                length = run[at] | run[at + 1] << 8
+                yield decode_object(run[at + 2], run[at + 32:at + 32 + length])
+                at += 32 + length
 
     def scan(self, uint64_t cursor=0, uint64_t limit=10000):
         """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites.
@@ -988,7 +982,7 @@ cdef uint32_t region_forward_group(region_core *r, const wan_change *changes, ui
         from_.event_sequence = wan_thread_next_event()
         done += 1
     g.counts.queued += done
-    wan_count(&g.counts.received, done)
+    g.counts.received += done
     wan_lock_release(&g.lock)
     wan_lock_release(&shard.lock)
     if wake >= 0:

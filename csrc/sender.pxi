@@ -2,6 +2,12 @@
 # `DispatcherSession` knows no socket and no clock (bytes and `now` come in, bytes go out); `run` is the thin loop that
 # gives it both, without the GIL.
 
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int file, unsigned long request, ...)
+
+cdef extern from "<linux/sockios.h>" nogil:
+    enum: SIOCOUTQ
+
 cdef enum:
     IN_FLIGHT_BATCHES = 1024            # Power of two. With batches of 100 events: 100,000 events on their way.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
@@ -23,6 +29,7 @@ cdef struct sender_options:
     uint64_t batch_bytes_max            # A batch is closed before it gets longer.
     uint8_t batch_conflation
     uint8_t compress
+    uint32_t alert_threshold_ms         # Events acknowledged at a greater age are counted; 0: nobody asks.
 
 
 cdef class DispatcherSession:
@@ -50,6 +57,7 @@ cdef class DispatcherSession:
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
     cdef uint64_t last_sent_us, last_heard_us
+    cdef int unsent                             # Bytes that the kernel still held at the last look: a change is life.
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
     # Scratch of batch building
@@ -80,7 +88,7 @@ cdef class DispatcherSession:
         buffer_close(&self.pack)
 
     def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
-                  uint64_t batch_bytes_max=8 << 20):
+                  uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0):
         """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait."""
         if compress:
             lz4_load()
@@ -88,6 +96,7 @@ cdef class DispatcherSession:
         self.options.batch_time_interval_us = -1 if batch_time_interval_ms < 0 else <int64_t>(batch_time_interval_ms * 1000)
         self.options.batch_conflation = batch_conflation
         self.options.compress = compress
+        self.options.alert_threshold_ms = alert_threshold_ms
         self.options.batch_bytes_max = min(batch_bytes_max, <uint64_t>(32 << 20))
 
     def set_callbacks(self, transmit_filter, acknowledged):
@@ -182,7 +191,7 @@ cdef class DispatcherSession:
             if partition.unpeeked == 0:
                 continue
             before = partition.peeked
-            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, self.records + count, &size)
+            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, count == 0, self.records + count, &size)
             if taken == 0:
                 continue
             section = &self.sections[sections]
@@ -384,6 +393,8 @@ cdef class DispatcherSession:
             self.tell_acknowledged(f, failures, failure_count)
         if failure_count:
             parked = self.park(f, failures, failure_count)
+        if self.options.alert_threshold_ms:
+            self.note_late(f)
         wan_lock_take(&self.g.lock)
         for s in range(f.sections):
             section = &f.section[s]
@@ -396,6 +407,19 @@ cdef class DispatcherSession:
         self.g.counts.bytes_distributed += f.bytes
         if f.events:
             self.g.counts.batches_distributed += 1
+        wan_lock_release(&self.g.lock)
+
+    cdef void note_late(self, const flight *f) noexcept nogil:
+        cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
+        cdef uint32_t s
+        cdef wan_record *record
+        wan_lock_take(&self.g.lock)
+        for s in range(f.sections):
+            for sequence in range(f.section[s].first, f.section[s].through + 1):
+                record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[f.section[s].partition], sequence)
+                if record != NULL and wan_stamp_ms(record.stamp) + self.options.alert_threshold_ms < now_ms:
+                    late += 1
+        self.g.counts.exceeding_alert_threshold += late
         wan_lock_release(&self.g.lock)
 
     cdef uint64_t park(self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
@@ -569,7 +593,12 @@ cdef class DispatcherSession:
                         set_detail("no memory for a batch")
                         return 1
                     continue
-            # Liveness.
+            # Liveness. Bytes that leave the kernel's buffer count: on a slow link a whole batch may take minutes.
+            if now - self.last_heard_us > HEARTBEAT_US:
+                state = 0
+                if ioctl(file, SIOCOUTQ, &state) == 0 and state != self.unsent:
+                    self.unsent = state
+                    self.last_heard_us = now
             if now - self.last_sent_us > HEARTBEAT_US and self.out.start == self.out.end and now - self.last_heard_us > HEARTBEAT_US:
                 if not buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0):
                     return 1

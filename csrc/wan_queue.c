@@ -229,8 +229,8 @@ wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition,
     return ref ? ref_record(&queue->store, ref) : NULL;
 }
 
-uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, wan_record **records,
-                        uint64_t *peeked_bytes)
+uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, int at_least_one,
+                        wan_record **records, uint64_t *peeked_bytes)
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
@@ -239,7 +239,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
         wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
         if (ref) {
             uint64_t length = ref_length(&queue->store, ref);
-            if (taken && taken_bytes + length > bytes) break;
+            if ((taken || !at_least_one) && taken_bytes + length > bytes) break;
             taken_bytes += length;
             partition->unpeeked--;
             records[taken++] = ref_record(&queue->store, ref);
@@ -291,6 +291,14 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence)
     if (!*entry) return;
     if (sequence > partition->peeked) partition->unpeeked--;
     forget_entry(queue, partition, entry);
+    /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they
+     * are settled, and a queue that conflates for days does not keep their entries. */
+    if (sequence == partition->removed + 1 && partition->peeked == partition->removed) {
+        while (partition->removed < partition->appended && !*entry_of(partition, partition->removed + 1)) {
+            partition->peeked = ++partition->removed;
+            if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+        }
+    }
     check_positions(partition);
 }
 

@@ -61,10 +61,10 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
 
-/* Takes the next records that were not peeked: up to `count`, and up to `bytes` but at least one. Fills `records`
- * (NULLs left out), moves `peeked` past them and past holes. Returns how many. */
-uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, wan_record **records,
-                        uint64_t *peeked_bytes);
+/* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
+ * `at_least_one`. Fills `records`, moves `peeked` past them and past holes. Returns how many. */
+uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, int at_least_one,
+                        wan_record **records, uint64_t *peeked_bytes);
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
 /* Makes one peeked or queued event a hole: filtered or conflated in its batch. */

@@ -282,7 +282,8 @@ class GatewaySender:
     def _configure_sessions(self) -> None:
         a = self.attributes
         for session in self._sessions:
-            session.configure(a.batch_size, a.batch_time_interval, batch_conflation=a.enable_batch_conflation, compress=a.compression == "lz4")
+            session.configure(a.batch_size, a.batch_time_interval, batch_conflation=a.enable_batch_conflation, compress=a.compression == "lz4",
+                              alert_threshold_ms=a.alert_threshold)
             session.set_callbacks(self._filter_batch if self._transmit_filters else None,
                                   self._tell_acknowledged if self._acknowledgement_filters else None)
 
@@ -410,7 +411,7 @@ class GatewaySender:
         try:
             data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {self.id!r}")
             hello = SenderHello(site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=self.id,
-                                dispatcher=index, incarnation=self.incarnation, partitions=len(self.queue.positions()))
+                                dispatcher=index, incarnation=self.incarnation, partitions=self.queue.partitions)
             sock.sendall(encode(hello, _core.FRAME_HELLO))
             welcome = data.receive_message(sock, Welcome)
             if welcome.site != a.remote_distributed_system_id:

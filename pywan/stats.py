@@ -26,6 +26,7 @@ def sender_statistics(counts: Mapping[str, int], *, more: Mapping[str, Any] | No
         "batches_distributed": counts["batches_distributed"],
         "batches_redistributed": counts["batches_redistributed"],
         "batches_resized": counts["batches_resized"],
+        "events_exceeding_alert_threshold": counts["exceeding_alert_threshold"],
         "bytes_distributed": counts["bytes_distributed"],
         "wire_bytes_sent": counts["wire_bytes"],
         "possible_duplicates_sent": counts["possible_duplicates"],
