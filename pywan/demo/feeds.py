@@ -64,8 +64,7 @@ def from_file(spark: Any, path: str, key: str, operation: str | None = None) -> 
     """
     from pyspark.sql import functions as F
 
-    if not Path(path).exists():
-        raise ConfigurationError(f"--input={path}: there is no such file")
+    check_file(path)
     rows = _read(spark, path)
     for option, name in (("--key", key), ("--operation", operation)):
         if name is not None and name not in rows.columns:
@@ -76,18 +75,30 @@ def from_file(spark: Any, path: str, key: str, operation: str | None = None) -> 
     return _feed(rows, key, operation, F.col(_ORDER), Path(path).name)
 
 
-def _read(spark: Any, path: str) -> Any:
+def check_file(path: str) -> None:
+    """ConfigurationError if there is no such file, or its name does not say what it holds."""
+    if not Path(path).exists():
+        raise ConfigurationError(f"--input={path}: there is no such file")
+    if not Path(path).is_dir() and not _plain_name(path).endswith((".csv", ".parquet", ".pq", ".json", ".jsonl", ".ndjson")):
+        raise ConfigurationError(f"--input={path}: the name must end in .csv, .csv.gz, .parquet, .json or .jsonl")
+
+
+def _plain_name(path: str) -> str:
+    """In lower case, without the ending that says how it is compressed."""
     name = path.lower()
     for suffix in (".gz", ".bz2", ".zst"):
         name = name.removesuffix(suffix)
+    return name
+
+
+def _read(spark: Any, path: str) -> Any:
+    name = _plain_name(path)
     if name.endswith(".csv"):
         # Quotes are doubled inside quotes (RFC 4180), which is not Spark's default.
         return spark.read.option("header", True).option("quote", '"').option("escape", '"').option("mode", "FAILFAST").csv(path)
     if name.endswith((".parquet", ".pq")) or Path(path).is_dir():
         return spark.read.parquet(path)
-    if name.endswith((".json", ".jsonl", ".ndjson")):
-        return spark.read.option("mode", "FAILFAST").json(path)
-    raise ConfigurationError(f"--input={path}: the name must end in .csv, .csv.gz, .parquet, .json or .jsonl")
+    return spark.read.option("mode", "FAILFAST").json(path)
 
 
 def _portable(field: Any) -> Any:

@@ -1,7 +1,9 @@
 """Owns the demo's course: start, load, settle, check, faults under writes, settle, compare, report, and leave nothing behind."""
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -232,6 +234,9 @@ class Demo:
 class _Signals:
     """While open, SIGTERM and SIGHUP interrupt as Ctrl-C does; once `deaf`, none of them disturbs the clean-up."""
 
+    def __init__(self) -> None:
+        self.interrupted = False
+
     def __enter__(self) -> "_Signals":
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for number in self._before:
@@ -246,8 +251,9 @@ class _Signals:
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
-    @staticmethod
-    def _interrupt(number: int, frame: Any) -> None:
+    def _interrupt(self, number: int, frame: Any) -> None:
+        self.interrupted = True
+        logging.disable(logging.CRITICAL)       # What is cut off now would tell of it at length.
         raise KeyboardInterrupt
 
 
@@ -256,25 +262,33 @@ def run(options: Options = Options()) -> int:
     if options.operation is not None and options.input is None:
         raise click.UsageError("--operation names a column of --input")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
-    demo = None
+    demo = report = None
     status = 1
     with _Signals() as signals:
         try:
+            if options.input is not None:
+                feeds.check_file(options.input)
             demo = Demo(options)
             report = demo.run()
             status = 0 if report.ok else 1
-        except KeyboardInterrupt:
-            click.echo("interrupted: ending all processes", err=True)
-            return INTERRUPTED
-        except PywanError as error:
-            click.echo(f"error: {error}", err=True)
-            return 1
+        except (KeyboardInterrupt, Exception) as error:
+            if signals.interrupted:     # Whatever came of it, such as Spark's complaint about the call that was cut off.
+                status = INTERRUPTED
+                click.echo("interrupted: ending all processes", err=True)
+            elif isinstance(error, PywanError):
+                click.echo(f"error: {error}", err=True)
+            else:
+                raise
         finally:
             signals.deaf()
             if demo is not None:
                 demo.close()
-                if (status in (0, INTERRUPTED)) and not options.keep:
+                if status != 1 and not options.keep:
                     shutil.rmtree(demo.directory, ignore_errors=True)
+                    with contextlib.suppress(OSError):      # Not empty: another run's files.
+                        demo.directory.parent.rmdir()
+    if report is None:
+        return status
     if options.json:
         print(json.dumps(report.as_dict(), indent=2))
     else:

@@ -1,6 +1,7 @@
 """Owns the demo's Spark: a local session that writes only into the demo's directory and is quiet."""
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -35,8 +36,8 @@ def start(directory: Path) -> Any:
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     directory.mkdir(parents=True, exist_ok=True)
-    logging = directory / "log4j2.properties"
-    logging.write_text(_LOGGING.format(file=directory / "spark.log"), encoding="utf-8")
+    log_settings = directory / "log4j2.properties"
+    log_settings.write_text(_LOGGING.format(file=directory / "spark.log"), encoding="utf-8")
     settings = {
         "spark.master": f"local[{CORES}]",
         "spark.app.name": "pywan demo",
@@ -45,15 +46,17 @@ def start(directory: Path) -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with open(directory / "java.log", "wb") as output:      # What the Java process and the executors' workers print.
-        gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
+    # What the Java process and the executors' workers print goes to a file. In a session of its own, Ctrl-C does not
+    # reach it: it is ended in order, or ends by itself when this process is gone.
+    with open(directory / "java.log", "wb") as output:
+        gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True})
     SparkContext._ensure_initialized(gateway=gateway)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -64,6 +67,7 @@ def stop(session: Any) -> None:
     """Ends the session and the Java process behind it, and waits until that is gone."""
     from pyspark import SparkContext
 
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)    # A call that was interrupted has nothing more to say.
     gateway = SparkContext._gateway
     session.stop()
     process = getattr(gateway, "proc", None)
