@@ -110,6 +110,14 @@ static void drop_first_block(wan_queue *queue, wan_partition *partition)
     partition->block_count--;
 }
 
+/* A drained partition keeps its block in memory for the next event, but pins no file. */
+static void unpin_file(wan_queue *queue, wan_partition *partition)
+{
+    if (partition->removed != partition->appended || !partition->block_count) return;
+    wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
+    if (queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
+}
+
 static inline int has_block(const wan_partition *partition, uint64_t number)
 {
     return partition->block_count && number - partition->first_block < partition->block_count;
@@ -150,7 +158,7 @@ static int same_key(const wan_record *a, const wan_record *b)
 }
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
- * has a newer one behind it never changes where the key ends. */
+ * has one of a later version behind it never changes where the key ends. */
 static void conflate(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
 {
     if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
@@ -163,7 +171,10 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
         if (slot->sequence <= partition->peeked) break;     /* Left the queue: its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
         if (!ref) break;
-        if (!same_key(ref_record(&queue->store, ref), record)) continue;
+        const wan_record *older = ref_record(&queue->store, ref);
+        if (!same_key(older, record)) continue;
+        /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
+        if (older->stamp > record->stamp || (older->stamp == record->stamp && older->stamp_site > record->stamp_site)) return;
         wan_queue_punch(queue, record->partition, slot->sequence);
         queue->conflated++;
         break;
@@ -185,10 +196,10 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     }
     if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
         status = grow_index(partition);
-        if (status != WAN_OK) return status;
+        if (status != WAN_OK) { unpin_file(queue, partition); return status; }
     }
     status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) return status;    /* An entry block without entries stays for the next one. */
+    if (status != WAN_OK) { unpin_file(queue, partition); return status; }  /* An entry block in memory stays for the next one. */
     reservation->partition = number;
     reservation->length = length;
     return WAN_OK;
@@ -203,6 +214,7 @@ void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     } else {
         wan_store_give(&queue->store, reservation->segment, reservation->length);
     }
+    unpin_file(queue, &queue->partitions[reservation->partition]);
 }
 
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
@@ -234,12 +246,15 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
-    uint64_t taken_bytes = 0;
+    uint64_t taken_bytes = 0, start = partition->peeked;
     while (taken < count && partition->peeked < partition->appended) {
         wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
         if (ref) {
             uint64_t length = ref_length(&queue->store, ref);
-            if ((taken || !at_least_one) && taken_bytes + length > bytes) break;
+            if ((taken || !at_least_one) && taken_bytes + length > bytes) {
+                if (!taken) partition->peeked = start;      /* No run is made of holes alone: it would be missed as a gap. */
+                break;
+            }
             taken_bytes += length;
             partition->unpeeked--;
             records[taken++] = ref_record(&queue->store, ref);
@@ -274,11 +289,7 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
         partition->removed++;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
-    /* A drained partition keeps its block in memory for the next event, but pins no file. */
-    if (partition->removed == partition->appended && partition->block_count) {
-        wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
-        if (queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
-    }
+    unpin_file(queue, partition);
     check_positions(partition);
     return before - partition->events;
 }
@@ -298,6 +309,7 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence)
             partition->peeked = ++partition->removed;
             if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
         }
+        unpin_file(queue, partition);
     }
     check_positions(partition);
 }

@@ -62,7 +62,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
 
 /* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
- * `at_least_one`. Fills `records`, moves `peeked` past them and past holes. Returns how many. */
+ * `at_least_one`. Fills `records`, moves `peeked` past them and past holes (past nothing if none fits). Returns how many. */
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, int at_least_one,
                         wan_record **records, uint64_t *peeked_bytes);
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
