@@ -4,13 +4,15 @@
 #   make test      all tests                                          (ARGS="-k queue" ...)
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
 #   make ctest     the C primitives' own test program
+#   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 ...)
+#   make simulate  senders and receivers over a bad network   (ARGS="--seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest sanitize install build clean
+.PHONY: help demo test bench ctest fuzz simulate sanitize install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -21,10 +23,7 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
-C_SOURCES := $(wildcard csrc/wan_*.c)
 SOURCES   := $(wildcard csrc/*)
-C_TESTS   := $(wildcard tests/c/*.c)
-C_FLAGS   := -std=c11 -Wall -Wextra -Wno-unused-parameter -D_GNU_SOURCE -DWAN_DEBUG=1 -Icsrc -Itests/c -pthread -g
 SANITIZERS ?= address,undefined
 
 help:
@@ -61,27 +60,18 @@ test: build ctest
 bench: build
 	@for program in bench/bench_*.py; do echo "== $$program"; $(PY) "$$program" $(ARGS); done
 
-build/ctest/plain: $(SOURCES) $(wildcard tests/c/*)
-	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) -O2 $(C_SOURCES) $(C_TESTS) -o $@
+ctest:
+	$(MAKE) --no-print-directory -C tests/c test
 
-build/ctest/sanitized: $(SOURCES) $(wildcard tests/c/*)
-	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) -O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZERS) $(C_SOURCES) $(C_TESTS) -o $@
+fuzz:
+	$(MAKE) --no-print-directory -C tests/c fuzz
 
-ifneq ($(C_TESTS),)
-ctest: build/ctest/plain
-	build/ctest/plain
-else
-ctest: ;
-endif
+simulate: build
+	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitize: build
-ifneq ($(C_TESTS),)
-	$(MAKE) --no-print-directory build/ctest/sanitized
-	build/ctest/sanitized
-endif
+	$(MAKE) --no-print-directory -C tests/c sanitize
 	rm -rf build/sanitized/pywan && mkdir -p build/sanitized/pywan && cp -r pywan build/sanitized/ && rm -f build/sanitized/pywan/_core*.so
 	PYWAN_SANITIZE=$(SANITIZERS) $(PY) setup.py -q build_ext --build-lib build/sanitized --build-temp build/sanitized/objects
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \

@@ -1,0 +1,56 @@
+/* What the C tests share: a disk that fails on purpose and records made to plan. */
+#include "harness.h"
+
+#include <sys/mman.h>
+
+int expectations_failed;
+
+static wan_status failing_map(const wan_env *env, const char *directory, uint64_t bytes, uint8_t **base)
+{
+    failing_disk *disk = env->state;
+    disk->calls++;
+    if (disk->fail_at && disk->calls >= disk->fail_at && disk->calls - disk->fail_at < disk->fail_count)
+        return WAN_FAIL(disk->status, "call %u for %" PRIu64 " bytes in %s fails on purpose", disk->calls, bytes, directory);
+    /* Shared, as a file's mapping is: the store lets go of its pages and they keep their bytes. */
+    *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (*base == MAP_FAILED) return WAN_FAIL(WAN_NO_MEMORY, "the test has no memory");
+    disk->live++;
+    disk->live_bytes += bytes;
+    return WAN_OK;
+}
+
+static void failing_unmap(const wan_env *env, uint8_t *base, uint64_t bytes)
+{
+    failing_disk *disk = env->state;
+    disk->live--;
+    disk->live_bytes -= bytes;
+    munmap(base, bytes);
+}
+
+void failing_disk_init(failing_disk *disk)
+{
+    memset(disk, 0, sizeof *disk);
+    disk->env = (wan_env){.map_overflow = failing_map, .unmap = failing_unmap, .state = disk};
+    disk->status = WAN_FULL;
+    disk->fail_count = 1;
+}
+
+uint64_t write_plan(uint8_t *to, const record_plan *plan)
+{
+    wan_record *record = (wan_record *)to;
+    uint64_t length = plan_length(plan);
+    memset(to, 0, length);
+    record->length = (uint32_t)length;
+    record->value_length = plan->value_length;
+    record->key_length = (uint16_t)strlen(plan->key);
+    record->key_form = WAN_FORM_TEXT;
+    record->operation = plan->operation;
+    record->flags = plan->flags;
+    record->region = plan->region ? plan->region : 1;
+    record->stamp = plan->stamp;
+    record->stamp_site = plan->stamp_site;
+    record->origin_site = plan->origin_site;
+    memcpy(wan_record_key(record), plan->key, record->key_length);
+    if (plan->value_length) memcpy(wan_record_value(record), plan->value, plan->value_length);
+    return length;
+}

@@ -1,0 +1,61 @@
+/* Owns how C tests are written: a test is a function whose name is its promise, EXPECT says what must hold, and a
+ * failing one names the test, the line and the seed of anything random. */
+#ifndef HARNESS_H
+#define HARNESS_H
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "wan_env.h"
+#include "wan_hash.h"
+#include "wan_record.h"
+
+typedef struct { const char *promise; void (*run)(void); } test_case;
+
+extern const test_case crc_and_format_tests[], store_tests[], queue_tests[], table_tests[];   /* Each ends with {0}. */
+extern int expectations_failed;
+
+#define EXPECT(condition) \
+    do { if (!(condition)) { expectations_failed++; printf("    %s:%d: %s\n", __FILE__, __LINE__, #condition); } } while (0)
+#define EXPECT_EQUAL(got, wanted) \
+    do { uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted); \
+         if (got_ != wanted_) { expectations_failed++; printf("    %s:%d: %s is %" PRIu64 ", not %" PRIu64 "\n", __FILE__, \
+                                                              __LINE__, #got, got_, wanted_); } } while (0)
+
+/* A small generator, so that a seed repeats a run on every machine (splitmix64). */
+typedef struct { uint64_t state; } random_source;
+static inline uint64_t random_next(random_source *source)
+{
+    uint64_t z = source->state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+static inline uint32_t random_below(random_source *source, uint32_t limit) { return (uint32_t)(random_next(source) % limit); }
+
+/* Overflow files that fail on purpose: the call number `fail_at` (from 1) and the `fail_count - 1` after it give
+ * `status` and leave nothing behind. Shared memory stands in for the files. */
+typedef struct { wan_env env; uint32_t calls, fail_at, fail_count, live; uint64_t live_bytes; wan_status status; } failing_disk;
+void failing_disk_init(failing_disk *disk);
+
+/* Lays out a record in `to` (8-aligned, big enough). Returns its length. */
+typedef struct {
+    uint8_t operation, flags, stamp_site, origin_site;
+    uint16_t region;
+    uint64_t stamp;
+    const char *key;
+    const void *value;
+    uint32_t value_length;
+} record_plan;
+uint64_t write_plan(uint8_t *to, const record_plan *plan);
+static inline uint64_t plan_length(const record_plan *plan)
+{
+    return wan_record_size((uint32_t)strlen(plan->key), plan->value_length, 0, 0);
+}
+static inline uint64_t plan_hash(const record_plan *plan)
+{
+    return wan_key_hash(plan->key, strlen(plan->key), WAN_FORM_TEXT);
+}
+
+#endif

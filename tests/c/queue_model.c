@@ -1,0 +1,201 @@
+/* Random operations on a queue and on its model, and the comparison of both. */
+#include "queue_model.h"
+
+static uint64_t differences;
+
+#define SAME(got, wanted) \
+    do { uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted); \
+         if (got_ != wanted_ && differences++ < 5) printf("    %s:%d: %s is %" PRIu64 ", the model says %" PRIu64 "\n", \
+                                                          __FILE__, __LINE__, #got, got_, wanted_); } while (0)
+
+static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
+
+static void punch(model_partition *p, uint64_t sequence)
+{
+    p->events[sequence - 1].alive = 0;
+    if (p->peeked != p->removed || sequence != p->removed + 1) return;
+    while (p->removed < p->appended && !p->events[p->removed].alive) p->peeked = ++p->removed;     /* Nothing on its way: holes in front are gone. */
+}
+
+static void model_append(queue_model *m, model_partition *p, const model_event *event)
+{
+    p->events[p->appended++] = *event;
+    if (!m->conflate || event->operation != WAN_UPDATE || event->flags & WAN_FLAG_CONFLICT) return;
+    uint64_t old = p->index[event->key];        /* May have left the queue, or have been punched. */
+    if (old > p->peeked && p->events[old - 1].alive) {
+        if (p->events[old - 1].stamp > event->stamp) return;    /* What lies there is later: it stays, and stays to be replaced. */
+        punch(p, old);
+        m->conflated++;
+    }
+    p->index[event->key] = p->appended;
+}
+
+static void append(queue_model *m, random_source *source, uint32_t number)
+{
+    static uint8_t value[300000];
+    model_partition *p = &m->partitions[number];
+    if (p->appended == MODEL_EVENTS) return;
+    char key[16];
+    uint32_t key_number = random_below(source, MODEL_KEYS);
+    snprintf(key, sizeof key, "key-%u", key_number);
+    record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3), .key = key,
+                        .flags = random_below(source, 40) ? 0 : WAN_FLAG_CONFLICT, .value = value,
+                        .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
+    if (!random_below(source, 20)) plan.stamp /= 2;     /* Comes late, as an event that was parked does. */
+    uint64_t length = plan_length(&plan);
+    wan_reservation reservation;
+    uint64_t events = m->queue.events, bytes = m->queue.bytes;
+    if (!random_below(source, 30)) { m->disk.fail_at = m->disk.calls + 1; m->disk.fail_count = 1; }
+    wan_status status = wan_queue_reserve(&m->queue, number, length, &reservation);
+    m->disk.fail_at = 0;
+    if (status != WAN_OK) {
+        SAME(status, WAN_FULL);
+        SAME(m->queue.events, events);
+        SAME(m->queue.bytes, bytes);
+        return;
+    }
+    if (!random_below(source, 10)) { wan_queue_cancel(&m->queue, &reservation); return; }
+    write_plan(reservation.at, &plan);
+    wan_queue_commit(&m->queue, &reservation, plan_hash(&plan));
+    model_event event = {plan.stamp, length, key_number, plan.operation, plan.flags, 1};
+    model_append(m, p, &event);
+}
+
+static void peek(queue_model *m, random_source *source, uint32_t number)
+{
+    model_partition *p = &m->partitions[number];
+    wan_record *records[700];
+    uint64_t size, limit = random_below(source, 4) ? UINT64_MAX : random_below(source, 100000), total = 0;
+    uint32_t count = random_below(source, 700), expected = 0;
+    int at_least_one = random_below(source, 3) != 0;
+    uint64_t first = p->peeked;
+    while (expected < count && p->peeked < p->appended) {
+        const model_event *event = &p->events[p->peeked];
+        if (event->alive) {
+            if ((expected || !at_least_one) && total + event->length > limit) {
+                if (!expected) p->peeked = first;       /* Nothing taken: nothing moved, holes neither. */
+                break;
+            }
+            total += event->length;
+            expected++;
+        }
+        p->peeked++;
+    }
+    uint32_t taken = wan_queue_peek(&m->queue, number, count, limit, at_least_one, records, &size);
+    SAME(taken, expected);
+    SAME(size, total);
+    uint32_t n = 0;
+    for (uint64_t sequence = first + 1; sequence <= p->peeked && n < taken; sequence++) {
+        if (!p->events[sequence - 1].alive) continue;
+        SAME(records[n]->sequence, sequence);
+        SAME(records[n]->stamp, p->events[sequence - 1].stamp);
+        SAME(records[n]->length, p->events[sequence - 1].length);
+        n++;
+    }
+}
+
+static uint64_t model_remove(model_partition *p, uint64_t through)
+{
+    uint64_t dropped = 0;
+    for (; p->removed < through; p->removed++) {
+        dropped += p->events[p->removed].alive;
+        p->events[p->removed].alive = 0;
+    }
+    return dropped;
+}
+
+static void compare(queue_model *m)
+{
+    uint64_t all_events = 0, all_bytes = 0;
+    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
+        const model_partition *p = &m->partitions[number];
+        const wan_partition *q = &m->queue.partitions[number];
+        uint64_t events = 0, bytes = 0, unpeeked = 0;
+        for (uint64_t sequence = p->removed + 1; sequence <= p->appended; sequence++) {
+            const model_event *event = &p->events[sequence - 1];
+            events += event->alive;
+            bytes += event->alive ? event->length : 0;
+            unpeeked += event->alive && sequence > p->peeked;
+        }
+        SAME(q->removed, p->removed);
+        SAME(q->peeked, p->peeked);
+        SAME(q->appended, p->appended);
+        SAME(q->events, events);
+        SAME(q->bytes, bytes);
+        SAME(q->unpeeked, unpeeked);
+        all_events += events;
+        all_bytes += bytes;
+    }
+    SAME(m->queue.events, all_events);
+    SAME(m->queue.bytes, all_bytes);
+    SAME(m->queue.conflated, m->conflated);
+    SAME(m->queue.store.file_bytes > 0, m->disk.live_bytes > 0);
+}
+
+static void compare_contents(queue_model *m)
+{
+    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
+        const model_partition *p = &m->partitions[number];
+        for (uint64_t sequence = p->removed + 1; sequence <= p->appended; sequence++) {
+            const wan_record *record = wan_queue_at(&m->queue, &m->queue.partitions[number], sequence);
+            SAME(record != NULL, p->events[sequence - 1].alive);
+            if (!record) continue;
+            SAME(wan_record_check((const uint8_t *)record, record->length), WAN_OK);
+            SAME(record->stamp, p->events[sequence - 1].stamp);
+            SAME(record->sequence, sequence);
+            SAME(record->partition, number);
+        }
+    }
+}
+
+uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, int conflate)
+{
+    memset(m, 0, sizeof *m);
+    differences = 0;
+    failing_disk_init(&m->disk);
+    m->conflate = conflate;
+    if (wan_queue_init(&m->queue, &m->disk.env, "nowhere", 0, MODEL_PARTITIONS, conflate) != WAN_OK) return 1;
+    uint32_t growing = 1;
+    for (uint32_t step = 0; step < steps && differences == 0; step++) {
+        uint32_t number = random_below(source, MODEL_PARTITIONS);
+        model_partition *p = &m->partitions[number];
+        if (!random_below(source, 200)) growing = !growing;
+        uint32_t choice = random_below(source, 100);
+        if (choice < (growing ? 85u : 40u)) append(m, source, number);
+        else if (choice < 92) peek(m, source, number);
+        else if (choice < 97) {
+            uint64_t through = p->removed + (p->peeked > p->removed ? random_below(source, (uint32_t)(p->peeked - p->removed) + 1) : 0);
+            if (!growing) through = p->peeked;
+            uint64_t wanted = model_remove(p, through);
+            SAME(wan_queue_remove(&m->queue, number, through), wanted);
+        } else if (choice == 97) {
+            wan_queue_rewind(&m->queue, number);
+            p->peeked = p->removed;
+        } else if (p->appended > p->removed) {
+            uint64_t sequence = p->removed + 1 + random_below(source, (uint32_t)(p->appended - p->removed));
+            wan_queue_punch(&m->queue, number, sequence);
+            punch(p, sequence);
+        }
+        compare(m);
+        if (step % 64 == 0) compare_contents(m);
+    }
+    compare_contents(m);
+    /* Drained, it holds no file. */
+    uint64_t left = m->queue.events;
+    if (random_below(source, 2)) SAME(wan_queue_clear(&m->queue), left);
+    else
+        for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
+            wan_record *records[8];
+            uint64_t size;
+            while (m->queue.partitions[number].peeked < m->queue.partitions[number].appended)
+                wan_queue_peek(&m->queue, number, 8, UINT64_MAX, 1, records, &size);
+            wan_queue_remove(&m->queue, number, m->queue.partitions[number].peeked);
+        }
+    SAME(m->queue.events, 0);
+    SAME(m->queue.bytes, 0);
+    SAME(m->queue.store.file_bytes, 0);
+    SAME(m->disk.live, 0);
+    wan_queue_close(&m->queue);
+    SAME(m->disk.live, 0);
+    return differences;
+}

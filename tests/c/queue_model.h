@@ -1,0 +1,31 @@
+/* Owns the plain model of a queue: arrays and loops, no blocks, no index. What the real queue answers is compared with
+ * it after every operation. */
+#ifndef QUEUE_MODEL_H
+#define QUEUE_MODEL_H
+#include "harness.h"
+#include "wan_queue.h"
+
+#define MODEL_PARTITIONS 3
+#define MODEL_KEYS 24
+#define MODEL_EVENTS 6000      /* Per partition and run: more are not appended. */
+
+typedef struct { uint64_t stamp, length; uint32_t key; uint8_t operation, flags, alive; } model_event;
+
+typedef struct {
+    model_event events[MODEL_EVENTS];       /* By sequence - 1. */
+    uint64_t removed, peeked, appended;
+    uint64_t index[MODEL_KEYS];             /* The update that a newer one of its key may replace; 0: none. */
+} model_partition;
+
+typedef struct {
+    wan_queue queue;
+    failing_disk disk;
+    model_partition partitions[MODEL_PARTITIONS];
+    uint64_t conflated, stamp;
+    int conflate;
+} queue_model;
+
+/* Runs `steps` random operations; returns the number of differences (0: the queue did what the model says). */
+uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t steps, int conflate);
+
+#endif

@@ -1,0 +1,349 @@
+/* Owns the tests of partitions: positions, holes, rewinding, conflation, huge records, the edges of entry blocks. */
+#include "queue_model.h"
+
+static wan_queue queue;
+static failing_disk disk;
+
+static void open_queue(int conflate)
+{
+    failing_disk_init(&disk);
+    EXPECT_EQUAL(wan_queue_init(&queue, &disk.env, "nowhere", 0, 2, conflate), WAN_OK);
+}
+
+static void close_queue(void)
+{
+    wan_queue_close(&queue);
+    EXPECT_EQUAL(disk.live, 0);
+}
+
+static void append_plan(const record_plan *plan)
+{
+    wan_reservation reservation;
+    wan_status status = wan_queue_reserve(&queue, 0, plan_length(plan), &reservation);
+    EXPECT_EQUAL(status, WAN_OK);
+    if (status != WAN_OK) return;
+    write_plan(reservation.at, plan);
+    wan_queue_commit(&queue, &reservation, plan_hash(plan));
+}
+
+static uint64_t next_stamp;
+
+static void append(const char *key, uint8_t operation, uint32_t value_length)
+{
+    static uint8_t value[4 << 20];
+    record_plan plan = {.operation = operation, .key = key, .value = value, .value_length = value_length, .stamp = ++next_stamp};
+    append_plan(&plan);
+}
+
+static uint32_t peek(uint32_t count, wan_record **records)
+{
+    uint64_t size;
+    return wan_queue_peek(&queue, 0, count, UINT64_MAX, 1, records, &size);
+}
+
+static void events_come_out_in_the_order_in_which_they_went_in(void)
+{
+    open_queue(0);
+    wan_record *records[2000];
+    for (int n = 0; n < 2000; n++) append("k", WAN_UPDATE, (uint32_t)n % 50);
+    EXPECT_EQUAL(peek(2000, records), 2000);
+    for (uint32_t n = 0; n < 2000; n++) EXPECT(records[n]->sequence == n + 1 && records[n]->value_length == n % 50);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2000), 2000);
+    EXPECT(queue.events == 0 && queue.bytes == 0);
+    close_queue();
+}
+
+static void what_was_peeked_and_not_removed_comes_again_after_a_rewind(void)
+{
+    open_queue(0);
+    wan_record *records[10];
+    for (int n = 0; n < 10; n++) append("k", WAN_UPDATE, 4);
+    peek(6, records);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 2);
+    wan_queue_rewind(&queue, 0);
+    EXPECT_EQUAL(queue.partitions[0].duplicate_through, 6);
+    EXPECT_EQUAL(peek(10, records), 8);
+    EXPECT_EQUAL(records[0]->sequence, 3);
+    close_queue();
+}
+
+static void holes_are_skipped_counted_out_and_removed_with_the_rest(void)
+{
+    open_queue(0);
+    wan_record *records[10];
+    for (int n = 0; n < 6; n++) append("k", WAN_UPDATE, 4);
+    wan_queue_punch(&queue, 0, 1);
+    EXPECT_EQUAL(queue.partitions[0].removed, 1);       /* In front, with nothing on its way: gone at once. */
+    wan_queue_punch(&queue, 0, 4);
+    wan_queue_punch(&queue, 0, 4);      /* Twice is once. */
+    wan_queue_punch(&queue, 0, 6);
+    EXPECT_EQUAL(queue.events, 3);
+    EXPECT_EQUAL(peek(10, records), 3);
+    EXPECT(records[0]->sequence == 2 && records[1]->sequence == 3 && records[2]->sequence == 5);
+    EXPECT_EQUAL(queue.partitions[0].peeked, 6);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 6), 3);
+    close_queue();
+}
+
+static void a_byte_limit_closes_a_peek_but_never_before_one_record(void)
+{
+    open_queue(0);
+    wan_record *records[10];
+    uint64_t size;
+    for (int n = 0; n < 3; n++) append("k", WAN_UPDATE, 1000);
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 1, 1, records, &size), 1);
+    EXPECT_EQUAL(size, records[0]->length);
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 2 * size, 1, records, &size), 2);
+    close_queue();
+}
+
+static void a_peek_that_finds_no_room_moves_nothing_not_even_past_holes(void)
+{
+    open_queue(0);
+    wan_record *records[10];
+    uint64_t size;
+    for (int n = 0; n < 3; n++) append("k", WAN_UPDATE, 1000);
+    peek(1, records);
+    wan_queue_punch(&queue, 0, 2);
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 100, 0, records, &size), 0);
+    EXPECT_EQUAL(queue.partitions[0].peeked, 1);
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 100, 1, records, &size), 1);
+    EXPECT_EQUAL(records[0]->sequence, 3);
+    close_queue();
+}
+
+static void every_edge_of_an_entry_block_keeps_its_events(void)
+{
+    static const uint64_t edges[] = {1, 511, 512, 513, 1023, 1024, 1025, 2048};
+    for (int e = 0; e < 8; e++) {
+        open_queue(0);
+        wan_record *records[2100];
+        uint64_t sequence = 0;
+        for (int round = 0; round < 4; round++) {
+            for (uint64_t n = 0; n < edges[e]; n++) append("k", WAN_UPDATE, 0);
+            EXPECT_EQUAL(peek(2100, records), edges[e]);
+            for (uint64_t n = 0; n < edges[e]; n++) EXPECT_EQUAL(records[n]->sequence, sequence + n + 1);
+            sequence += edges[e];
+            EXPECT_EQUAL(wan_queue_remove(&queue, 0, sequence), edges[e]);
+            EXPECT(queue.partitions[0].block_count <= 1);
+        }
+        close_queue();
+    }
+}
+
+static void blocks_of_many_thousand_events_come_and_go_one_by_one(void)
+{
+    open_queue(0);
+    wan_record *records[1];
+    for (int n = 0; n < 20000; n++) append("k", WAN_UPDATE, 0);
+    for (uint64_t n = 1; n <= 20000; n++) {
+        peek(1, records);
+        EXPECT_EQUAL(records[0]->sequence, n);
+        wan_queue_remove(&queue, 0, n);
+        if (n % 3 == 0) append("k", WAN_UPDATE, 0);
+    }
+    EXPECT_EQUAL(queue.events, 20000 / 3);
+    close_queue();
+}
+
+static void records_longer_than_a_reference_can_say_keep_their_length(void)
+{
+    open_queue(0);
+    wan_record *records[3];
+    append("k", WAN_UPDATE, (2u << 20) - 64);
+    append("k", WAN_UPDATE, 2u << 20);
+    append("k", WAN_UPDATE, 4u << 20);
+    EXPECT_EQUAL(peek(3, records), 3);
+    EXPECT(records[0]->value_length == (2u << 20) - 64 && records[1]->value_length == 2u << 20 && records[2]->value_length == 4u << 20);
+    EXPECT_EQUAL(queue.bytes, records[0]->length + records[1]->length + records[2]->length);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 3), 3);
+    EXPECT_EQUAL(queue.bytes, 0);
+    EXPECT_EQUAL(disk.live, 0);
+    close_queue();
+}
+
+static void of_several_updates_of_a_key_only_the_newest_stays(void)
+{
+    open_queue(1);
+    wan_record *records[10];
+    for (int n = 0; n < 1000; n++) append(n % 2 ? "a" : "b", WAN_UPDATE, 4);
+    EXPECT_EQUAL(queue.events, 2);
+    EXPECT_EQUAL(queue.conflated, 998);
+    EXPECT_EQUAL(peek(10, records), 2);
+    EXPECT(records[0]->sequence == 999 && records[1]->sequence == 1000);
+    close_queue();
+}
+
+static void creates_destroys_and_lost_conflicts_always_travel(void)
+{
+    open_queue(1);
+    append("k", WAN_CREATE, 4);
+    append("k", WAN_UPDATE, 4);
+    append("k", WAN_DESTROY, 0);
+    append("k", WAN_CREATE, 4);
+    EXPECT_EQUAL(queue.events, 4);
+    append("k", WAN_UPDATE, 4);
+    EXPECT_EQUAL(queue.events, 4);      /* Of the two updates one. */
+    record_plan lost = {.operation = WAN_UPDATE, .flags = WAN_FLAG_CONFLICT, .key = "k", .stamp = ++next_stamp};
+    append_plan(&lost);
+    EXPECT_EQUAL(queue.events, 5);
+    close_queue();
+}
+
+static void what_was_peeked_is_not_conflated(void)
+{
+    open_queue(1);
+    wan_record *records[10];
+    append("k", WAN_UPDATE, 4);
+    peek(1, records);
+    append("k", WAN_UPDATE, 4);
+    EXPECT_EQUAL(queue.events, 2);
+    append("k", WAN_UPDATE, 4);
+    EXPECT_EQUAL(queue.events, 2);
+    close_queue();
+}
+
+static void an_older_update_that_comes_late_does_not_take_out_a_newer_one(void)
+{
+    open_queue(1);
+    record_plan newer = {.operation = WAN_UPDATE, .key = "k", .stamp = 20}, older = {.operation = WAN_UPDATE, .key = "k", .stamp = 10};
+    append_plan(&newer);
+    append_plan(&older);        /* Replayed after it was parked. */
+    wan_record *records[2];
+    EXPECT_EQUAL(peek(2, records), 2);
+    EXPECT_EQUAL(records[0]->stamp, 20);
+    close_queue();
+}
+
+static void conflation_keeps_keys_of_different_form_and_region_apart(void)
+{
+    open_queue(1);
+    record_plan here = {.operation = WAN_UPDATE, .key = "k", .region = 1}, there = {.operation = WAN_UPDATE, .key = "k", .region = 2};
+    append_plan(&here);
+    append_plan(&there);
+    EXPECT_EQUAL(queue.events, 2);
+    close_queue();
+}
+
+static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
+{
+    open_queue(1);
+    char key[16];
+    wan_record *records[64];
+    for (int n = 0; n < 30000; n++) {
+        snprintf(key, sizeof key, "%d", n / 2);     /* Each twice: one is conflated, unless the first was peeked between. */
+        append(key, WAN_UPDATE, 0);
+        if (n % 64 == 63) {
+            peek(64, records);
+            wan_queue_remove(&queue, 0, queue.partitions[0].peeked);
+        }
+    }
+    EXPECT_EQUAL(queue.conflated, 15000);
+    EXPECT(queue.partitions[0].index_mask < 1024);
+    close_queue();
+}
+
+static void a_reservation_given_up_leaves_no_trace(void)
+{
+    open_queue(0);
+    wan_reservation reservation;
+    for (int n = 0; n < 3000; n++) {
+        EXPECT_EQUAL(wan_queue_reserve(&queue, 0, 65536, &reservation), WAN_OK);
+        wan_queue_cancel(&queue, &reservation);
+    }
+    EXPECT(queue.events == 0 && queue.partitions[0].appended == 0 && disk.calls == 0);
+    EXPECT_EQUAL(wan_queue_reserve(&queue, 0, 40u << 20, &reservation), WAN_OK);
+    wan_queue_cancel(&queue, &reservation);
+    EXPECT_EQUAL(disk.live, 0);
+    close_queue();
+}
+
+static void a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up(void)
+{
+    open_queue(0);
+    wan_reservation reservation;
+    wan_record *records[1];
+    uint64_t size, appended = 0;
+    while (!disk.live || appended < 40000) { append("k", WAN_UPDATE, 256); appended++; }     /* Records and entry blocks overflow. */
+    EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 64, &reservation), WAN_OK);
+    wan_queue_cancel(&queue, &reservation);         /* The change lost against a later one: partition 1 stays empty. */
+    while (wan_queue_peek(&queue, 0, 1, UINT64_MAX, 1, records, &size)) wan_queue_remove(&queue, 0, records[0]->sequence);
+    EXPECT_EQUAL(queue.events, 0);
+    EXPECT_EQUAL(disk.live, 0);
+    close_queue();
+}
+
+static void a_full_disk_refuses_and_changes_nothing(void)
+{
+    open_queue(0);
+    wan_reservation reservation;
+    wan_record *records[1];
+    uint64_t size, appended = 0, refused = 0;
+    disk.fail_at = 1;
+    disk.fail_count = UINT32_MAX;
+    for (; appended < 100000; appended++) {
+        record_plan plan = {.operation = WAN_UPDATE, .key = "k", .value = "v", .value_length = 1};
+        if (wan_queue_reserve(&queue, 0, plan_length(&plan), &reservation) != WAN_OK) break;
+        write_plan(reservation.at, &plan);
+        wan_queue_commit(&queue, &reservation, 0);
+    }
+    for (int n = 0; n < 10; n++) refused += wan_queue_reserve(&queue, 1, 4096, &reservation) == WAN_FULL;
+    EXPECT_EQUAL(refused, 10);
+    EXPECT(appended > 0 && queue.events == appended && queue.partitions[0].appended == appended);
+    EXPECT_EQUAL(disk.live, 0);
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 1, UINT64_MAX, 1, records, &size), 1);
+    disk.fail_at = 0;
+    EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 4096, &reservation), WAN_OK);
+    wan_queue_cancel(&queue, &reservation);
+    close_queue();
+}
+
+static void a_queue_needs_a_sensible_number_of_partitions(void)
+{
+    EXPECT_EQUAL(wan_queue_init(&queue, &wan_env_posix, NULL, 0, 0, 0), WAN_INVALID);
+    EXPECT_EQUAL(wan_queue_init(&queue, &wan_env_posix, NULL, 0, 65536, 0), WAN_INVALID);
+}
+
+static void many_empty_partitions_cost_kilobytes(void)
+{
+    EXPECT_EQUAL(wan_queue_init(&queue, &wan_env_posix, NULL, 0, 113, 0), WAN_OK);
+    EXPECT_EQUAL(queue.store.memory_bytes, 0);
+    EXPECT(113 * sizeof *queue.partitions < 32768);
+    wan_queue_close(&queue);
+}
+
+static void random_operations_do_what_a_plain_model_says(void)
+{
+    queue_model *model = malloc(sizeof *model);
+    for (uint64_t seed = 1; seed <= 12; seed++) {
+        random_source source = {seed};
+        uint64_t differences = queue_model_run(model, &source, 1500, seed % 2);
+        EXPECT_EQUAL(differences, 0);
+        if (differences) printf("    seed %" PRIu64 "\n", seed);
+    }
+    free(model);
+}
+
+const test_case queue_tests[] = {
+    {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
+    {"what was peeked and not removed comes again after a rewind", what_was_peeked_and_not_removed_comes_again_after_a_rewind},
+    {"holes are skipped, counted out and removed with the rest", holes_are_skipped_counted_out_and_removed_with_the_rest},
+    {"a byte limit closes a peek but never before one record", a_byte_limit_closes_a_peek_but_never_before_one_record},
+    {"a peek that finds no room moves nothing, not even past holes", a_peek_that_finds_no_room_moves_nothing_not_even_past_holes},
+    {"every edge of an entry block keeps its events", every_edge_of_an_entry_block_keeps_its_events},
+    {"blocks of many thousand events come and go one by one", blocks_of_many_thousand_events_come_and_go_one_by_one},
+    {"records longer than a reference can say keep their length", records_longer_than_a_reference_can_say_keep_their_length},
+    {"of several updates of a key only the newest stays", of_several_updates_of_a_key_only_the_newest_stays},
+    {"creates, destroys and lost conflicts always travel", creates_destroys_and_lost_conflicts_always_travel},
+    {"what was peeked is not conflated", what_was_peeked_is_not_conflated},
+    {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
+    {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},
+    {"the index of conflation survives many keys that come and go", the_index_of_conflation_survives_many_keys_that_come_and_go},
+    {"a reservation given up leaves no trace", a_reservation_given_up_leaves_no_trace},
+    {"a queue that is drained holds no file even where a reservation was given up", a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
+    {"a full disk refuses and changes nothing", a_full_disk_refuses_and_changes_nothing},
+    {"a queue needs a sensible number of partitions", a_queue_needs_a_sensible_number_of_partitions},
+    {"many empty partitions cost kilobytes", many_empty_partitions_cost_kilobytes},
+    {"random operations do what a plain model says", random_operations_do_what_a_plain_model_says},
+    {0},
+};

@@ -1,0 +1,190 @@
+/* Owns the tests of segments: what goes to memory, what to disk, what comes back, and what a failing disk leaves. */
+#include "harness.h"
+#include "wan_store.h"
+
+#define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES)      /* The least: one memory segment of each kind. */
+#define HALF (WAN_SEGMENT_BYTES / 2)
+
+static failing_disk disk;
+static wan_store store;
+
+static void open_store(void)
+{
+    failing_disk_init(&disk);
+    EXPECT_EQUAL(wan_store_init(&store, &disk.env, "nowhere", MEMORY_LIMIT), WAN_OK);
+}
+
+static void close_store(void)
+{
+    wan_store_close(&store);
+    EXPECT_EQUAL(disk.live, 0);
+}
+
+static uint32_t take(uint64_t bytes)
+{
+    uint8_t *at;
+    uint32_t segment = 0;
+    wan_status status = wan_store_take(&store, &store.record_segment, bytes, &at, &segment);
+    if (status != WAN_OK) return 0;
+    memset(at, 0x77, bytes);        /* All of it is ours to write. */
+    return segment;
+}
+
+static void memory_comes_first_and_what_is_over_the_limit_goes_to_files(void)
+{
+    open_store();
+    EXPECT(!store.segments[take(HALF)].is_file);
+    EXPECT(!store.segments[take(HALF)].is_file);
+    EXPECT_EQUAL(disk.calls, 0);
+    EXPECT(store.segments[take(8)].is_file);
+    EXPECT_EQUAL(disk.live_bytes, WAN_FILE_SEGMENT_BYTES);
+    EXPECT_EQUAL(store.file_bytes, WAN_FILE_SEGMENT_BYTES);
+    EXPECT(store.memory_bytes <= MEMORY_LIMIT);
+    close_store();
+}
+
+static void after_a_drained_backlog_memory_is_used_again_and_no_file_is_left(void)
+{
+    open_store();
+    uint32_t held[24];
+    for (int n = 0; n < 24; n++) held[n] = take(HALF);
+    EXPECT(disk.live >= 1);
+    for (int n = 0; n < 24; n++) wan_store_give(&store, held[n], HALF);
+    EXPECT_EQUAL(disk.live, 0);
+    EXPECT_EQUAL(store.file_bytes, 0);
+    EXPECT(!store.segments[take(64)].is_file);
+    close_store();
+}
+
+static void the_newest_go_to_disk_while_the_oldest_stay_in_memory(void)
+{
+    open_store();
+    uint32_t oldest = take(HALF), next = take(HALF), newest = take(HALF);
+    EXPECT(!store.segments[oldest].is_file && !store.segments[next].is_file && store.segments[newest].is_file);
+    close_store();
+}
+
+static void freed_segments_are_handed_out_again(void)
+{
+    open_store();
+    for (int round = 0; round < 50; round++) {
+        uint32_t held[3];
+        for (int n = 0; n < 3; n++) held[n] = take(HALF);
+        for (int n = 0; n < 3; n++) wan_store_give(&store, held[n], HALF);
+    }
+    EXPECT(store.segment_count < 10);       /* Ids are used again too. */
+    EXPECT_EQUAL(store.file_bytes, 0);
+    close_store();
+}
+
+static void the_current_memory_segment_is_written_again_once_it_is_empty(void)
+{
+    open_store();
+    for (int n = 0; n < 100000; n++) wan_store_give(&store, take(256), 256);
+    EXPECT_EQUAL(store.memory_bytes, WAN_SEGMENT_BYTES);
+    EXPECT_EQUAL(disk.calls, 0);
+    close_store();
+}
+
+static void a_huge_record_stands_alone_and_leaves_the_current_segment_as_it_is(void)
+{
+    open_store();
+    uint32_t small = take(64), huge = take(20u << 20), after = take(64);
+    EXPECT(store.segments[huge].is_file && huge != small);
+    EXPECT_EQUAL(store.segments[huge].bytes, 20u << 20);
+    EXPECT_EQUAL(after, small);
+    wan_store_give(&store, huge, 20u << 20);
+    EXPECT_EQUAL(disk.live, 0);
+    close_store();
+}
+
+static void without_a_directory_the_memory_limit_is_final(void)
+{
+    EXPECT_EQUAL(wan_store_init(&store, &wan_env_posix, NULL, MEMORY_LIMIT), WAN_OK);
+    uint8_t *at;
+    uint32_t first = take(HALF), segment;
+    take(HALF);
+    EXPECT_EQUAL(wan_store_take(&store, &store.record_segment, HALF, &at, &segment), WAN_FULL);
+    wan_store_give(&store, first, HALF);
+    EXPECT_EQUAL(wan_store_take(&store, &store.record_segment, HALF, &at, &segment), WAN_FULL);     /* Its neighbour lives. */
+    wan_store_give(&store, first, HALF);
+    EXPECT_EQUAL(wan_store_take(&store, &store.record_segment, HALF, &at, &segment), WAN_OK);
+    wan_store_close(&store);
+}
+
+static void a_disk_that_is_full_or_broken_changes_nothing_and_works_again_later(void)
+{
+    static const wan_status reasons[] = {WAN_FULL, WAN_IO, WAN_NO_MEMORY};
+    for (int reason = 0; reason < 3; reason++) {
+        open_store();
+        take(HALF);
+        take(HALF);
+        disk.fail_at = 1;
+        disk.status = reasons[reason];
+        uint64_t memory = store.memory_bytes;
+        uint32_t current = store.record_segment, segment = 0;
+        uint8_t *at = NULL;
+        EXPECT_EQUAL(wan_store_take(&store, &store.record_segment, 64, &at, &segment), reasons[reason]);
+        EXPECT(store.memory_bytes == memory && store.file_bytes == 0 && store.record_segment == current && store.files_made == 0);
+        EXPECT_EQUAL(disk.live, 0);
+        EXPECT(take(64) != 0);
+        close_store();
+    }
+}
+
+static void every_single_mapping_may_fail_and_the_rest_goes_on(void)
+{
+    for (uint32_t fail = 1; fail <= 6; fail++) {
+        open_store();
+        disk.fail_at = fail;
+        uint32_t held[100], count = 0, refused = 0;
+        for (int n = 0; n < 100; n++) {
+            uint32_t segment = take(HALF);
+            if (segment) held[count++] = segment; else refused++;
+        }
+        EXPECT_EQUAL(refused, 1);
+        for (uint32_t n = 0; n < count; n++) wan_store_give(&store, held[n], HALF);
+        EXPECT_EQUAL(disk.live, 0);
+        close_store();
+    }
+}
+
+static void a_reservation_that_is_taken_back_leaves_room_for_the_next(void)
+{
+    open_store();
+    uint32_t segment = take(HALF);
+    for (int n = 0; n < 1000; n++) {
+        EXPECT_EQUAL(take(HALF), segment);
+        wan_store_untake(&store, segment, HALF);
+    }
+    EXPECT_EQUAL(store.segments[segment].used, HALF);
+    close_store();
+}
+
+static void the_real_disk_gives_zeroed_room_and_names_a_missing_directory(void)
+{
+    uint8_t *base = NULL;
+    const char *directory = getenv("TMPDIR");
+    EXPECT_EQUAL(wan_env_posix.map_overflow(&wan_env_posix, directory ? directory : ".", 1 << 16, &base), WAN_OK);
+    if (!base) return;
+    EXPECT(base[0] == 0 && base[(1 << 16) - 1] == 0);
+    memset(base, 1, 1 << 16);
+    wan_env_posix.unmap(&wan_env_posix, base, 1 << 16);
+    EXPECT_EQUAL(wan_env_posix.map_overflow(&wan_env_posix, "no/such/directory", 1 << 16, &base), WAN_IO);
+    EXPECT(strstr(wan_detail, "no/such/directory") != NULL);
+}
+
+const test_case store_tests[] = {
+    {"memory comes first and what is over the limit goes to files", memory_comes_first_and_what_is_over_the_limit_goes_to_files},
+    {"after a drained backlog memory is used again and no file is left", after_a_drained_backlog_memory_is_used_again_and_no_file_is_left},
+    {"the newest go to disk while the oldest stay in memory", the_newest_go_to_disk_while_the_oldest_stay_in_memory},
+    {"freed segments are handed out again", freed_segments_are_handed_out_again},
+    {"the current memory segment is written again once it is empty", the_current_memory_segment_is_written_again_once_it_is_empty},
+    {"a huge record stands alone and leaves the current segment as it is", a_huge_record_stands_alone_and_leaves_the_current_segment_as_it_is},
+    {"without a directory the memory limit is final", without_a_directory_the_memory_limit_is_final},
+    {"a disk that is full or broken changes nothing and works again later", a_disk_that_is_full_or_broken_changes_nothing_and_works_again_later},
+    {"every single mapping may fail and the rest goes on", every_single_mapping_may_fail_and_the_rest_goes_on},
+    {"a reservation that is taken back leaves room for the next", a_reservation_that_is_taken_back_leaves_room_for_the_next},
+    {"the real disk gives zeroed room and names a missing directory", the_real_disk_gives_zeroed_room_and_names_a_missing_directory},
+    {0},
+};

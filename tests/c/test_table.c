@@ -1,0 +1,246 @@
+/* Owns the tests of a region's entries: versions, tombstones, growth, and taking entries out of full runs of slots. */
+#include "harness.h"
+#include "wan_clock.h"
+#include "wan_table.h"
+
+static wan_table table;
+
+static wan_change change_of(const char *key, uint8_t operation, const char *value, uint64_t stamp, uint8_t site)
+{
+    return (wan_change){.key = (const uint8_t *)key, .key_length = (uint16_t)strlen(key), .key_form = WAN_FORM_TEXT,
+                        .value = (const uint8_t *)value, .value_length = value ? (uint32_t)strlen(value) : 0,
+                        .value_form = WAN_FORM_TEXT, .operation = operation, .stamp = stamp, .stamp_site = site,
+                        .hash = wan_key_hash(key, strlen(key), WAN_FORM_TEXT)};
+}
+
+static wan_outcome apply(wan_change *change) { return wan_table_apply(wan_table_shard(&table, change->hash), change); }
+
+static wan_outcome remote(const char *key, uint8_t operation, const char *value, uint64_t stamp, uint8_t site)
+{
+    wan_change change = change_of(key, operation, value, stamp, site);
+    return apply(&change);
+}
+
+static const wan_entry *find(const char *key)
+{
+    wan_change change = change_of(key, 0, NULL, 0, 0);
+    return wan_table_find(wan_table_shard(&table, change.hash), change.hash, change.key, change.key_length, change.key_form);
+}
+
+static int holds(const char *key, const char *value)
+{
+    const wan_entry *entry = find(key);
+    return entry && entry->state == WAN_ENTRY_LIVE && entry->value_length == strlen(value)
+        && memcmp(wan_entry_value(entry), value, strlen(value)) == 0;
+}
+
+static void the_later_version_wins_whatever_comes_last(void)
+{
+    wan_table_init(&table);
+    EXPECT_EQUAL(remote("k", WAN_CREATE, "a", 10, 1), WAN_CREATED);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "b", 9, 9), WAN_LOST);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "c", 10, 0), WAN_LOST);        /* Same time: the higher site. */
+    EXPECT(holds("k", "a"));
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "d", 10, 1), WAN_UPDATED);     /* The same version again: harmless. */
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "e", 10, 2), WAN_UPDATED);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "f", 11, 1), WAN_UPDATED);
+    EXPECT(holds("k", "f"));
+    wan_table_close(&table);
+}
+
+static void a_local_change_is_always_later_than_what_it_replaces(void)
+{
+    wan_table_init(&table);
+    remote("k", WAN_CREATE, "future", 1000, 2);
+    wan_change mine = change_of("k", WAN_UPDATE, "mine", 5, 1);
+    mine.local = 1;
+    EXPECT_EQUAL(apply(&mine), WAN_UPDATED);
+    EXPECT_EQUAL(mine.stamp, 1001);
+    EXPECT(holds("k", "mine"));
+    wan_table_close(&table);
+}
+
+static void a_destroy_leaves_a_tombstone_that_refuses_older_creates(void)
+{
+    wan_table_init(&table);
+    EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 20, 1), WAN_DESTROYED);     /* It came before the create it destroys. */
+    EXPECT_EQUAL(remote("k", WAN_CREATE, "a", 10, 1), WAN_LOST);
+    EXPECT(find("k") && find("k")->state == WAN_ENTRY_TOMBSTONE);
+    EXPECT_EQUAL(remote("k", WAN_CREATE, "b", 30, 1), WAN_CREATED);
+    EXPECT(holds("k", "b"));
+    EXPECT_EQUAL(wan_table_shard(&table, change_of("k", 0, NULL, 0, 0).hash)->tombstones, 0);
+    wan_table_close(&table);
+}
+
+static void a_local_destroy_of_a_missing_key_changes_nothing(void)
+{
+    wan_table_init(&table);
+    wan_change destroy = change_of("k", WAN_DESTROY, NULL, 5, 1);
+    destroy.local = 1;
+    EXPECT_EQUAL(apply(&destroy), WAN_MISSING);
+    EXPECT(!find("k"));
+    remote("k", WAN_DESTROY, NULL, 4, 1);
+    EXPECT_EQUAL(apply(&destroy), WAN_MISSING);
+    EXPECT_EQUAL(find("k")->stamp, 4);
+    wan_table_close(&table);
+}
+
+static void a_resolver_is_asked_only_where_another_sites_live_entry_stands(void)
+{
+    wan_table_init(&table);
+    wan_change change = change_of("k", WAN_UPDATE, "b", 5, 2);
+    change.ask = WAN_ASK_RESOLVER;
+    EXPECT_EQUAL(apply(&change), WAN_CREATED);
+    change.stamp = 4;
+    EXPECT_EQUAL(apply(&change), WAN_LOST);         /* The same site: nobody is asked. */
+    change.stamp_site = 3;
+    EXPECT_EQUAL(apply(&change), WAN_ASK);
+    EXPECT_EQUAL(find("k")->stamp_site, 2);
+    change.ask = WAN_ASK_DECIDED;
+    EXPECT_EQUAL(apply(&change), WAN_UPDATED);      /* What the resolver says counts more than the time. */
+    EXPECT_EQUAL(find("k")->stamp, 4);
+    wan_table_close(&table);
+}
+
+static void judging_changes_nothing_and_foretells_applying(void)
+{
+    wan_table_init(&table);
+    random_source source = {5};
+    char key[8];
+    for (int n = 0; n < 3000; n++) {
+        snprintf(key, sizeof key, "%u", random_below(&source, 40));
+        wan_change change = change_of(key, (uint8_t)random_below(&source, 3), "v", random_below(&source, 500), (uint8_t)random_below(&source, 3));
+        change.local = !random_below(&source, 4);
+        wan_change judged = change;
+        const wan_entry *before = find(key);
+        uint64_t stamp = before ? before->stamp : 0;
+        wan_outcome outcome = wan_table_judge(wan_table_shard(&table, change.hash), &judged);
+        EXPECT_EQUAL(find(key) ? find(key)->stamp : 0, stamp);
+        EXPECT_EQUAL(apply(&change), outcome);
+    }
+    wan_table_close(&table);
+}
+
+static void values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up(void)
+{
+    wan_table_init(&table);
+    static char value[100001];
+    random_source source = {6};
+    wan_change change = change_of("k", WAN_UPDATE, "", 1, 1);
+    const wan_shard *shard = wan_table_shard(&table, change.hash);
+    for (int n = 0; n < 500; n++) {
+        uint32_t length = random_below(&source, 2) ? random_below(&source, 100000) : random_below(&source, 100);
+        memset(value, n & 0x7f, length);
+        change.value = (const uint8_t *)value;
+        change.value_length = length;
+        change.stamp++;
+        apply(&change);
+        const wan_entry *entry = find("k");
+        EXPECT(entry->value_length == length && memcmp(wan_entry_value(entry), value, length) == 0);
+        EXPECT(entry->capacity <= 2 * (uint64_t)length + 64);
+        EXPECT_EQUAL(shard->bytes, sizeof(wan_entry) + 1 + entry->capacity);
+    }
+    wan_table_close(&table);
+}
+
+/* A plain model: an array by key number. All keys fall into one shard, so that runs of slots are long and wrap. */
+enum { KEYS = 600 };
+typedef struct { uint8_t state; uint64_t stamp; uint8_t site; char value[8]; } model_entry;     /* state 0: absent, 1: live, 2: tombstone */
+
+static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_out_of_full_runs(void)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        static model_entry model[KEYS];
+        memset(model, 0, sizeof model);
+        wan_table_init(&table);
+        wan_shard *shard = &table.shards[0];
+        random_source source = {seed};
+        int before = expectations_failed;
+        for (int step = 0; step < 8000; step++) {
+            uint32_t number = random_below(&source, KEYS);
+            char key[8], value[8];
+            snprintf(key, sizeof key, "%u", number);
+            snprintf(value, sizeof value, "%u", random_below(&source, 99999));
+            model_entry *entry = &model[number];
+            wan_change change = change_of(key, random_below(&source, 3) ? WAN_UPDATE : WAN_DESTROY, value, random_below(&source, 100000),
+                                          (uint8_t)random_below(&source, 3));
+            change.hash = number * 7 & 63;       /* Few homes: long runs. The top bits are zero: shard 0. */
+            if (!random_below(&source, 5)) {
+                EXPECT_EQUAL(wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form), entry->state == 1);
+                if (entry->state == 1) entry->state = 0;
+            } else {
+                int is_later = !entry->state || change.stamp > entry->stamp || (change.stamp == entry->stamp && change.stamp_site >= entry->site);
+                wan_outcome expected = !is_later ? WAN_LOST : change.operation == WAN_DESTROY ? WAN_DESTROYED
+                                     : entry->state == 1 ? WAN_UPDATED : WAN_CREATED;
+                EXPECT_EQUAL(wan_table_apply(shard, &change), expected);
+                if (is_later) {
+                    entry->state = change.operation == WAN_DESTROY ? 2 : 1;
+                    entry->stamp = change.stamp;
+                    entry->site = change.stamp_site;
+                    memcpy(entry->value, value, sizeof value);
+                }
+            }
+            if (step % 1000 == 999) {
+                uint32_t tombstones = 0;
+                for (int n = 0; n < KEYS; n++) tombstones += model[n].state == 2;
+                EXPECT_EQUAL(shard->tombstones, tombstones);
+                EXPECT_EQUAL(wan_table_expire(shard, 0), 0);
+                if (step % 2000 == 1999) {
+                    EXPECT_EQUAL(wan_table_expire(shard, wan_now_ms() + 100000), tombstones);
+                    for (int n = 0; n < KEYS; n++) if (model[n].state == 2) model[n].state = 0;
+                }
+                uint32_t used = 0;
+                for (uint32_t n = 0; n < KEYS; n++) {
+                    snprintf(key, sizeof key, "%u", n);
+                    const wan_entry *found = wan_table_find(shard, n * 7 & 63, (const uint8_t *)key, (uint16_t)strlen(key), WAN_FORM_TEXT);
+                    EXPECT_EQUAL(found != NULL, model[n].state != 0);
+                    if (!found) continue;
+                    used++;
+                    EXPECT_EQUAL(found->stamp, model[n].stamp);
+                    EXPECT_EQUAL(found->state == WAN_ENTRY_LIVE, model[n].state == 1);
+                    if (model[n].state == 1) EXPECT(memcmp(wan_entry_value(found), model[n].value, found->value_length) == 0);
+                }
+                EXPECT_EQUAL(shard->used, used);
+                EXPECT((uint64_t)shard->used * 4 <= (shard->mask + 1) * 3);
+            }
+        }
+        if (expectations_failed != before) printf("    seed %" PRIu64 "\n", seed);
+        wan_table_close(&table);
+    }
+}
+
+static void a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back(void)
+{
+    wan_table_init(&table);
+    char key[16];
+    for (int n = 0; n < 100000; n++) {
+        snprintf(key, sizeof key, "key-%d", n);
+        remote(key, WAN_CREATE, key, (uint64_t)n + 1, 1);
+    }
+    uint64_t used = 0, bytes = 0;
+    for (int n = 0; n < 100000; n++) {
+        snprintf(key, sizeof key, "key-%d", n);
+        EXPECT(holds(key, key));
+    }
+    for (int n = 0; n < 100000; n++) {
+        snprintf(key, sizeof key, "key-%d", n);
+        wan_change change = change_of(key, 0, NULL, 0, 0);
+        EXPECT(wan_table_forget(wan_table_shard(&table, change.hash), change.hash, change.key, change.key_length, change.key_form));
+    }
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) { used += table.shards[n].used; bytes += table.shards[n].bytes; }
+    EXPECT(used == 0 && bytes == 0);
+    wan_table_close(&table);
+}
+
+const test_case table_tests[] = {
+    {"the later version wins whatever comes last", the_later_version_wins_whatever_comes_last},
+    {"a local change is always later than what it replaces", a_local_change_is_always_later_than_what_it_replaces},
+    {"a destroy leaves a tombstone that refuses older creates", a_destroy_leaves_a_tombstone_that_refuses_older_creates},
+    {"a local destroy of a missing key changes nothing", a_local_destroy_of_a_missing_key_changes_nothing},
+    {"a resolver is asked only where another site's live entry stands", a_resolver_is_asked_only_where_another_sites_live_entry_stands},
+    {"judging changes nothing and foretells applying", judging_changes_nothing_and_foretells_applying},
+    {"values grow and shrink in place or not and the bytes add up", values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up},
+    {"random changes do what a plain model says while entries are taken out of full runs", random_changes_do_what_a_plain_model_says_while_entries_are_taken_out_of_full_runs},
+    {"a hundred thousand keys are all found and their bytes are given back", a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back},
+    {0},
+};
