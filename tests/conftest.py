@@ -1,8 +1,34 @@
-"""Owns what tests share: the one Spark session of a run."""
+"""Owns what tests share: sites on this machine, and the one Spark session of a run."""
 import os
 import sys
+import threading
 
 import pytest
+
+from pywan.testing.waiting import eventually
+from sites import Network
+
+
+@pytest.fixture
+def network():
+    """The sites of a test. At its end every ledger balances, and no thread is left."""
+    before = set(threading.enumerate())
+    made = Network()
+    try:
+        yield made
+        made.check_ledgers()
+    finally:
+        made.close()
+    eventually(lambda: not [t for t in threading.enumerate() if t not in before and not t.name.startswith("pywan-resolve")],
+               what="the end of every thread")
+
+
+@pytest.fixture
+def two_sites(network):
+    """NY sends its region `data` to LN."""
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")])
+    return ny, ln
 
 
 @pytest.fixture(scope="session")
