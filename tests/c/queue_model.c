@@ -12,6 +12,7 @@ static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 
 static void punch(model_partition *p, uint64_t sequence)
 {
+    if (!p->events[sequence - 1].alive) return;
     p->events[sequence - 1].alive = 0;
     if (p->peeked != p->removed || sequence != p->removed + 1) return;
     while (p->removed < p->appended && !p->events[p->removed].alive) p->peeked = ++p->removed;     /* Nothing on its way: holes in front are gone. */

@@ -1,0 +1,134 @@
+/* The driver of a fuzzer: fuzz_x [seconds] [runs] [seed]. Ends after either limit (0: none); prints the seed first and,
+ * where a run fails, the seed that repeats that run alone. */
+#include "fuzz.h"
+
+#include <inttypes.h>
+#include <sanitizer/common_interface_defs.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t current_seed;
+
+static void say_seed(void)
+{
+    char text[160];
+    int length = snprintf(text, sizeof text, "\n%s failed; repeat with FUZZ_SEED=%" PRIu64 " FUZZ_RUNS=1\n", fuzz_name, current_seed);
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) _exit(70);
+}
+
+static void on_abort(int number)
+{
+    say_seed();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length)
+{
+    static const uint64_t edges[] = {0, 1, 7, 8, 9, 55, 56, 57, 63, 64, 127, 128, 255, 256, 65535, 65536, 0x7fffffff, 0x80000000,
+                                     0xffffffff, 0xfffffff8, 0x7fffffffffffffff, UINT64_MAX - 7, UINT64_MAX - 1, UINT64_MAX};
+    if (!length) return;
+    for (uint32_t change = 1 + random_below(source, 5); change; change--) {
+        size_t at = random_below(source, (uint32_t)length), left = length - at;
+        uint64_t number = edges[random_below(source, sizeof edges / sizeof *edges)];
+        size_t width = (size_t)1 << random_below(source, 4);
+        switch (random_below(source, 6)) {
+        case 0: bytes[at] ^= (uint8_t)(1u << random_below(source, 8)); break;
+        case 1: bytes[at] = (uint8_t)random_next(source); break;
+        case 2:     /* A field, mostly where fields begin. */
+            at -= at % width;
+            memcpy(bytes + at, &number, width < length - at ? width : length - at);
+            break;
+        case 3:     /* A field a little more or less. */
+            at -= at % width;
+            if (length - at < width) break;
+            number = 0;
+            memcpy(&number, bytes + at, width);
+            number += (uint64_t)random_below(source, 33) - 16;
+            memcpy(bytes + at, &number, width);
+            break;
+        case 4: memset(bytes + at, 0, random_below(source, (uint32_t)left) % 16); break;
+        default: {
+            size_t from = random_below(source, (uint32_t)length), run = random_below(source, 32);
+            if (run > left) run = left;
+            if (run > length - from) run = length - from;
+            memmove(bytes + at, bytes + from, run);
+        }
+        }
+    }
+}
+
+uint8_t *fuzz_exact(const uint8_t *bytes, size_t length)
+{
+    uint8_t *copy = malloc(length ? length : 1);
+    FUZZ_CHECK(copy);
+    memcpy(copy, bytes, length);
+    return copy;
+}
+
+uint64_t fuzz_touch(const uint8_t *bytes, size_t length)
+{
+    static volatile uint64_t sink;
+    uint64_t sum = 0;
+    for (size_t n = 0; n < length; n++) sum += bytes[n];
+    sink = sum;
+    return sink;
+}
+
+void fuzz_touch_record(const uint8_t *at, uint64_t bytes)
+{
+    const wan_record *record = (const wan_record *)at;
+    FUZZ_CHECK(record->length >= sizeof *record && record->length <= bytes && record->length % 8 == 0);
+    const uint8_t *end = at + record->length;
+    FUZZ_CHECK(wan_record_recipients(record) + record->recipients_count <= end);
+    FUZZ_CHECK(record->operation < WAN_OPERATION_COUNT && record->key_form < WAN_FORM_COUNT);
+    fuzz_touch(wan_record_key(record), record->key_length);
+    fuzz_touch(wan_record_value(record), record->value_length);
+    fuzz_touch(wan_record_callback(record), record->callback_length);
+    fuzz_touch(wan_record_recipients(record), record->recipients_count);
+    wan_record_reaches(record, 7);
+    uint8_t *copy = malloc(record->length);      /* As a queue takes it. */
+    FUZZ_CHECK(copy);
+    wan_copy_small(copy, at, record->length);
+    free(copy);
+}
+
+uint64_t fuzz_record(random_source *source, uint8_t *to)
+{
+    wan_record *record = (wan_record *)to;
+    memset(to, 0, FUZZ_RECORD_MAX);
+    record->key_length = (uint16_t)random_below(source, 40);
+    record->value_length = random_below(source, 300);
+    record->callback_length = random_below(source, 4) ? 0 : (uint16_t)random_below(source, 50);
+    record->recipients_count = (uint8_t)random_below(source, 5);
+    record->length = (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count);
+    record->operation = (uint8_t)random_below(source, WAN_OPERATION_COUNT);
+    record->key_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
+    record->value_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
+    record->callback_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
+    record->stamp = random_next(source);
+    record->sequence = random_next(source);
+    for (uint32_t n = sizeof *record; n < record->length; n++) to[n] = (uint8_t)random_next(source);
+    return record->length;
+}
+
+int main(int count, char **arguments)
+{
+    uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 5, limit = count > 2 ? strtoull(arguments[2], NULL, 10) : 0;
+    uint64_t seed = count > 3 ? strtoull(arguments[3], NULL, 10) : 0, runs = 0;
+    if (!seed) seed = (uint64_t)time(NULL) * 1000003 % 1000000007;
+    if (!seconds && !limit) seconds = 5;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGABRT, on_abort);
+    __sanitizer_set_death_callback(say_seed);
+    time_t end = time(NULL) + (time_t)seconds;
+    printf("%s: seed %" PRIu64 "\n", fuzz_name, seed);
+    for (; (!limit || runs < limit) && (!seconds || runs % 64 || time(NULL) < end); runs++) {
+        current_seed = seed + runs;
+        random_source source = {current_seed};
+        fuzz_once(&source);
+    }
+    printf("%s: %" PRIu64 " runs\n", fuzz_name, runs);
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* Fuzzes the check of a frame: a header that passes has lengths within the limit, and damage anywhere is found, by the
+ * header's check or by the checksum. */
+#include "fuzz.h"
+#include "wan_frame.h"
+
+const char *const fuzz_name = "fuzz_frame";
+
+void fuzz_once(random_source *source)
+{
+    uint8_t bytes[sizeof(wan_frame) + 256] __attribute__((aligned(8)));
+    uint32_t length = random_below(source, 257);
+    for (size_t n = 0; n < sizeof bytes; n++) bytes[n] = (uint8_t)random_next(source);
+    wan_frame *frame = (wan_frame *)bytes;
+    *frame = (wan_frame){.magic = WAN_FRAME_MAGIC, .type = (uint8_t)(1 + random_below(source, WAN_FRAME_TYPE_COUNT - 1)), .length = length,
+                         .raw_length = length, .id = random_next(source), .count = random_below(source, 1000)};
+    if (!random_below(source, 3)) { frame->flags = WAN_FRAME_LZ4; frame->raw_length = random_below(source, WAN_FRAME_BYTES_MAX + 1); }
+    frame->crc = wan_frame_crc(frame, frame + 1, length);
+    FUZZ_CHECK(wan_frame_check(frame) == WAN_OK);
+
+    uint8_t *exact = fuzz_exact(bytes, sizeof(wan_frame) + length);
+    fuzz_mutate(source, exact, random_below(source, 2) ? sizeof(wan_frame) : sizeof(wan_frame) + length);
+    const wan_frame *got = (const wan_frame *)exact;
+    if (wan_frame_check(got) == WAN_OK) {
+        FUZZ_CHECK(got->length <= WAN_FRAME_BYTES_MAX && got->raw_length <= WAN_FRAME_BYTES_MAX);
+        FUZZ_CHECK(got->type > 0 && got->type < WAN_FRAME_TYPE_COUNT);
+        if (got->length <= length && wan_frame_crc(got, got + 1, got->length) == got->crc)
+            FUZZ_CHECK(memcmp(exact, bytes, sizeof(wan_frame) + got->length) == 0);
+    }
+    free(exact);
+}
