@@ -14,6 +14,8 @@ cdef extern from "wan_lock.h" nogil:
         pass
     void wan_lock_take(wan_lock *lock)
     void wan_lock_release(wan_lock *lock)
+    void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
+    void wan_signal_change(uint32_t *word)
 
 cdef extern from "wan_clock.h" nogil:
     ctypedef struct wan_clock:
@@ -76,7 +78,65 @@ cdef extern from "wan_env.h" nogil:
         pass
     const wan_env wan_env_posix
 
+cdef extern from "wan_stage.h" nogil:
+    ctypedef struct wan_stage:
+        uint8_t *bytes
+        uint64_t used
+        uint64_t capacity
+        uint32_t count
+    wan_status wan_stage_reserve(wan_stage *stage, uint64_t length)
+    uint8_t *wan_stage_put(wan_stage *stage, const void *data, uint64_t length)
+    wan_status wan_stage_add(wan_stage *stage, const void *data, uint64_t length)
+    void wan_stage_empty(wan_stage *stage)
+    void wan_stage_close(wan_stage *stage)
+
+cdef extern from "wan_log.h" nogil:
+    enum: WAN_LOG_QUEUE, WAN_LOG_REGION
+    enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES
+    ctypedef struct wan_part_head:
+        uint32_t kind
+        uint32_t count
+        uint64_t length
+    ctypedef struct wan_part:
+        wan_part_head head
+        const uint8_t *bytes
+    ctypedef struct wan_log_segment:
+        uint64_t number
+        uint64_t bytes
+        uint64_t used
+        uint64_t *highest
+    ctypedef struct wan_log:
+        uint64_t id
+        wan_log_segment *segments
+        uint32_t count
+        uint32_t writing
+        uint64_t commit
+        uint64_t bytes
+        uint8_t failed
+    ctypedef struct wan_damage:
+        char *file
+        uint64_t offset
+        char *reason
+    ctypedef struct wan_log_reader:
+        void *owner
+        wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
+        wan_status (*state)(void *owner, const uint8_t *data, uint64_t length) noexcept nogil
+        int salvage
+    wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
+                            uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
+    void wan_log_close(wan_log *log)
+    wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
+    uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
+    wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
+    wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
+    wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
+
 cdef extern from "wan_queue.h" nogil:
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
+    ctypedef struct wan_hole:
+        uint32_t partition
+        uint32_t reason
+        uint64_t sequence
     ctypedef struct wan_store:
         uint64_t memory_bytes
         uint64_t file_bytes
@@ -89,14 +149,17 @@ cdef extern from "wan_queue.h" nogil:
         uint64_t events
         uint64_t bytes
         uint64_t unpeeked
+        uint64_t durable
     ctypedef struct wan_queue:
         wan_store store
         wan_partition *partitions
         uint32_t partition_count
         uint8_t conflate
+        uint8_t persistent
         uint64_t events
         uint64_t bytes
         uint64_t conflated
+        wan_stage *holes
     ctypedef struct wan_reservation:
         uint8_t *at
         uint32_t segment
@@ -112,7 +175,11 @@ cdef extern from "wan_queue.h" nogil:
     uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
                             wan_record **records, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
-    void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence)
+    void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
+    void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
+    wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+    wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
+    uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     uint64_t wan_queue_clear(wan_queue *queue)
 

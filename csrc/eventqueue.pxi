@@ -73,7 +73,7 @@ cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept 
     cdef uint64_t pending = 0
     cdef uint32_t p = dispatcher
     while p < g.queue.partition_count:
-        pending += g.queue.partitions[p].unpeeked
+        pending += wan_partition_ready(&g.queue.partitions[p])
         p += g.dispatchers
     g.signals[dispatcher].pending = pending
 
@@ -314,7 +314,7 @@ cdef class EventQueue:
         wan_lock_take(&self.g.lock)
         if sequence > self.g.queue.partitions[partition].removed and sequence <= self.g.queue.partitions[partition].appended:
             before = self.g.queue.events
-            wan_queue_punch(&self.g.queue, partition, sequence)
+            wan_queue_punch(&self.g.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.g.counts.filtered_transmit += before - self.g.queue.events
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
         wan_lock_release(&self.g.lock)

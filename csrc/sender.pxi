@@ -188,7 +188,7 @@ cdef class DispatcherSession:
                 break
             p = self.index + ((self.next_partition + n) % mine) * self.g.dispatchers
             partition = &self.g.queue.partitions[p]
-            if partition.unpeeked == 0:
+            if wan_partition_ready(partition) == 0:
                 continue
             before = partition.peeked
             taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, count == 0, self.records + count, &size)
@@ -205,7 +205,7 @@ cdef class DispatcherSession:
             count += taken
             total += size
         self.next_partition = (self.next_partition + 1) % mine
-        self.g.signals[self.index].pending -= count
+        queue_refresh_pending(self.g, self.index)       # Counted anew: conflation takes events out without saying so here.
         wan_lock_release(&self.g.lock)
         self.waiting_since_us = 0
         if count == 0:
@@ -217,10 +217,10 @@ cdef class DispatcherSession:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
 
-    cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter) noexcept nogil:
+    cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter, uint32_t reason) noexcept nogil:
         # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
         section.bytes -= self.records[at].length
-        wan_queue_punch(&self.g.queue, section.partition, self.records[at].sequence)
+        wan_queue_punch(&self.g.queue, section.partition, self.records[at].sequence, reason)
         self.records[at] = NULL
         counter[0] += 1
 
@@ -238,7 +238,7 @@ cdef class DispatcherSession:
             for s in range(sections):
                 for k in range(self.sections[s].count):
                     if not verdicts[at]:
-                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.filtered_transmit)
+                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.filtered_transmit, WAN_HOLE_FILTERED)
                     at += 1
             wan_lock_release(&self.g.lock)
         except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
@@ -273,7 +273,7 @@ cdef class DispatcherSession:
                     other = self.records[newest[slot] - 1]
                     if (other.region == record.region and other.key_length == record.key_length and other.key_form == record.key_form
                             and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
-                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch)
+                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
                         break
                     slot = (slot + 1) & (capacity - 1)
             base += self.sections[s].count

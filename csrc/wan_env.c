@@ -22,7 +22,6 @@ static int open_nameless(const char *directory)
 
 static wan_status map_overflow(const wan_env *env, const char *directory, uint64_t bytes, uint8_t **base)
 {
-    (void)env;
     int file = open_nameless(directory);
     if (file < 0) {
         int reason = errno;
@@ -46,8 +45,89 @@ static wan_status map_overflow(const wan_env *env, const char *directory, uint64
 
 static void unmap(const wan_env *env, uint8_t *base, uint64_t bytes)
 {
-    (void)env;
     munmap(base, bytes);
 }
 
-const wan_env wan_env_posix = {map_overflow, unmap, NULL};
+static wan_status failed(int reason, const char *what, const char *path)
+{
+    return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO, "cannot %s %s: %s", what, path, strerror(reason));
+}
+
+static wan_status create_file(const wan_env *env, const char *path, uint64_t bytes, int *file)
+{
+    int made = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (made < 0) return failed(errno, "create", path);
+    int reason = posix_fallocate(made, 0, (off_t)bytes);
+    if (reason != 0) {
+        close(made);
+        unlink(path);
+        return failed(reason, "reserve room for", path);
+    }
+    *file = made;
+    return WAN_OK;
+}
+
+static wan_status open_file(const wan_env *env, const char *path, int writable, int *file, uint64_t *bytes)
+{
+    int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    if (opened < 0) return failed(errno, "open", path);
+    off_t end = lseek(opened, 0, SEEK_END);
+    if (end < 0) { int reason = errno; close(opened); return failed(reason, "measure", path); }
+    *file = opened;
+    *bytes = (uint64_t)end;
+    return WAN_OK;
+}
+
+static wan_status write_file(const wan_env *env, int file, const char *path, uint64_t at, const void *data, uint64_t bytes)
+{
+    const uint8_t *from = data;
+    while (bytes) {
+        ssize_t done = pwrite(file, from, bytes, (off_t)at);
+        if (done < 0 && errno == EINTR) continue;
+        if (done <= 0) return failed(done ? errno : ENOSPC, "write", path);
+        from += done; at += (uint64_t)done; bytes -= (uint64_t)done;
+    }
+    return WAN_OK;
+}
+
+static wan_status read_file(const wan_env *env, int file, const char *path, uint64_t at, void *to, uint64_t bytes)
+{
+    uint8_t *next = to;
+    while (bytes) {
+        ssize_t done = pread(file, next, bytes, (off_t)at);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return failed(errno, "read", path);
+        if (done == 0) { memset(next, 0, bytes); return WAN_OK; }     /* Cut short: what is missing reads as zeros. */
+        next += done; at += (uint64_t)done; bytes -= (uint64_t)done;
+    }
+    return WAN_OK;
+}
+
+static wan_status sync_file(const wan_env *env, int file, const char *path)
+{
+    while (fdatasync(file) < 0)
+        if (errno != EINTR) return failed(errno, "sync", path);
+    return WAN_OK;
+}
+
+static wan_status replace_file(const wan_env *env, const char *from, const char *to, const char *directory)
+{
+    if (rename(from, to) < 0) return failed(errno, "rename to", to);
+    int folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return failed(errno, "open", directory);
+    int reason = fsync(folder) < 0 ? errno : 0;
+    close(folder);
+    return reason ? failed(reason, "sync", directory) : WAN_OK;
+}
+
+static wan_status remove_file(const wan_env *env, const char *path)
+{
+    return unlink(path) < 0 && errno != ENOENT ? failed(errno, "remove", path) : WAN_OK;
+}
+
+static void close_file(const wan_env *env, int file) { close(file); }
+
+const wan_env wan_env_posix = {
+    .map_overflow = map_overflow, .unmap = unmap, .create = create_file, .open = open_file, .write = write_file,
+    .read = read_file, .sync = sync_file, .replace = replace_file, .remove = remove_file, .close = close_file,
+};

@@ -9,6 +9,15 @@ typedef struct wan_env {
      * it. WAN_FULL when the disk has no room: then nothing is left behind. */
     wan_status (*map_overflow)(const struct wan_env *env, const char *directory, uint64_t bytes, uint8_t **base);
     void (*unmap)(const struct wan_env *env, uint8_t *base, uint64_t bytes);
+    /* Files of logs. All return WAN_OK, WAN_FULL (no room on the disk) or WAN_IO with the file and the reason. */
+    wan_status (*create)(const struct wan_env *env, const char *path, uint64_t bytes, int *file);  /* New, `bytes` reserved. */
+    wan_status (*open)(const struct wan_env *env, const char *path, int writable, int *file, uint64_t *bytes);
+    wan_status (*write)(const struct wan_env *env, int file, const char *path, uint64_t at, const void *data, uint64_t bytes);
+    wan_status (*read)(const struct wan_env *env, int file, const char *path, uint64_t at, void *to, uint64_t bytes);
+    wan_status (*sync)(const struct wan_env *env, int file, const char *path);       /* Data is on the disk when it returns. */
+    wan_status (*replace)(const struct wan_env *env, const char *from, const char *to, const char *directory);  /* Durably. */
+    wan_status (*remove)(const struct wan_env *env, const char *path);
+    void (*close)(const struct wan_env *env, int file);
     void *state;    /* A test's own. */
 } wan_env;
 

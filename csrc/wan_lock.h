@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct { _Atomic uint32_t state; } wan_lock;
@@ -40,6 +41,21 @@ static inline void wan_lock_release(wan_lock *lock)
 {
     if (__builtin_expect(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2, 0))
         syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+}
+
+/* Waits until *word is no longer `seen`, or for `timeout_ms`. */
+static inline void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
+{
+    struct timespec limit = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) == seen)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, (void *)0, 0);
+}
+
+/* Changes *word and wakes all who wait for it. */
+static inline void wan_signal_change(uint32_t *word)
+{
+    __atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 0x7fffffff, (void *)0, (void *)0, 0);
 }
 
 #endif

@@ -34,7 +34,7 @@ static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t s
 static inline void check_positions(const wan_partition *partition)
 {
     WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
-    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events);
+    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->volatile_events <= partition->unpeeked);
     WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
     (void)partition;
 }
@@ -175,7 +175,7 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
         if (!same_key(older, record)) continue;
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
         if (older->stamp > record->stamp || (older->stamp == record->stamp && older->stamp_site > record->stamp_site)) return;
-        wan_queue_punch(queue, record->partition, slot->sequence);
+        wan_queue_punch(queue, record->partition, slot->sequence, WAN_HOLE_CONFLATED);
         queue->conflated++;
         break;
     }
@@ -227,6 +227,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
         reservation->segment, (uint64_t)(reservation->at - queue->store.segments[reservation->segment].base), reservation->length);
     partition->events++;
     partition->unpeeked++;
+    partition->volatile_events += queue->persistent;
     partition->bytes += reservation->length;
     queue->events++;
     queue->bytes += reservation->length;
@@ -247,7 +248,8 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, start = partition->peeked;
-    while (taken < count && partition->peeked < partition->appended) {
+    uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    while (taken < count && partition->peeked < end) {
         wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
         if (ref) {
             uint64_t length = ref_length(&queue->store, ref);
@@ -294,18 +296,22 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
     return before - partition->events;
 }
 
-void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence)
+void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
 {
     wan_partition *partition = &queue->partitions[number];
     WAN_CHECK(sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
+    /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
+    if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){number, reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
+    if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
     forget_entry(queue, partition, entry);
     /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they
      * are settled, and a queue that conflates for days does not keep their entries. */
     if (sequence == partition->removed + 1 && partition->peeked == partition->removed) {
-        while (partition->removed < partition->appended && !*entry_of(partition, partition->removed + 1)) {
+        uint64_t end = queue->persistent ? partition->durable : partition->appended;
+        while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
             partition->peeked = ++partition->removed;
             if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
         }
@@ -323,13 +329,90 @@ void wan_queue_rewind(wan_queue *queue, uint32_t number)
     check_positions(partition);
 }
 
+void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(durable <= partition->appended);
+    while (partition->durable < durable) {
+        partition->durable++;
+        if (partition->durable > partition->removed && *entry_of(partition, partition->durable)) partition->volatile_events--;
+    }
+    check_positions(partition);
+}
+
+static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
+{
+    while (partition->appended < appended) {
+        uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
+        if (!has_block(partition, block)) {
+            wan_status status = add_block(queue, partition, block);
+            if (status != WAN_OK) return status;
+        }
+        *entry_of(partition, ++partition->appended) = 0;
+    }
+    return WAN_OK;
+}
+
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+{
+    wan_partition *partition = &queue->partitions[record->partition];
+    wan_status status;
+    if (record->sequence <= partition->removed) return WAN_OK;
+    if (record->sequence > partition->appended) {
+        status = skip_to(queue, partition, record->sequence - 1);
+        wan_reservation reservation;
+        if (status == WAN_OK) status = wan_queue_reserve(queue, record->partition, record->length, &reservation);
+        if (status != WAN_OK) return status;
+        memcpy(reservation.at, record, record->length);
+        wan_queue_commit(queue, &reservation, hash);
+        return WAN_OK;
+    }
+    wan_entry_ref *entry = entry_of(partition, record->sequence);
+    if (*entry) return WAN_OK;
+    uint8_t *at;
+    uint32_t segment;
+    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
+    if (status != WAN_OK) return status;
+    memcpy(at, record, record->length);
+    *entry = make_ref(segment, (uint64_t)(at - queue->store.segments[segment].base), record->length);
+    partition->events++;
+    partition->unpeeked++;
+    partition->volatile_events += queue->persistent && record->sequence > partition->durable;
+    partition->bytes += record->length;
+    queue->events++;
+    queue->bytes += record->length;
+    return WAN_OK;
+}
+
+wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64_t removed, uint64_t appended)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
+        partition->removed = partition->peeked = partition->appended = partition->durable = removed;
+        return WAN_OK;
+    }
+    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->appended = removed;
+    wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
+    if (status != WAN_OK) return status;
+    if (removed > partition->removed) {
+        if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);
+        while (partition->peeked < removed) {
+            if (*entry_of(partition, partition->peeked + 1)) partition->unpeeked--;
+            partition->peeked++;
+        }
+        wan_queue_remove(queue, number, removed);
+    }
+    return WAN_OK;
+}
+
 uint64_t wan_queue_clear(wan_queue *queue)
 {
     uint64_t dropped = queue->events;
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         wan_partition *partition = &queue->partitions[n];
         partition->peeked = partition->appended;
-        partition->unpeeked = 0;
+        if (queue->persistent) partition->durable = partition->appended;
+        partition->unpeeked = partition->volatile_events = 0;
         wan_queue_remove(queue, n, partition->appended);
     }
     return dropped;

@@ -4,6 +4,7 @@
 #ifndef WAN_QUEUE_H
 #define WAN_QUEUE_H
 #include "wan_record.h"
+#include "wan_stage.h"
 #include "wan_store.h"
 
 /* Where a record lies, in 64 bits; 0: nothing (conflated, or refused at transmit). Length in units of 8 bytes is
@@ -17,6 +18,10 @@ typedef uint64_t wan_entry_ref;
 
 typedef struct { wan_entry_ref *entries; uint32_t segment; uint32_t reserved; } wan_block;
 
+/* Why an event became a hole; as it is logged. */
+enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3 };
+typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_hole;
+
 typedef struct { uint64_t hash; uint64_t sequence; } wan_index_slot;   /* sequence 0: free */
 
 typedef struct {
@@ -27,6 +32,8 @@ typedef struct {
     uint64_t events;                /* Entries in (removed, appended] that are not holes. */
     uint64_t bytes;                 /* Their record bytes. */
     uint64_t unpeeked;              /* Those of them in (peeked, appended]. */
+    uint64_t durable;               /* With persistence: on the disk up to here. peeked <= durable <= appended. */
+    uint64_t volatile_events;       /* With persistence: events in (durable, appended]; they are not peeked yet. */
     wan_block *blocks;              /* Ring of entry blocks by (sequence - 1) / WAN_BLOCK_ENTRIES; capacity a power of two. */
     uint32_t block_capacity;
     uint32_t block_count;
@@ -40,7 +47,9 @@ typedef struct {
     wan_partition *partitions;
     uint32_t partition_count;
     uint8_t conflate;
+    uint8_t persistent;             /* Events are peeked only once they are durable: nothing leaves that a crash could take back. */
     uint64_t events, bytes;         /* Sums over the partitions. */
+    wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
 } wan_queue;
 
@@ -68,9 +77,22 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, ui
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
 /* Makes one peeked or queued event a hole: filtered or conflated in its batch. */
-void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence);
+void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason);
 /* What was peeked and not removed is to be sent again; it may have been applied. */
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
+/* With persistence: all up to `durable` is on the disk now. */
+void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
+/* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
+ * hole (or is there already: nothing happens). Only while nothing is peeked. */
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash);
+/* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */
+wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended);
+
+/* Events that can be peeked now. */
+static inline uint64_t wan_partition_ready(const wan_partition *partition)
+{
+    return partition->unpeeked - partition->volatile_events;
+}
 /* All of it is dropped. Returns how many events. */
 uint64_t wan_queue_clear(wan_queue *queue);
 

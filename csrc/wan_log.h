@@ -1,0 +1,110 @@
+/* Owns a log on disk: numbered segment files, each a header page and blocks behind it; and the manifest, which says which
+ * segments live and is replaced as a whole by rename. docs/segment_format.md shows all of it byte by byte.
+ *
+ * What is staged (in memory, by many) is written as blocks by one writer and is durable when `wan_log_write` returns:
+ * group commit. Staging is guarded by the owner's lock; writing belongs to one thread at a time.
+ *
+ * Invariants: a block counts only if its checksum holds and it names its segment; one block is written between two syncs,
+ * so a damaged block with a whole one behind it is never a torn tail; blocks follow each other without gaps; the segments' numbers only grow and are never used twice; what a manifest does not name does not exist. */
+#ifndef WAN_LOG_H
+#define WAN_LOG_H
+#include "wan_base.h"
+#include "wan_env.h"
+#include "wan_stage.h"
+
+#define WAN_LOG_VERSION 1u
+#define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
+#define WAN_LOG_SEGMENT_BYTES (8u << 20)
+#define WAN_LOG_AHEAD 4u                        /* Segments made and named in the manifest before they are needed. */
+#define WAN_LOG_STATE_BYTES_MAX (8u << 20)      /* Of the owner's state in the manifest and in checkpoints. */
+
+enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 };                     /* Whose log it is. */
+enum { WAN_PART_RECORDS = 1, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES, WAN_PART_KIND_COUNT };
+
+typedef struct {
+    char magic[8];              /* "PWANSEG\0" */
+    uint32_t version;
+    uint32_t kind;              /* WAN_LOG_QUEUE, ... */
+    uint64_t log_id;            /* Of the log this segment belongs to. */
+    uint64_t number;
+    uint32_t reserved;
+    uint32_t crc;               /* CRC32C of the bytes before. */
+} wan_segment_head;
+
+typedef struct {                /* One commit: all that was staged when it was taken, in parts. */
+    uint32_t magic;             /* "PWBK" */
+    uint32_t crc;               /* CRC32C of the header behind this field, continued over the payload. */
+    uint32_t length;            /* Payload bytes, a multiple of 8: the parts. */
+    uint32_t parts;
+    uint64_t commit;            /* Counts up by one from block to block, over segments and restarts. */
+    uint64_t segment;           /* Number of the segment: a recycled file's old blocks name another. */
+} wan_block_head;
+
+typedef struct {                /* Followed by `length` bytes, a multiple of 8. */
+    uint32_t kind;              /* WAN_PART_* */
+    uint32_t count;             /* Items in it. */
+    uint64_t length;
+} wan_part_head;
+
+typedef struct { wan_part_head head; const uint8_t *bytes; } wan_part;
+
+_Static_assert(sizeof(wan_segment_head) == 40 && sizeof(wan_block_head) == 32, "segment and block headers are a format");
+
+typedef struct {
+    uint64_t number;
+    uint64_t bytes;             /* Of the file. */
+    uint64_t used;              /* Up to where blocks were written. */
+    int file;                   /* -1: not open. Only the segment in writing and those ahead are. */
+    uint64_t *highest;          /* Owner's: per partition the highest sequence in this segment (`owner_slots` of them). */
+} wan_log_segment;
+
+typedef struct {
+    const wan_env *env;
+    char *directory;
+    uint32_t kind;
+    uint64_t id;
+    uint32_t owner_slots;
+    uint64_t size_limit;        /* Bytes of all segment files; 0: none but the disk's. */
+    wan_log_segment *segments;  /* Live, ascending; [writing] takes blocks, those behind it are empty. */
+    uint32_t count, capacity, writing;
+    uint64_t next_number;
+    uint64_t commit;            /* Of the newest block. */
+    uint64_t bytes;             /* Of all segment files. */
+    uint8_t *state;             /* Owner's state as of the last manifest. */
+    uint64_t state_bytes;
+    uint8_t failed;             /* A write failed half-way: nothing more is written until reopened. */
+} wan_log;
+
+typedef struct {                /* Where damage was found, for the report. */
+    char file[4096];
+    uint64_t offset;
+    char reason[200];
+} wan_damage;
+
+typedef struct {
+    void *owner;
+    /* One part of a whole block: called in the order of writing. Returning anything but WAN_OK ends the opening. */
+    wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes);
+    /* Owner's state out of the manifest, before any block. NULL, 0 for a new log. */
+    wan_status (*state)(void *owner, const uint8_t *bytes, uint64_t length);
+    int salvage;                /* Skip damage in the middle instead of refusing; `damage` then tells the last one. */
+} wan_log_reader;
+
+/* Opens the log in `directory`, which exists; makes a new one with `id` if it is empty. Cuts a torn tail. WAN_CORRUPT with
+ * *damage for damage in the middle; WAN_INVALID for a log of another kind or a newer version. */
+wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
+                        uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
+void wan_log_close(wan_log *log);
+
+/* Writes the parts as one block and makes it durable: it is, when this returns WAN_OK. Otherwise nothing of it counts.
+ * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
+wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
+uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
+/* Makes sure that a block of `length` fits without a new manifest in between; may write one (with `state`). */
+wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes);
+/* Drops the oldest segments up to (not including) index `keep`: a new manifest with `state`, then their files. */
+wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes);
+/* Calls `reader->part` for every part of one segment again: for moving what lives out of it. */
+wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader);
+
+#endif
