@@ -42,7 +42,7 @@ cdef struct gateway_queue:
     uint8_t remote_site
     uint8_t by_thread       # order-policy thread: partition by the producing thread.
     int running             # 0: what comes is counted as dropped. Read without the lock.
-    uint64_t oldest_ms      # When the oldest queued event was made; 0: none. Refreshed by whoever asks for lag.
+    durable_log *durable    # NULL without persistence.
 
 
 cdef inline uint32_t queue_partition(const gateway_queue *g, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
@@ -78,18 +78,36 @@ cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept 
     g.signals[dispatcher].pending = pending
 
 
+cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
+    # Room in the queue, and for the log where there is one. Under the lock.
+    cdef wan_status status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    if g.durable != NULL and status == WAN_OK:
+        status = durable_reserve(g, length)
+        if status != WAN_OK:
+            wan_queue_cancel(&g.queue, reservation)
+    return status
+
+
+cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation, uint64_t hash) noexcept nogil:
+    # The record is written: it becomes the newest. Under the lock. The file to write to afterwards, or -1.
+    wan_queue_commit(&g.queue, reservation, hash)
+    if g.durable != NULL:
+        durable_stage(g, <const wan_record *>reservation.at)
+        return -1       # Its dispatcher hears of it when it is on the disk.
+    return queue_note_pending(g, reservation.partition)
+
+
 cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record) noexcept nogil:
     # Appends a whole record as it is. Takes and releases the lock.
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint64_t conflated
     wan_lock_take(&g.lock)
-    cdef wan_status status = wan_queue_reserve(&g.queue, partition, record.length, &reservation)
+    cdef wan_status status = queue_reserve(g, partition, record.length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, record.length)
-        wan_queue_commit(&g.queue, &reservation, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        wake = queue_commit(g, &reservation, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
         g.counts.queued += 1
-        wake = queue_note_pending(g, partition)
     wan_lock_release(&g.lock)
     if wake >= 0:
         eventfd_write(wake, 1)
@@ -100,13 +118,15 @@ cdef class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
 
     Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
-    Thread-safe; `close()` only when no dispatcher and no region uses it any more.
+    With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
+    of its own, and `wait_durable` waits for the disk. Thread-safe; `close()` only when no dispatcher and no region uses it any more.
     """
     cdef gateway_queue *g
     cdef readonly object name
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
-                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False):
+                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False,
+                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False):
         cdef bytes path = b""
         cdef const char *path_or_null = NULL
         if directory is not None:
@@ -132,17 +152,143 @@ cdef class EventQueue:
             if self.g.signals[n].file < 0:
                 from pywan.errors import DiskError
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
+        if log_directory is not None:
+            self.open_log(str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
+
+    cdef int open_log(self, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, uint64_t log_limit, bint salvage) except -1:
+        cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
+        cdef wan_log_reader reader
+        cdef wan_damage damage
+        cdef wan_status status
+        cdef uint32_t partitions = self.g.queue.partition_count
+        cdef bytes path = directory.encode("utf-8", "surrogateescape")
+        cdef const char *path_ = path
+        if d == NULL:
+            raise MemoryError()
+        self.g.durable = d
+        d.log_numbers = <uint16_t *>calloc(65536, 2)
+        d.process_numbers = <uint16_t *>calloc(65536, 2)
+        d.appended = <uint64_t *>calloc(partitions, 8)
+        d.removed = <uint64_t *>calloc(partitions, 8)
+        d.state_appended = <uint64_t *>calloc(partitions, 8)
+        if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
+            raise MemoryError()
+        d.synchronous, d.flush_ms = synchronous, flush_ms
+        self.g.queue.persistent = 1
+        memset(&reader, 0, sizeof(reader))
+        reader.owner = self.g
+        reader.part, reader.state = recover_part, recover_state
+        reader.salvage = salvage
+        with nogil:
+            status = wan_log_open(&d.log, &wan_env_posix, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
+            if status == WAN_OK:
+                status = durable_recover(self.g)
+        if status == WAN_CORRUPT:
+            from pywan.errors import DiskError
+            raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, "
+                            "nothing was changed")
+        raise_for(status, f"queue {self.name!r}")
+        self.g.queue.holes = &d.holes
+        return 0
 
     def __dealloc__(self):
+        cdef durable_log *d
         if self.g == NULL:
             return
+        d = self.g.durable
         if self.g.signals != NULL:
             for n in range(self.g.dispatchers):
                 if self.g.signals[n].file >= 0:
                     close_file(self.g.signals[n].file)
         wan_queue_close(&self.g.queue)
+        if d != NULL:
+            wan_log_close(&d.log)
+            wan_stage_close(&d.records)
+            wan_stage_close(&d.holes)
+            wan_stage_close(&d.names)
+            wan_stage_close(&d.taken_records)
+            wan_stage_close(&d.taken_holes)
+            wan_stage_close(&d.taken_names)
+            wan_stage_close(&d.state)
+            wan_stage_close(&d.fresh_state)
+            wan_stage_close(&d.moved)
+            wan_stage_close(&d.dictionary)
+            free(d.log_numbers)
+            free(d.process_numbers)
+            free(d.appended)
+            free(d.removed)
+            free(d.state_appended)
+            free(d)
         free(self.g.signals)
         free(self.g)
+
+    # Persistence
+
+    @property
+    def persistent(self):
+        return self.g.durable != NULL
+
+    @property
+    def synchronous(self):
+        """Whether an enqueue is done only when it is on the disk."""
+        return self.g.durable != NULL and self.g.durable.synchronous
+
+    @property
+    def log_id(self):
+        """Of the log: the queue's incarnation over restarts."""
+        return self.g.durable.log.id if self.g.durable != NULL else 0
+
+    def recovery(self):
+        """What opening found: records in the log, and bytes of a torn tail that were cut."""
+        return {"records": self.g.durable.recovered_records, "cut_bytes": self.g.durable.cut_bytes} if self.g.durable != NULL else {}
+
+    def log_state(self):
+        """Sizes of the log, and why writing fails now (None: it does not)."""
+        cdef durable_log *d = self.g.durable
+        if d == NULL:
+            return {}
+        return {"bytes": d.log.bytes, "segments": d.log.count, "commits": d.log.commit, "staged": d.staged - d.durable,
+                "failing": (<bytes>d.reason).decode("utf-8", "replace") if d.failing else None}
+
+    def commit_loop(self):
+        """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
+        if self.g.durable != NULL:
+            with nogil:
+                durable_loop(self.g)
+
+    def stop_log(self):
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        if self.g.durable != NULL:
+            wan_flag_set(&self.g.durable.stop, 1)
+            wan_signal_change(&self.g.durable.work)
+
+    def wait_durable(self, double timeout=60.0):
+        """Returns when everything enqueued so far is on the disk. QueueFullError or DiskError, after `timeout` seconds of
+        failing writes: what was enqueued stays queued here and is written when the disk takes it."""
+        cdef durable_log *d = self.g.durable
+        cdef uint64_t wanted
+        cdef uint32_t seen
+        cdef uint64_t deadline = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
+        cdef bint done = False
+        if d == NULL:
+            return
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            wanted = d.staged
+            wan_lock_release(&self.g.lock)
+            while True:
+                seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
+                wan_lock_take(&self.g.lock)
+                done = d.durable >= wanted
+                wan_lock_release(&self.g.lock)
+                if done or wan_monotonic_us() >= deadline:
+                    break
+                wan_wait_change(&d.epoch, seen, 200)
+        if not done:
+            from pywan.errors import DiskError
+            reason = (<bytes>d.reason).decode("utf-8", "replace") if d.failing else "the disk did not answer"
+            raise DiskError(f"queue {self.name!r}: not on the disk after {timeout:.0f} s: {reason}; the events are queued in memory and will be "
+                            "written when the disk takes them")
 
     def __len__(self):
         return wan_read(&self.g.queue.events)

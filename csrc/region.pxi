@@ -175,7 +175,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
         partition = queue_partition(g, c.hash, from_.event_member, from_.event_thread)
         wan_lock_take(&g.lock)
-        status = wan_queue_reserve(&g.queue, partition, length, &reservations[n])
+        status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
             wan_lock_release(&g.lock)
             break
@@ -216,10 +216,9 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
         write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
                      value, value_length, value_form)
-        wan_queue_commit(&g.queue, &reservations[n], c.hash)
+        wake_files[n] = queue_commit(g, &reservations[n], c.hash)
         g.counts.received += 1
         g.counts.queued += 1
-        wake_files[n] = queue_note_pending(g, reservations[n].partition)
         wan_lock_release(&g.lock)
     wan_lock_release(&shard.lock)
     if outcome[0] <= WAN_DESTROYED and taken:
@@ -970,11 +969,10 @@ cdef uint32_t region_forward_group(region_core *r, const wan_change *changes, ui
         if c.keep:
             break
         length = wan_record_size(c.key_length, c.value_length, 0, 1)
-        if wan_queue_reserve(&g.queue, queue_partition(g, c.hash, from_.event_member, from_.event_thread), length, &reservation) != WAN_OK:
+        if queue_reserve(g, queue_partition(g, c.hash, from_.event_member, from_.event_thread), length, &reservation) != WAN_OK:
             break
         write_record(reservation.at, length, r, c, c.operation, &from_, attached.recipients, 1, c.value, c.value_length, c.value_form)
-        wan_queue_commit(&g.queue, &reservation, c.hash)
-        file = queue_note_pending(g, reservation.partition)
+        file = queue_commit(g, &reservation, c.hash)
         if file >= 0:
             if wake >= 0 and wake != file:
                 eventfd_write(wake, 1)

@@ -1,0 +1,457 @@
+# Owns the durable half of a queue: what is staged for the log, the committer that writes it (one thread a queue: group
+# commit), checkpoints of the removal positions, and recovery. Staging is under the queue's lock; the log itself
+# belongs to the committer alone.
+
+cdef extern from *:
+    uint32_t __atomic_load_n(uint32_t *at, int order) nogil
+    enum: __ATOMIC_ACQUIRE
+
+cdef extern from "<string.h>" nogil:
+    char *strncpy(char *to, const char *source, size_t length)
+
+cdef extern from *:
+    """
+    #define set_full(...) ((void)WAN_FAIL(WAN_FULL, __VA_ARGS__))
+    """
+    void set_full(const char *format, ...) nogil
+
+cdef enum:
+    STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
+    CHECKPOINT_EVENTS = 10000
+    CHECKPOINT_US = 1000000
+    LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.
+
+cdef struct durable_log:
+    wan_log log
+    wan_stage records, holes, names         # Staged. Under the queue's lock.
+    wan_stage taken_records, taken_holes, taken_names, fresh_state, moved   # The committer's.
+    wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
+    wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
+    uint16_t *log_numbers                   # Region number of this process -> number in the log; 0: not named yet.
+    uint16_t next_log_number
+    uint64_t staged, durable                # Records staged, and of those on the disk; waiters compare them.
+    uint32_t epoch                          # Changes with every commit (or failure): what waiters sleep on.
+    uint32_t work                           # Changes when something is staged: what the committer sleeps on.
+    int waiting                             # The committer sleeps.
+    int stop
+    uint8_t synchronous
+    uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
+    uint64_t removed_at_checkpoint          # Sum over the partitions.
+    uint64_t checkpoint_us
+    uint64_t *appended                      # Per partition, when the stages were taken.
+    uint64_t *removed                       # Per partition, as of the last durable state.
+    int failing                             # wan_status of the last attempt; enqueues are refused while it is not WAN_OK.
+    char reason[512]
+    # Recovery
+    uint64_t state_commit, holes_after_state, recovered_records, cut_bytes
+    uint64_t *state_appended
+    uint16_t *process_numbers               # Number in the log -> region number of this process.
+
+
+cdef struct log_state:                      # What a state part begins with; positions and names follow.
+    uint64_t commit
+    uint32_t partitions
+    uint32_t counters                       # Number of 64-bit counters of queue_counts that follow.
+    uint64_t conflated
+    uint64_t names_bytes
+
+
+cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
+    cdef uint64_t total = 0
+    for p in range(g.queue.partition_count):
+        total += g.queue.partitions[p].removed
+    return total
+
+
+cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
+    """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
+    cdef durable_log *d = g.durable
+    if d.failing or d.records.used > STAGED_BYTES_MAX:
+        if d.failing:
+            set_full("%s", d.reason)
+        else:
+            set_full("the disk is slower than the events come; 64 MB wait for it")
+        return WAN_FULL
+    if wan_stage_reserve(&d.records, length) != WAN_OK:
+        return WAN_NO_MEMORY
+    return wan_stage_reserve(&d.names, 8 + 1024 + 8)
+
+
+cdef void durable_stage(gateway_queue *g, const wan_record *record) noexcept nogil:
+    """Under the queue's lock, after the record became the newest of its partition."""
+    cdef durable_log *d = g.durable
+    cdef uint16_t number = d.log_numbers[record.region]
+    cdef uint8_t item[1040]
+    cdef uint16_t length
+    cdef wan_record *staged
+    if number == 0:
+        d.next_log_number += 1
+        number = d.log_numbers[record.region] = d.next_log_number
+        length = region_name_table[record.region].length
+        memset(item, 0, 8 + length + 8)
+        (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
+        memcpy(item + 8, region_name_table[record.region].text, length)
+        wan_stage_put(&d.names, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_stage_put(&d.records, record, record.length)
+    staged.region = number
+    d.staged += 1
+    if wan_flag_read(&d.waiting):
+        wan_signal_change(&d.work)
+
+
+cdef wan_status take_state(gateway_queue *g, uint64_t commit) noexcept nogil:
+    """Lays the queue's state out in `fresh_state`. Under the queue's lock."""
+    cdef durable_log *d = g.durable
+    cdef log_state head
+    cdef uint64_t pair[2]
+    cdef uint32_t p
+    cdef wan_status status
+    head.commit = commit
+    head.partitions = g.queue.partition_count
+    head.counters = sizeof(queue_counts) // 8
+    head.conflated = g.queue.conflated
+    head.names_bytes = d.dictionary.used
+    wan_stage_empty(&d.fresh_state)
+    status = wan_stage_reserve(&d.fresh_state, sizeof(head) + sizeof(queue_counts) + head.partitions * 16ULL + head.names_bytes)
+    if status != WAN_OK:
+        return status
+    wan_stage_put(&d.fresh_state, &head, sizeof(head))
+    wan_stage_put(&d.fresh_state, &g.counts, sizeof(queue_counts))
+    for p in range(head.partitions):
+        pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
+        wan_stage_put(&d.fresh_state, pair, 16)
+    if head.names_bytes:
+        wan_stage_put(&d.fresh_state, d.dictionary.bytes, head.names_bytes)
+    return WAN_OK
+
+
+cdef inline void swap_stages(wan_stage *a, wan_stage *b) noexcept nogil:
+    cdef wan_stage kept = a[0]
+    a[0] = b[0]
+    b[0] = kept
+
+
+cdef wan_status durable_commit(gateway_queue *g, bint checkpoint) noexcept nogil:
+    """Writes what is staged as one block, makes it durable, tells everybody. The committer's."""
+    cdef durable_log *d = g.durable
+    cdef wan_part parts[4]
+    cdef uint32_t count = 0, p, segment
+    cdef uint64_t staged
+    cdef wan_status status
+    cdef int wake
+    # What an earlier attempt took and could not write comes first: new stages wait behind it.
+    wan_lock_take(&g.lock)
+    if d.taken_records.used == 0 and d.taken_holes.used == 0:
+        swap_stages(&d.records, &d.taken_records)
+        swap_stages(&d.holes, &d.taken_holes)
+        swap_stages(&d.names, &d.taken_names)
+        for p in range(g.queue.partition_count):
+            d.appended[p] = g.queue.partitions[p].appended
+    staged = d.staged - d.records.count
+    if d.taken_names.used:
+        status = wan_stage_add(&d.dictionary, d.taken_names.bytes, d.taken_names.used)
+        if status != WAN_OK:
+            wan_lock_release(&g.lock)
+            return status
+    # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
+    checkpoint = checkpoint and d.records.used == 0 and d.holes.used == 0
+    status = take_state(g, d.log.commit + 1) if checkpoint else WAN_OK
+    wan_lock_release(&g.lock)
+    if status != WAN_OK:
+        return status
+    if d.taken_names.used:
+        count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
+    if d.taken_records.used:
+        count = add_part(parts, count, WAN_PART_RECORDS, &d.taken_records)
+    if d.taken_holes.used:
+        count = add_part(parts, count, WAN_PART_HOLES, &d.taken_holes)
+    if checkpoint:
+        count = add_part(parts, count, WAN_PART_STATE, &d.fresh_state)
+    if count == 0:
+        return WAN_OK
+    status = wan_log_make_room(&d.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
+    if status == WAN_OK:
+        status = wan_log_commit(&d.log, parts, count, &segment)
+    if status != WAN_OK:
+        if d.taken_names.used:      # Not in the log, so not in the dictionary either.
+            d.dictionary.used -= d.taken_names.used
+        return status
+    for p in range(g.queue.partition_count):
+        if d.appended[p] > d.log.segments[segment].highest[p]:
+            d.log.segments[segment].highest[p] = d.appended[p]
+    wan_stage_empty(&d.taken_records)
+    wan_stage_empty(&d.taken_holes)
+    wan_stage_empty(&d.taken_names)
+    wan_lock_take(&g.lock)
+    for p in range(g.queue.partition_count):
+        if d.appended[p] > g.queue.partitions[p].durable:
+            wan_queue_made_durable(&g.queue, p, d.appended[p])
+    if checkpoint:
+        swap_stages(&d.state, &d.fresh_state)
+        d.removed_at_checkpoint = 0
+        for p in range(g.queue.partition_count):
+            d.removed[p] = state_positions(d)[2 * p]
+            d.removed_at_checkpoint += d.removed[p]
+        d.checkpoint_us = wan_monotonic_us()
+    d.durable = staged
+    for p in range(g.dispatchers):
+        queue_refresh_pending(g, p)
+        if g.signals[p].pending >= g.signals[p].wake_at:
+            g.signals[p].wake_at = NEVER
+            eventfd_write(g.signals[p].file, 1)
+    wan_lock_release(&g.lock)
+    wan_signal_change(&d.epoch)
+    return durable_shorten(g) if checkpoint else WAN_OK
+
+
+cdef inline uint64_t *state_positions(const durable_log *d) noexcept nogil:
+    return <uint64_t *>(d.state.bytes + sizeof(log_state) + sizeof(queue_counts))
+
+
+cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage) noexcept nogil:
+    parts[count].head.kind = kind
+    parts[count].head.count = stage.count
+    parts[count].head.length = stage.used
+    parts[count].bytes = stage.bytes
+    return count + 1
+
+
+cdef bint segment_is_done(const gateway_queue *g, uint32_t index) noexcept nogil:
+    cdef durable_log *d = g.durable
+    for p in range(g.queue.partition_count):
+        if d.log.segments[index].highest[p] > d.removed[p]:
+            return False
+    return True
+
+
+cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
+    """Drops the oldest segments whose events are all removed, as of the state just made durable; moves what lives out of the
+    oldest one when the log has grown to three times what lives (conflation leaves it mostly dead)."""
+    cdef durable_log *d = g.durable
+    cdef uint32_t drop = 0, segment
+    cdef wan_status status
+    cdef wan_part part
+    cdef wan_log_reader reader
+    while drop < d.log.writing and segment_is_done(g, drop):
+        drop += 1
+    if drop:
+        status = wan_log_drop_first(&d.log, drop, d.state.bytes, d.state.used)
+        if status != WAN_OK:
+            return status
+    if d.log.writing < LOG_SEGMENTS_KEPT or d.log.bytes < 3 * wan_read(&g.queue.bytes):
+        return WAN_OK
+    wan_stage_empty(&d.moved)
+    memset(&reader, 0, sizeof(reader))
+    reader.owner = g
+    reader.part = move_part
+    status = wan_log_read_segment(&d.log, 0, &reader)
+    if status != WAN_OK:
+        return status
+    if d.moved.used:
+        add_part(&part, 0, WAN_PART_MOVED, &d.moved)
+        status = wan_log_make_room(&d.log, wan_parts_length(&part, 1), d.state.bytes, d.state.used)
+        if status == WAN_OK:
+            status = wan_log_commit(&d.log, &part, 1, &segment)
+        if status != WAN_OK:
+            return status
+        for p in range(g.queue.partition_count):
+            if d.log.segments[0].highest[p] > d.log.segments[segment].highest[p]:
+                d.log.segments[segment].highest[p] = d.log.segments[0].highest[p]
+    return wan_log_drop_first(&d.log, 1, d.state.bytes, d.state.used)
+
+
+cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    cdef durable_log *d = g.durable
+    cdef const wan_record *record
+    cdef wan_partition *partition
+    cdef uint64_t at = 0
+    cdef wan_status status = WAN_OK
+    if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
+        return WAN_OK
+    wan_lock_take(&g.lock)
+    while at < head.length and status == WAN_OK:
+        record = <const wan_record *>(data + at)
+        partition = &g.queue.partitions[record.partition]
+        if record.sequence > partition.removed and wan_queue_at(&g.queue, partition, record.sequence) != NULL:
+            status = wan_stage_add(&d.moved, record, record.length)
+        at += record.length
+    wan_lock_release(&g.lock)
+    return status
+
+
+cdef void durable_loop(gateway_queue *g) noexcept nogil:
+    """The committer: writes whenever something is staged (after `flush_ms` where nobody waits), and a checkpoint at least
+    every second or 10,000 removed events. Returns when told to stop and nothing is left to write."""
+    cdef durable_log *d = g.durable
+    cdef uint32_t seen
+    cdef uint64_t staged, removed, now
+    cdef bint stopping, checkpoint
+    cdef wan_status status
+    while True:
+        seen = __atomic_load_n(&d.work, __ATOMIC_ACQUIRE)
+        stopping = wan_flag_read(&d.stop) != 0
+        wan_lock_take(&g.lock)
+        staged = d.records.used + d.holes.used + d.taken_records.used + d.taken_holes.used
+        removed = removed_sum(g)
+        wan_lock_release(&g.lock)
+        now = wan_monotonic_us()
+        checkpoint = removed != d.removed_at_checkpoint and (
+            stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
+        if staged == 0 and not checkpoint:
+            if stopping:
+                return
+            wan_flag_set(&d.waiting, 1)
+            wan_wait_change(&d.work, seen, 100)
+            wan_flag_set(&d.waiting, 0)
+            if not d.synchronous and __atomic_load_n(&d.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&d.stop):
+                # The first record of a group came: others have `flush_ms` to join it.
+                wan_wait_change(&d.epoch, d.epoch, d.flush_ms)
+            continue
+        status = durable_commit(g, checkpoint)
+        if status != WAN_OK:
+            strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
+            wan_flag_set(&d.failing, <int>status)
+            wan_signal_change(&d.epoch)
+            if stopping:
+                return
+            wan_wait_change(&d.work, __atomic_load_n(&d.work, __ATOMIC_ACQUIRE), 100)      # Then it is tried again.
+        else:
+            wan_flag_set(&d.failing, 0)
+
+
+# Recovery
+
+cdef wan_status recover_names(durable_log *d, const uint8_t *data, uint64_t length) noexcept nogil:
+    cdef uint64_t at = 0
+    cdef uint16_t number, name_length
+    cdef wan_status status
+    while at + 8 <= length:
+        number, name_length = (<const uint16_t *>(data + at))[0], (<const uint16_t *>(data + at))[1]
+        if number == 0 or name_length > 1024 or at + 8 + wan_align8(name_length) > length:
+            return corrupt("a region's name in the log is damaged")
+        if d.process_numbers[number] == 0:
+            if not adopt_name(d, number, data + at + 8, name_length):
+                return corrupt("a region's name in the log cannot be used")
+            status = wan_stage_add(&d.dictionary, data + at, 8 + wan_align8(name_length))
+            if status != WAN_OK:
+                return status
+            if number > d.next_log_number:
+                d.next_log_number = number
+        at += 8 + wan_align8(name_length)
+    return WAN_OK
+
+
+cdef inline wan_status corrupt(const char *what) noexcept nogil:
+    set_detail("%s", what)
+    return WAN_CORRUPT
+
+
+cdef int adopt_name(durable_log *d, uint16_t number, const uint8_t *text, uint16_t length) noexcept with gil:
+    try:
+        own = region_number((<const char *>text)[:length].decode())
+        d.process_numbers[number] = own
+        d.log_numbers[own] = number
+        return 1
+    except BaseException as error:
+        report_unraisable("a region's name in a log", error)
+        return 0
+
+
+cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    cdef durable_log *d = g.durable
+    cdef const log_state *head = <const log_state *>data
+    cdef const uint64_t *pairs
+    cdef uint32_t p
+    if length == 0:
+        return WAN_OK
+    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters != sizeof(queue_counts) // 8
+            or length != sizeof(log_state) + sizeof(queue_counts) + head.partitions * 16ULL + head.names_bytes):
+        return corrupt("the queue's state in the log has another shape than this version's")
+    if head.commit < d.state_commit:
+        return WAN_OK
+    pairs = <const uint64_t *>(data + sizeof(log_state) + sizeof(queue_counts))
+    for p in range(head.partitions):
+        if pairs[2 * p] > pairs[2 * p + 1]:
+            return corrupt("a partition's positions in the log contradict each other")
+    d.state_commit = head.commit
+    d.holes_after_state = 0
+    memcpy(&g.counts, data + sizeof(log_state), sizeof(queue_counts))
+    g.queue.conflated = head.conflated
+    for p in range(head.partitions):
+        d.removed[p] = pairs[2 * p]
+        d.state_appended[p] = pairs[2 * p + 1]
+        if g.queue.partitions[p].appended == 0:
+            if wan_queue_restore_positions(&g.queue, p, pairs[2 * p], pairs[2 * p]) != WAN_OK:
+                return WAN_NO_MEMORY
+    return recover_names(d, <const uint8_t *>(pairs + 2 * head.partitions), head.names_bytes)
+
+
+cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    cdef durable_log *d = g.durable
+    cdef wan_record *record
+    cdef const wan_hole *hole
+    cdef uint64_t at = 0
+    cdef wan_status status
+    if head.kind == WAN_PART_NAMES:
+        return recover_names(d, data, head.length)
+    if head.kind == WAN_PART_STATE:
+        return recover_state(g, data, head.length)
+    if head.kind == WAN_PART_HOLES:
+        while at + sizeof(wan_hole) <= head.length:
+            hole = <const wan_hole *>(data + at)
+            if hole.partition < g.queue.partition_count:
+                if g.queue.partitions[hole.partition].removed < hole.sequence <= g.queue.partitions[hole.partition].appended:
+                    wan_queue_punch(&g.queue, hole.partition, hole.sequence, hole.reason)
+                if commit > d.state_commit:
+                    d.holes_after_state += 1
+                    if hole.reason == WAN_HOLE_CONFLATED:
+                        g.queue.conflated += 1
+                    elif hole.reason == WAN_HOLE_FILTERED:
+                        g.counts.filtered_transmit += 1
+                    else:
+                        g.counts.conflated_batch += 1
+            at += sizeof(wan_hole)
+        return WAN_OK
+    while at < head.length:
+        record = <wan_record *>(data + at)
+        if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
+            return WAN_CORRUPT
+        if record.partition >= g.queue.partition_count or d.process_numbers[record.region] == 0:
+            return corrupt("a record in the log names a partition or region that is not there")
+        if record.sequence > d.log.segments[index].highest[record.partition]:
+            d.log.segments[index].highest[record.partition] = record.sequence
+        record.region = d.process_numbers[record.region]        # The bytes were read for us: they are ours to change.
+        status = wan_queue_restore(&g.queue, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        if status != WAN_OK:
+            return status
+        d.recovered_records += 1
+        at += record.length
+    return WAN_OK
+
+
+cdef wan_status durable_recover(gateway_queue *g) noexcept nogil:
+    """After the log was read: positions, counters and what may be a duplicate."""
+    cdef durable_log *d = g.durable
+    cdef uint32_t p
+    cdef wan_partition *partition
+    cdef wan_status status
+    cdef uint64_t fresh = 0
+    for p in range(g.queue.partition_count):
+        partition = &g.queue.partitions[p]
+        status = wan_queue_restore_positions(&g.queue, p, d.removed[p], d.state_appended[p])
+        if status != WAN_OK:
+            return status
+        fresh += partition.appended - d.state_appended[p]
+        d.appended[p] = partition.appended
+        wan_queue_made_durable(&g.queue, p, partition.appended)
+        partition.duplicate_through = partition.appended
+    g.counts.queued += fresh
+    g.counts.received += fresh
+    d.removed_at_checkpoint = removed_sum(g)
+    d.checkpoint_us = wan_monotonic_us()
+    for p in range(g.dispatchers):
+        queue_refresh_pending(g, p)
+    return WAN_OK
