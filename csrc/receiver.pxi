@@ -64,6 +64,8 @@ cdef class ReceiverSession:
     cdef object find_region
     cdef object on_slow
     cdef dict names, cores
+    cdef list replaced              # Regions that were looked up anew in batch `replaced_batch`: kept alive until the next such batch.
+    cdef uint64_t replaced_batch
     cdef region_slot *regions
     cdef uint32_t region_capacity
     cdef byte_buffer into, out, unpacked
@@ -81,7 +83,7 @@ cdef class ReceiverSession:
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000):
         self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
-        self.names, self.cores = {}, {}
+        self.names, self.cores, self.replaced = {}, {}, []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         lz4_load()
 
@@ -129,6 +131,10 @@ cdef class ReceiverSession:
         try:
             self.regions[number].looked_batch = self.batch
             found = self.find_region(self.names[number])
+            if self.replaced_batch != self.batch:
+                self.replaced_batch = self.batch
+                self.replaced.clear()
+            self.replaced.append(self.cores.get(number))    # Records of this batch may point to it.
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
             self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
@@ -230,6 +236,7 @@ cdef class ReceiverSession:
         cdef uint32_t left = section.count, n, k
         cdef int result
         cdef wan_rewind rewind
+        cdef wan_clock *clock = NULL
         cdef uint64_t floor, sequence, highest = 0
         if section.partition >= self.memory.partitions:
             set_detail("partition %u of a sender with %u", section.partition, self.memory.partitions)
@@ -279,8 +286,9 @@ cdef class ReceiverSession:
                 if record.sequence <= floor:
                     self.own.duplicates_skipped += 1
                     continue
-                if record.stamp > highest and wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
+                if cores[k] != NULL and record.stamp > highest and wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
                     highest = record.stamp
+                    clock = cores[k].clock
                 result = WAN_FAILED_REGION_NOT_FOUND if cores[k] == NULL else self.apply_one(cores[k], record, hashes[k])
                 if result < 0:
                     self.refused_code = 1
@@ -303,8 +311,8 @@ cdef class ReceiverSession:
                     self.own.destroy_requests += 1
                 if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
                     self.own.possible_duplicates += 1
-            if highest and cores[0] != NULL:
-                wan_clock_see(cores[0].clock, highest)
+            if highest:
+                wan_clock_see(clock, highest)
             left -= n
         if section.through > slot.last:
             slot.last = section.through

@@ -232,7 +232,9 @@ cdef class DispatcherSession:
                 for k in range(self.sections[s].count):
                     raw.append(PyBytes_FromStringAndSize(<char *>self.records[at], self.records[at].length))
                     at += 1
-            verdicts = self.transmit_filter(raw)
+            verdicts = [bool(verdict) for verdict in self.transmit_filter(raw)]    # All of the user's Python ends before the lock.
+            if len(verdicts) != len(raw):
+                raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
             at = 0
             wan_lock_take(&self.g.lock)
             for s in range(sections):
@@ -273,7 +275,11 @@ cdef class DispatcherSession:
                     other = self.records[newest[slot] - 1]
                     if (other.region == record.region and other.key_length == record.key_length and other.key_form == record.key_form
                             and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
-                        self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
+                        # Replayed after it was parked, an older version can lie behind a newer one: then both travel.
+                        if record.stamp < other.stamp or (record.stamp == other.stamp and record.stamp_site <= other.stamp_site):
+                            self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
+                        else:
+                            newest[slot] = at + 1
                         break
                     slot = (slot + 1) & (capacity - 1)
             base += self.sections[s].count
@@ -368,6 +374,7 @@ cdef class DispatcherSession:
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures
         cdef flight *f
+        cdef uint32_t n
         if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
             set_detail("acknowledgement of %u bytes", frame.length)
             return 0
@@ -375,6 +382,10 @@ cdef class DispatcherSession:
             set_detail("acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
             return 0
         failures = <const wan_failure *>(ack + 1)
+        for n in range(1, ack.failures):
+            if failures[n].partition == failures[n - 1].partition and failures[n].sequence <= failures[n - 1].sequence:
+                set_detail("acknowledgement with failures out of order")     # Or twice the same: it would be parked twice.
+                return 0
         self.credit_events, self.credit_bytes = ack.credit_events, ack.credit_bytes
         while self.oldest_batch <= frame.id:
             f = &self.flights[self.oldest_batch & (IN_FLIGHT_BATCHES - 1)]
@@ -499,6 +510,9 @@ cdef class DispatcherSession:
                     return 0
             elif frame.type == WAN_FRAME_PONG:
                 pass
+            elif frame.type == WAN_FRAME_REWIND and frame.length < sizeof(wan_rewind):
+                set_detail("rewind of %u bytes", frame.length)
+                return 0
             elif frame.type == WAN_FRAME_REWIND:
                 set_detail("the receiver expects partition %u from sequence %llu", (<const wan_rewind *>(frame + 1)).partition,
                            <unsigned long long>(<const wan_rewind *>(frame + 1)).expected)

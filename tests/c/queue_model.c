@@ -174,7 +174,7 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
             p->peeked = p->removed;
         } else if (p->appended > p->removed) {
             uint64_t sequence = p->removed + 1 + random_below(source, (uint32_t)(p->appended - p->removed));
-            wan_queue_punch(&m->queue, number, sequence);
+            wan_queue_punch(&m->queue, number, sequence, WAN_HOLE_FILTERED);
             punch(p, sequence);
         }
         compare(m);

@@ -72,11 +72,11 @@ static void holes_are_skipped_counted_out_and_removed_with_the_rest(void)
     open_queue(0);
     wan_record *records[10];
     for (int n = 0; n < 6; n++) append("k", WAN_UPDATE, 4);
-    wan_queue_punch(&queue, 0, 1);
+    wan_queue_punch(&queue, 0, 1, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.partitions[0].removed, 1);       /* In front, with nothing on its way: gone at once. */
-    wan_queue_punch(&queue, 0, 4);
-    wan_queue_punch(&queue, 0, 4);      /* Twice is once. */
-    wan_queue_punch(&queue, 0, 6);
+    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED);
+    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED);      /* Twice is once. */
+    wan_queue_punch(&queue, 0, 6, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.events, 3);
     EXPECT_EQUAL(peek(10, records), 3);
     EXPECT(records[0]->sequence == 2 && records[1]->sequence == 3 && records[2]->sequence == 5);
@@ -104,7 +104,7 @@ static void a_peek_that_finds_no_room_moves_nothing_not_even_past_holes(void)
     uint64_t size;
     for (int n = 0; n < 3; n++) append("k", WAN_UPDATE, 1000);
     peek(1, records);
-    wan_queue_punch(&queue, 0, 2);
+    wan_queue_punch(&queue, 0, 2, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 100, 0, records, &size), 0);
     EXPECT_EQUAL(queue.partitions[0].peeked, 1);
     EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, 100, 1, records, &size), 1);
