@@ -110,9 +110,14 @@ def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
     return events, size, [FAILURE.unpack_from(payload, ACK.size + n * FAILURE.size) for n in range(failures)]
 
 
+def check_queue_ledger(counts: dict[str, Any]) -> None:
+    """What became of the events that were queued."""
+    went = sum(counts[name] for name in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared"))
+    assert counts["queued"] == went + counts["events"], counts
+
+
 def check_ledger(counts: dict[str, Any]) -> None:
     """The two sums of the design's ledger."""
     came = sum(counts[name] for name in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_full"))
-    went = sum(counts[name] for name in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared"))
     assert counts["received"] == counts["queued"] + came, counts
-    assert counts["queued"] == went + counts["events"], counts
+    check_queue_ledger(counts)
