@@ -285,8 +285,8 @@ cdef class RowStage:
             return self.apply_slow(region)
         with nogil:
             whole = self.apply_rows(&region.r)
-        if whole:
-            wan_clock_see(region.r.clock, 0)
+        if whole and wan_flag_read(&region.r.durable):
+            region.wait_durable()
         return whole
 
     cdef bint apply_rows(self, region_core *r) noexcept nogil:

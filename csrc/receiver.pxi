@@ -78,6 +78,7 @@ cdef class ReceiverSession:
     cdef uint32_t failure_count, failure_capacity
     cdef int stop_flag
     cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
+    cdef bint must_wait             # The batch in work went into a queue that is durable only later.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
@@ -168,6 +169,8 @@ cdef class ReceiverSession:
         cdef wan_outcome outcome
         if wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms:
             return WAN_FAILED_FUTURE_STAMP
+        if wan_flag_read(&core.durable):
+            self.must_wait = True
         if wan_flag_read(&core.slow):
             return self.apply_slow(record)
         change_from_record(&change, record, hash)
@@ -356,11 +359,25 @@ cdef class ReceiverSession:
                 return 0
             at += section.bytes
             section += 1
+        if self.must_wait and not self.wait_durable():
+            return 0
         # Acknowledged: whatever failed is named, everything else is in the tables.
         if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_ack) + self.failure_count * sizeof(wan_failure)):
             set_detail("no memory for an acknowledgement")
             return 0
         return self.acknowledge(frame.id)
+
+    cdef int wait_durable(self) noexcept with gil:
+        self.must_wait = False
+        try:
+            for core in self.cores.values():
+                if core is not None:
+                    (<RegionCore>core).wait_durable()
+            return 1
+        except BaseException as error:
+            report_unraisable("waiting for the disk before an acknowledgement", error)
+            self.refused_code = 1       # Not acknowledged: the sender sends it again.
+            return 0
 
     cdef int acknowledge(self, uint64_t id) noexcept nogil:
         cdef uint32_t length = <uint32_t>(sizeof(wan_ack) + self.failure_count * sizeof(wan_failure))

@@ -24,6 +24,7 @@ cdef struct region_core:
     uint8_t counts_normal   # NORMAL: attached senders count the event as received and not queued.
     int slow                # User's Python is on the way (filter, resolver, listener): the receiver goes through Python.
     int closed
+    int durable             # An attached queue says that an event is enqueued only when it is on the disk.
     uint64_t conflicts      # Changes that lost against a later version.
     uint64_t applied        # Remote changes that took effect.
 
@@ -344,6 +345,7 @@ cdef class RegionCore:
                     fresh.recipients[fresh.recipient_count] = queue.g.remote_site
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
+        wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues))
         with nogil:
             # Under all entry locks in turn: after that nobody can hold what was read before.
             wan_lock_take(&self.r.table.shards[0].lock)
@@ -392,6 +394,13 @@ cdef class RegionCore:
                                  "nothing was stored or sent - free disk space or raise maximum-queue-memory, then repeat it")
         return raise_for(status, f"region {self.name!r}: {what}")
 
+    cpdef wait_durable(self):
+        """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
+        cdef EventQueue queue
+        for queue in self.attached_queues:
+            if queue.g.durable != NULL and queue.g.durable.synchronous:
+                queue.wait_durable()
+
     # Single changes
 
     def put(self, key, value, callback_argument=None):
@@ -426,6 +435,8 @@ cdef class RegionCore:
             self.fail(status, f"put of key {key!r:.100}")
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+        if wan_flag_read(&self.r.durable):
+            self.wait_durable()
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
@@ -499,6 +510,8 @@ cdef class RegionCore:
             self.fail(status, f"change of key {key!r:.100}")
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+        if version is None and wan_flag_read(&self.r.durable):
+            self.wait_durable()
         if version is not None:
             if outcome == WAN_LOST:
                 wan_count(&self.r.conflicts, 1)
@@ -797,6 +810,8 @@ cdef class RegionCore:
         finally:
             free(result.rows)
             free(result.reasons)
+            if wan_flag_read(&self.r.durable):
+                self.wait_durable()
         return result.applied
 
     cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes):
