@@ -13,13 +13,14 @@ from typing import Any
 
 from pywan import _core
 from pywan.config import (
-    RegionAttributes, SenderAttributes, make_instance, make_receiver_attributes, make_region_attributes, make_sender_attributes, validate_attachment,
+    DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance, make_receiver_attributes, make_region_attributes, make_sender_attributes, validate_attachment,
     validate_colocation,
 )
 from pywan.errors import (
     CacheXmlError, ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
     PywanError, RegionNotFoundError,
 )
+from pywan.disk_store import DiskStore
 from pywan.management import ManagementService
 from pywan.membership import Membership, new_profile
 from pywan.receiver import AppliedMemory, GatewayReceiver
@@ -34,6 +35,7 @@ TOMBSTONE_TIMEOUT_MS = 600_000      # Within this, an older create that arrives 
 TOMBSTONE_LIMIT = 100_000           # Of a region; beyond it the timeout is cut to a tenth.
 HOUSEKEEPING_S = 5.0
 MAX_SENDERS = 128
+DEFAULT_STORE = "DEFAULT"
 
 
 class Cache:
@@ -54,6 +56,7 @@ class Cache:
         self._regions: dict[str, Region] = {}
         self._senders: dict[str, GatewaySender] = {}
         self._receiver: GatewayReceiver | None = None
+        self._stores: dict[str, DiskStore] = {}             # Open ones; "DEFAULT" is made when it is first needed.
         self._clock = _core.Clock()
         self._applied = AppliedMemory()
         self._resolver = conflict_resolver
@@ -240,8 +243,9 @@ class Cache:
             made = make_sender_attributes(
                 id, remote_distributed_system_id=remote_distributed_system_id, own_distributed_system_id=self.distributed_system_id, **attributes)
             self._validate_sender(made)
+            store = self._store(made.disk_store_name) if made.enable_persistence else None
             sender = GatewaySender(
-                made, membership=self._membership, member_name=self.name, site=self._site, directory=str(self._overflow),
+                made, membership=self._membership, member_name=self.name, site=self._site, directory=str(self._overflow), store=store,
                 on_state=self._sender_changed, on_destroy=self._forget_sender)
             self._senders[id] = sender
             self._sender_changed(sender)
@@ -251,15 +255,17 @@ class Cache:
 
     def _validate_sender(self, attributes: SenderAttributes) -> None:
         what = f"gateway sender {attributes.id!r}"
-        if attributes.enable_persistence:
-            raise GatewaySenderConfigurationError(f"{what}: enable_persistence is not in this version; set it to false")
-        if attributes.disk_store_name is not None:
-            raise NotFoundError(f"{what}: disk store {attributes.disk_store_name!r} not found; disk stores are not in this version")
+        if attributes.disk_store_name not in (None, DEFAULT_STORE) and attributes.disk_store_name not in self._stores:
+            raise IllegalStateError(f"{what}: Disk store {attributes.disk_store_name} not found; create it first (there are {', '.join(sorted(self._stores)) or 'none'})")
         if attributes.group_transaction_events:
             raise GatewaySenderConfigurationError(f"{what}: group_transaction_events is not in this version; set it to false")
         for region in self._regions.values():
             if attributes.id in region.gateway_sender_ids:
                 validate_attachment(region.attributes, attributes)
+        others = [region.attributes for region in self._regions.values()]
+        for region in others:
+            if attributes.id in region.gateway_sender_ids:
+                validate_colocation(region, others, {attributes.id: attributes})
 
     def _sender_changed(self, sender: GatewaySender) -> None:
         """Whom events reach depends on which senders run: the regions have to know at once."""
@@ -312,8 +318,30 @@ class Cache:
     def create_async_event_queue(self, id: str, **attributes: Any) -> Any:
         raise ConfigurationError(f"async event queue {id!r}: asynchronous event queues are not in this version")
 
-    def create_disk_store(self, name: str, **attributes: Any) -> Any:
-        raise ConfigurationError(f"disk store {name!r}: disk stores are not in this version")
+    # Disk stores
+
+    def create_disk_store(self, name: str, **attributes: Any) -> DiskStore:
+        """A disk store, opened. `directories`: (path, size in MB or None) pairs, default the member's folder."""
+        with self._lock:
+            self._check_open()
+            if name in self._stores:
+                raise IllegalStateError(f"disk store {name!r} exists already on member {self.name!r}")
+            made = make_disk_store_attributes(name, **attributes)
+            store = self._stores[name] = DiskStore(made, self.directory)
+            return store
+
+    def disk_stores(self) -> dict[str, DiskStore]:
+        with self._lock:
+            return dict(self._stores)
+
+    def _store(self, name: str | None) -> DiskStore:
+        if name is None:
+            name = DEFAULT_STORE
+        if name == DEFAULT_STORE and name not in self._stores:
+            if self._own_directory:
+                raise ConfigurationError(f"member {self.name!r}: persistence needs a folder that stays: give dir, or create a disk store with directories")
+            self._stores[name] = DiskStore(DiskStoreAttributes(name), self.directory)
+        return self._stores[name]
 
     # Life
 
@@ -334,7 +362,7 @@ class Cache:
         if configuration.conflict_resolver is not None:
             making("conflict-resolver", "", lambda: self.set_conflict_resolver(configuration.conflict_resolver))
         for store in configuration.disk_stores:
-            making("disk-store", store.name, lambda store=store: self.create_disk_store(store.name))
+            making("disk-store", store.name, lambda store=store: self.create_disk_store(**vars(store)))
         for sender in configuration.senders:
             making("gateway-sender", sender.id, lambda sender=sender: self.create_gateway_sender(**vars(sender)))
         for region in configuration.regions:
@@ -380,11 +408,16 @@ class Cache:
         if self._server is not None:
             self._server.stop()
         for sender in list(self._senders.values()):
-            sender.close()
+            try:
+                sender.close()
+            except PywanError as error:
+                log.error("%s", error)      # What else there is ends all the same.
         if self._housekeeper is not None:
             self._housekeeper.join(10.0)
         for region in list(self._regions.values()):
             region.close()
+        for store in self._stores.values():
+            store.close()
         shutil.rmtree(self._overflow, ignore_errors=True)
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -12,6 +12,7 @@ from typing import Any, Callable
 from pywan import _core
 from pywan.callbacks import GatewayEventFilter
 from pywan.config import SenderAttributes, altered_sender_attributes, make_instance
+from pywan.disk_store import DiskStore
 from pywan.errors import GatewaySenderError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
 from pywan.membership import Membership
@@ -25,6 +26,7 @@ log = logging.getLogger("pywan.sender")
 CONNECT_TIMEOUT_S = 5.0
 JOIN_TIMEOUT_S = 15.0
 BUCKETS = 113
+FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
 REASONS = {
     1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
     3: "the remote site is out of memory", 4: "the conflict resolver failed", 5: "the remote site could not apply it (see its log)",
@@ -40,14 +42,14 @@ class GatewaySender:
 
     def __init__(
         self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
-        buckets: int = BUCKETS, on_state: Callable[["GatewaySender"], None] = lambda sender: None,
+        buckets: int = BUCKETS, store: DiskStore | None = None, on_state: Callable[["GatewaySender"], None] = lambda sender: None,
         on_destroy: Callable[["GatewaySender"], None] = lambda sender: None,
     ) -> None:
         self.attributes = attributes
         self._membership = membership
         self._member_name, self._site = member_name, site
         self._on_state, self._on_destroy = on_state, on_destroy
-        self.incarnation = secrets.randbits(63)     # Of the queue: its sequences start afresh with this object.
+        self._store = store                         # Where its queue is kept; None without persistence.
         partitions = buckets if attributes.parallel else attributes.dispatcher_threads
         dispatchers = min(attributes.dispatcher_threads, partitions)
         memory = attributes.maximum_queue_memory << 20
@@ -55,9 +57,19 @@ class GatewaySender:
         self.queue = _core.EventQueue(
             attributes.id, remote_site=attributes.remote_distributed_system_id, partitions=partitions, dispatchers=dispatchers,
             memory_limit=memory, directory=overflow, conflate=attributes.enable_batch_conflation,
-            by_thread=attributes.order_policy == "thread" and not attributes.parallel)
-        self._parked = _core.EventQueue(f"{attributes.id} (parked)", partitions=8, memory_limit=4 << 20, directory=overflow)
+            by_thread=attributes.order_policy == "thread" and not attributes.parallel, **self._log_options("queue", partitions))
+        self._parked = _core.EventQueue(f"{attributes.id} (parked)", partitions=8, memory_limit=4 << 20, directory=overflow,
+                                        **self._log_options("parked", 8))
         self._parked.running = True
+        # Of the queue: with persistence it outlives the process, as its sequences do; else both start afresh here.
+        self.incarnation = self.queue.log_id or secrets.randbits(63)
+        self._committers = [
+            threading.Thread(target=queue.commit_loop, name=f"sender-{attributes.id}-log", daemon=True)
+            for queue in (self.queue, self._parked) if queue.persistent]
+        for committer in self._committers:
+            committer.start()
+        if self.queue.persistent:
+            self._say_recovered()
         self._sessions = [
             _core.DispatcherSession(self.queue, n, self._parked, on_failure=self._note_failure) for n in range(dispatchers)]
         self._lock = threading.RLock()              # Guards the life cycle, below.
@@ -67,6 +79,7 @@ class GatewaySender:
         self._destroyed = False
         self._threads: list[threading.Thread] = []
         self._connections: dict[int, tuple[socket.socket, str]] = {}   # dispatcher -> (socket, receiver's "host:port")
+        self._connecting: dict[int, socket.socket] = {}                # dispatcher -> socket that is not welcome yet
         self._trouble: str | None = None            # Why the last attempt to connect failed; None while connected.
         self._trouble_logged_at = 0.0
         self._failures_logged = 0
@@ -74,6 +87,26 @@ class GatewaySender:
         self._take_filters()
         self._configure_sessions()
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {attributes.id!r}")
+
+    def _log_options(self, kind: str, partitions: int) -> dict[str, Any]:
+        a = self.attributes
+        if self._store is None:
+            return {}
+        folder, limit = self._store.log_directory(f"{kind}-{a.id}", {
+            "kind": kind, "sender": a.id, "remote_distributed_system_id": a.remote_distributed_system_id, "parallel": a.parallel,
+            "partitions": partitions, "site": self._site})
+        return {"log_directory": folder, "log_id": secrets.randbits(63) | 1, "synchronous": a.disk_synchronous, "log_limit": limit,
+                "flush_ms": min(self._store.attributes.time_interval, FLUSH_LIMIT_MS)}
+
+    def _say_recovered(self) -> None:
+        found = self.queue.recovery()
+        if found["cut_bytes"]:
+            log.warning("gateway sender %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were cut", self.id, found["cut_bytes"])
+        if len(self.queue) or found["records"]:
+            log.info("gateway sender %s: %d events recovered from disk store %s", self.id, len(self.queue), self._store.name if self._store else "")
+        entry = self.ledger()
+        if not entry["balanced"]:
+            log.error("gateway sender %s: after recovery %d events are unaccounted for: %s", self.id, entry["unexplained"], entry)
 
     # What it is
 
@@ -159,6 +192,9 @@ class GatewaySender:
             self._check_alive()
             if self.is_running:
                 return
+            late = self._late_threads()
+            if late:
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end yet; a filter may hang")
             self._stopping.clear()
             self._paused = False
             self.queue.running = True
@@ -178,6 +214,7 @@ class GatewaySender:
             if not self.is_running:
                 return
             self.queue.running = False
+            self._paused = False
             self._on_state(self)
             self._end_threads()
         log.info("gateway sender %s stopped with %d events queued", self.id, len(self.queue))
@@ -186,15 +223,20 @@ class GatewaySender:
         self._stopping.set()
         for session in self._sessions:
             session.stop()
-        for sock, _ in list(self._connections.values()):
+        for sock in [*list(self._connecting.values()), *(sock for sock, _ in list(self._connections.values()))]:
             shut(sock)
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(JOIN_TIMEOUT_S)
-        late = [thread.name for thread in self._threads if thread.is_alive() and thread is not threading.current_thread()]
+                thread.join(max(0.0, deadline - time.monotonic()))
+        late = self._late_threads()
         if late:
-            raise GatewaySenderError(f"gateway sender {self.id!r}: {', '.join(late)} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang")
+            raise GatewaySenderError(f"gateway sender {self.id!r}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang")
         self._threads = []
+
+    def _late_threads(self) -> str:
+        """Names of dispatchers that were told to end and have not."""
+        return ", ".join(t.name for t in self._threads if t.is_alive() and t is not threading.current_thread())
 
     def pause(self) -> None:
         """Queues, but sends no further batch. No effect while stopped."""
@@ -221,12 +263,28 @@ class GatewaySender:
         with self._lock:
             self._on_destroy(self)      # Refuses while a region refers to it.
             self.close()
+            if self._store is not None:
+                for kind in ("queue", "parked"):
+                    self._store.forget(f"{kind}-{self.id}")
 
     def close(self) -> None:
         """Ends it with its cache."""
         with self._lock:
-            self.stop()
             self._destroyed = True
+            try:
+                self.stop()
+            finally:
+                self._close_logs()
+
+    def _close_logs(self) -> None:
+        """Everything enqueued reaches the disk, or the log says why not."""
+        for queue in (self.queue, self._parked):
+            queue.stop_log()
+        for committer in self._committers:
+            committer.join(JOIN_TIMEOUT_S)
+        failing = self.queue.log_state().get("failing")
+        if failing:
+            log.error("gateway sender %s: the newest events could not be written: %s", self.id, failing)
 
     def _check_alive(self) -> None:
         if self._destroyed:
@@ -286,6 +344,7 @@ class GatewaySender:
                               alert_threshold_ms=a.alert_threshold)
             session.set_callbacks(self._filter_batch if self._transmit_filters else None,
                                   self._tell_acknowledged if self._acknowledgement_filters else None)
+        self.queue.wake()       # A dispatcher that waits for a batch to fill goes by what holds now.
 
     def decide_enqueue(self, event: GatewayQueueEvent) -> Any:
         """What the region does for this sender: None (enqueue), False (filtered) or (form, bytes) to send instead of the value."""
@@ -383,6 +442,8 @@ class GatewaySender:
                 log.exception("gateway sender %s: dispatcher %d failed to connect", self.id, index)
                 self._stopping.wait(retry)
                 continue
+            finally:
+                self._connecting.pop(index, None)
             session.connected(welcome.credit_events, welcome.credit_bytes)
             self._connections[index] = sock, place
             self._trouble = None
@@ -407,7 +468,8 @@ class GatewaySender:
                 f"no receiver of site {a.remote_distributed_system_id} is known to its locators {', '.join(map(str, known))}" if known else
                 f"site {a.remote_distributed_system_id} is not known to this site's locators; check their remote-locators")
         place = f"{found['host']}:{found['port']}"
-        sock = connect((found["host"], found["port"]), CONNECT_TIMEOUT_S, what=f"receiver of site {a.remote_distributed_system_id}")
+        sock = connect((found["host"], found["port"]), CONNECT_TIMEOUT_S, what=f"receiver of site {a.remote_distributed_system_id}",
+                       on_socket=lambda opened: self._note_connecting(index, opened))
         try:
             data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {self.id!r}")
             hello = SenderHello(site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=self.id,
@@ -421,6 +483,12 @@ class GatewaySender:
         except BaseException:
             sock.close()
             raise
+
+    def _note_connecting(self, index: int, sock: socket.socket) -> None:
+        """So that `stop` need not wait for what does not answer."""
+        self._connecting[index] = sock
+        if self._stopping.is_set():
+            raise GatewaySenderError(f"gateway sender {self.id!r} is stopping")
 
     def _note_trouble(self, reason: str) -> None:
         """In the log when it changes, and every minute while it lasts."""
