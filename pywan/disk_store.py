@@ -1,0 +1,122 @@
+"""Owns the folders of a disk store: who may open it (one process), and where each queue's and region's log lies in it."""
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from pywan.config import DiskStoreAttributes
+from pywan.errors import ConfigurationError, DiskError, IllegalStateError
+
+log = logging.getLogger("pywan.disk_store")
+
+LOCK_NAME = "LOCK"
+OWNER_NAME = "owner.json"
+
+
+class DiskStore:
+    """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
+
+    DiskError names a directory that cannot be used; IllegalStateError if another process, or another store of this one, has it open.
+    """
+
+    def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike) -> None:
+        self.attributes = attributes
+        given = attributes.directories or ((str(default_directory), None),)
+        self._directories = [(Path(path).absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
+        if len({path for path, _ in self._directories}) != len(self._directories):
+            raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
+        self._locks: list[int] = []
+        try:
+            for path, _ in self._directories:
+                self._locks.append(self._lock(path))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        return self.attributes.name
+
+    @property
+    def directories(self) -> list[Path]:
+        return [path for path, _ in self._directories]
+
+    def _lock(self, path: Path) -> int:
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DiskError(f"disk store {self.name!r}: the directory {path} cannot be used: {error.strerror}; make it writable, or name another") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise IllegalStateError(
+                f"disk store {self.name!r}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return descriptor
+
+    def log_directory(self, owner: str, identity: dict[str, Any]) -> tuple[str, int]:
+        """(folder, limit in bytes or 0) of the log of `owner` ("queue-ln", "region-data"), made if it is new. `identity` is what it
+        was made for: ConfigurationError if the folder holds the log of something else."""
+        place = next(((path, size) for path, size in self._directories if (path / owner).is_dir()), None)
+        if place is None:
+            place = max(self._directories, key=lambda each: self._free_bytes(*each))
+        path, size = place
+        folder = path / owner
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            self._check_owner(folder, identity)
+        except OSError as error:
+            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; free space or repair its rights") from error
+        return str(folder), (size or 0) << 20
+
+    def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
+        file = folder / OWNER_NAME
+        if not file.exists():
+            if (folder / "MANIFEST").exists():
+                raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; restore the file or move the folder away")
+            fresh = folder / (OWNER_NAME + ".new")
+            fresh.write_text(json.dumps(identity, sort_keys=True))
+            with open(fresh) as written:
+                os.fsync(written.fileno())
+            os.replace(fresh, file)
+            return
+        try:
+            found = json.loads(file.read_text())
+        except ValueError:
+            raise DiskError(f"disk store {self.name!r}: {file} is damaged; it should say {json.dumps(identity, sort_keys=True)}") from None
+        different = [key for key in identity if found.get(key) != identity[key]]
+        if different:
+            key = different[0]
+            raise ConfigurationError(
+                f"disk store {self.name!r}: {folder} was written with {key} {found.get(key)!r}, and is opened with {identity[key]!r}; "
+                "configure it as it was, or take another directory (its events stay in the old one)")
+
+    def forget(self, owner: str) -> None:
+        """Removes the log of an owner that was destroyed."""
+        for path, _ in self._directories:
+            folder = path / owner
+            if folder.is_dir():
+                for file in folder.iterdir():
+                    file.unlink()
+                folder.rmdir()
+
+    def _free_bytes(self, path: Path, size: int | None) -> int:
+        status = os.statvfs(path)
+        free = status.f_bavail * status.f_frsize
+        if size is None:
+            return free
+        used = sum(file.stat().st_size for file in path.glob("*/*"))
+        return min(free, (size << 20) - used)
+
+    def close(self) -> None:
+        for descriptor in self._locks:
+            os.close(descriptor)    # Gives the lock up.
+        self._locks = []
