@@ -9,13 +9,13 @@ from typing import Any, Callable
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
 from pywan.config import RegionAttributes
-from pywan.errors import BatchError, QueueFullError
+from pywan.errors import BatchError, DiskError, QueueFullError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 
 log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
-_FAILED_OTHER = 5
+_FAILED_NO_MEMORY, _FAILED_OTHER = 3, 5
 _MISSING = object()
 
 
@@ -113,8 +113,8 @@ class Region(_core.RegionCore, MutableMapping):
         for key, value in pairs:
             try:
                 put(key, value, callback_argument)
-            except QueueFullError as error:
-                raise QueueFullError(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
+            except (QueueFullError, DiskError) as error:
+                raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
             except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
                 failures.append((rows, str(error)))
             rows += 1
@@ -154,9 +154,12 @@ class Region(_core.RegionCore, MutableMapping):
             with self._callback_lock:
                 self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
             return 0
-        except QueueFullError as error:
+        except (QueueFullError, DiskError) as error:
             log.error("%s", error)
             return -1
+        except MemoryError as error:
+            log.error("%s", error)
+            return _FAILED_NO_MEMORY
         except Exception:
             log.exception("region %s: a remote %s of key %r failed", self.name, OPERATIONS[fields["operation"]], key)
             return _FAILED_OTHER
@@ -183,7 +186,7 @@ class Region(_core.RegionCore, MutableMapping):
         name = {"created": "create", "updated": "update", "destroyed": "destroy"}[outcome]
         decisions = self._decide(name, key, value, argument, origin)
         outcome = self.change(operation, key, value, argument, decisions, version, origin, ask)
-        if outcome in _DONE and self._listeners:
+        if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, key, old, value, argument, origin)
         return outcome
 
@@ -211,7 +214,8 @@ class Region(_core.RegionCore, MutableMapping):
         helper = GatewayConflictHelper()
         plain = _core.decode_object(value.form, value.data) if isinstance(value, _core.Encoded) else value
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
-        event = TimestampedEntryEvent(self, OPERATIONS[operation], key, old_value, plain, old_stamp >> 16, version[0] >> 16, old_site, version[1], argument)
+        name = "destroy" if operation == 2 else "update"     # There is an entry, whatever the change was where it comes from.
+        event = TimestampedEntryEvent(self, name, key, old_value, plain, old_stamp >> 16, version[0] >> 16, old_site, version[1], argument)
         try:
             self._resolver.on_event(event, helper)
         except Exception:

@@ -1,0 +1,306 @@
+"""User's Python on the way: event filters, substitution, listeners, what an event shows."""
+import threading
+
+import pytest
+
+from pywan import GatewayEventFilter, GatewayEventSubstitutionFilter
+from pywan.errors import ConfigurationError
+from pywan.testing.waiting import eventually
+
+both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+
+
+class Recorder(GatewayEventFilter):
+    """Notes what it is asked, and lets all pass."""
+
+    def __init__(self):
+        self.enqueued, self.transmitted, self.acknowledged = [], [], []
+
+    def before_enqueue(self, event):
+        self.enqueued.append(event)
+        return True
+
+    def before_transmit(self, event):
+        self.transmitted.append(event)
+        return True
+
+    def after_acknowledgement(self, event):
+        self.acknowledged.append(event)
+
+
+class Refuse(GatewayEventFilter):
+    def __init__(self, enqueue=(), transmit=()):
+        self.enqueue, self.transmit = enqueue, transmit
+
+    def before_enqueue(self, event):
+        return event.key not in self.enqueue
+
+    def before_transmit(self, event):
+        return event.key not in self.transmit
+
+
+def link(network, parallel, **attributes):
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], parallel=parallel, **attributes)
+    eventually(lambda: ny.sender(ln).is_connected)
+    return ny, ln, ny.sender(ln)
+
+
+@both
+@pytest.mark.parametrize("dispatchers", [1, 5])
+def test_events_refused_at_both_places_are_counted(network, parallel, dispatchers):
+    """C-110: of 1000, 100 at enqueue and 100 at transmit: queued 900, sent 800, filtered 200; with one queue 80 batches of 10."""
+    ny, ln, sender = link(network, parallel, batch_size=10, dispatcher_threads=dispatchers,
+                          gateway_event_filters=[Refuse(enqueue=range(500, 600), transmit=range(700, 800))])
+    sender.pause()
+    for n in range(1000):
+        ny.data[n] = n
+    sender.resume()
+    network.settle()
+    stats, ledger = sender.stats, sender.ledger()
+    assert (stats["events_received"], stats["events_queued"], stats["events_distributed"], stats["events_filtered"]) == (1000, 900, 800, 200)
+    assert (ledger["filtered_before_enqueue"], ledger["filtered_before_transmit"]) == (100, 100)
+    assert sorted(ln.data) == [n for n in range(1000) if not (500 <= n < 600 or 700 <= n < 800)]
+    assert len(ny.data) == 1000
+    if not parallel and dispatchers == 1:
+        assert stats["batches_distributed"] == 80
+
+
+@both
+def test_every_acknowledged_event_is_told_once(network, parallel):
+    """C-064, C-025: 1000 puts, 1000 calls on a site of one member; refused events are not told."""
+    recorder = Recorder()
+    ny, ln, sender = link(network, parallel, dispatcher_threads=5, gateway_event_filters=[Refuse(transmit=range(100)), recorder])
+    for n in range(1000):
+        ny.data[n] = n
+    network.settle()
+    assert sorted(event.key for event in recorder.acknowledged) == list(range(100, 1000))
+    assert sorted(event.key for event in recorder.transmitted) == list(range(100, 1000))
+    assert [event.key for event in recorder.enqueued] == list(range(1000))
+
+
+@both
+def test_what_a_filter_sees(network, parallel):
+    recorder = Recorder()
+    ny, ln, sender = link(network, parallel, dispatcher_threads=1, gateway_event_filters=[recorder])
+    ny.data.put("k", {"price": 1}, callback_argument="why")
+    ny.data["k"] = [2]
+    del ny.data["k"]
+    network.settle()
+    for seen in (recorder.enqueued, recorder.transmitted, recorder.acknowledged):
+        assert [(e.operation, e.key, e.value, e.callback_argument, e.region, e.origin_site, e.possible_duplicate) for e in seen] == [
+            ("create", "k", {"price": 1}, "why", "data", 1, False), ("update", "k", [2], None, "data", 1, False), ("destroy", "k", None, None, "data", 1, False)]
+        assert all(event.creation_timestamp > 1_600_000_000_000 for event in seen)
+    ids = [event.event_id for event in recorder.transmitted]
+    assert len({(i.member_id, i.thread_id) for i in ids}) == 1 and [i.sequence_id for i in ids] == sorted({i.sequence_id for i in ids})
+
+
+def test_what_is_sent_again_is_marked(network):
+    """Events that may have been applied before are counted as such, and filtered again."""
+    recorder = Recorder()
+    ny, ln = network.add("ny ln")
+    ln.receive(through_proxy=True)
+    sender = ny.send_to(ln, parallel=True, gateway_event_filters=[recorder])
+    ny.region(), ln.region()
+    eventually(lambda: sender.is_connected)
+    ln.proxy.hang()
+    ny.data["k"] = 1
+    eventually(lambda: recorder.transmitted)
+    ln.proxy.cut()
+    ln.proxy.restore()
+    network.settle()
+    assert [event.key for event in recorder.transmitted] == ["k", "k"]
+    assert sender.stats["possible_duplicates_sent"] == 1 and sender.stats["batches_redistributed"] == 1
+    assert dict(ln.data) == {"k": 1} and ln.receiver.stats["events_received"] == 1
+
+
+@both
+def test_filters_are_asked_in_their_order_until_one_refuses(network, parallel):
+    asked = []
+
+    def make(name, verdict):
+        class Each(GatewayEventFilter):
+            def before_enqueue(self, event):
+                asked.append(name)
+                return verdict
+
+            def before_transmit(self, event):
+                asked.append(name + "'")
+                return True
+        return Each()
+
+    ny, ln, sender = link(network, parallel, gateway_event_filters=[make("a", True), make("b", False), make("c", True)])
+    ny.data["k"] = 1
+    network.settle()
+    assert asked == ["a", "b"] and len(ln.data) == 0
+    sender.alter(gateway_event_filters=[make("x", True), make("y", True)])
+    asked.clear()
+    ny.data["k"] = 2
+    network.settle()
+    assert asked == ["x", "y", "x'", "y'"] and ln.data["k"] == 2
+
+
+@both
+def test_a_filter_that_raises_loses_nothing(network, parallel, caplog):
+    class Broken(GatewayEventFilter):
+        def before_enqueue(self, event):
+            raise ValueError("broken at enqueue")
+
+        def before_transmit(self, event):
+            raise ValueError("broken at transmit")
+
+        def after_acknowledgement(self, event):
+            raise ValueError("broken at acknowledgement")
+
+    ny, ln, sender = link(network, parallel, gateway_event_filters=[Broken()])
+    for n in range(100):
+        ny.data[n] = n
+    network.settle()
+    assert len(ln.data) == 100
+    assert "broken at enqueue" in caplog.text and len(caplog.records) < 30
+
+
+class Shout(GatewayEventSubstitutionFilter):
+    def get_substitute_value(self, event):
+        return event.value.upper()
+
+
+@both
+def test_a_substitute_travels_and_the_region_keeps_its_own(network, parallel):
+    recorder = Recorder()
+    ny, ln, sender = link(network, parallel, gateway_event_substitution_filter=Shout, gateway_event_filters=[recorder])
+    ny.data["k"] = "quiet"
+    del ny.data["k"]
+    ny.data["k"] = "words"
+    ny.data[5] = 5          # Cannot be shouted: the original is sent.
+    network.settle()
+    assert ny.data["k"] == "words" and ln.data["k"] == "WORDS" and ln.data[5] == 5
+    assert [event.value for event in recorder.transmitted if event.key == "k"] == ["QUIET", None, "WORDS"]
+
+
+def test_a_substitute_of_none_is_a_value(network):
+    class Nothing(GatewayEventSubstitutionFilter):
+        def get_substitute_value(self, event):
+            return None
+
+    ny, ln, sender = link(network, True, gateway_event_substitution_filter=Nothing())
+    ny.data["k"] = "value"
+    network.settle()
+    assert "k" in ln.data and ln.data["k"] is None
+
+
+def test_each_sender_has_its_own_filters(network):
+    ny, ln, tk = network.add("ny ln tk")
+    ln.receive(), tk.receive()
+    ny.send_to(ln, gateway_event_filters=[Refuse(enqueue=["a"])])
+    ny.send_to(tk, gateway_event_filters=[Refuse(transmit=["b"])], gateway_event_substitution_filter=Shout())
+    for site in (ny, ln, tk):
+        site.region(type="REPLICATE")
+    for key in "abc":
+        ny.data[key] = "v"
+    network.settle()
+    assert dict(ln.data) == {"b": "v", "c": "v"} and dict(tk.data) == {"a": "V", "c": "V"}
+
+
+def test_a_filtered_event_is_still_stamped_with_its_recipients(network):
+    """Loop control comes before filters: what NY's filter keeps from TK, LN does not carry there either."""
+    ny, ln, tk = network.add("ny ln tk")
+    for site in (ln, tk):
+        site.receive()
+    ny.send_to(ln), ny.send_to(tk, gateway_event_filters=[Refuse(enqueue=["k"])]), ln.send_to(tk)
+    for site in (ny, ln, tk):
+        site.region(type="REPLICATE")
+    ny.data["k"] = 1
+    network.settle()
+    assert "k" in ln.data and "k" not in tk.data
+
+
+def test_filters_meet_relayed_and_bulk_events_too(network):
+    """At the middle of a chain, with columns and put_all."""
+    ny, ln, tk = network.add("ny ln tk")
+    network.connect([("ny", "ln")])
+    tk.receive()
+    recorder = Recorder()
+    ln.send_to(tk, parallel=True, gateway_event_filters=[Refuse(enqueue=["b", b"b"]), recorder])
+    ln.data.alter(gateway_sender_ids="tk")
+    ny.data.put_all({"a": 1, "b": 2})
+    ny.data.put_columns([b"a", b"b"], [b"1", b"2"])
+    network.settle()
+    assert sorted(map(str, tk.data)) == ["a", "b'a'"] and len(ln.data) == 4
+    assert {event.origin_site for event in recorder.enqueued} == {ny.id}
+
+
+def test_a_filter_may_write_to_another_region(network):
+    """User's code under the callback lock of one region uses another one."""
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    audit = ny.region("audit", "LOCAL")
+
+    class Audit(GatewayEventFilter):
+        def before_enqueue(self, event):
+            audit[event.key] = event.value
+            return True
+
+    ny.send_to(ln, gateway_event_filters=[Audit()])
+    ny.region(type="REPLICATE", senders="ln"), ln.region(type="REPLICATE")
+    threads = [threading.Thread(target=lambda: [ny.data.put(n, n) for n in range(200)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    network.settle()
+    assert len(audit) == len(ln.data) == 200
+
+
+@pytest.mark.parametrize(("filters", "says"), [
+    ("no_such_module:Filter", "no_such_module"), ("pywan:NoSuchFilter", "NoSuchFilter"), ("pywan", "package.module:Class"), ([object()], "before_enqueue"),
+    ("pywan.testing.waiting:eventually", "eventually"),
+])
+def test_a_filter_that_cannot_be_had_is_named(network, filters, says):
+    ny = network.site("ny")
+    with pytest.raises(ConfigurationError, match=says):
+        ny.send_to("ln", gateway_event_filters=filters)
+    assert ny.cache.gateway_senders() == {}
+
+
+# Listeners
+
+def test_a_listener_is_told_what_took_effect(two_sites, network):
+    ny, ln = two_sites
+    here, there = ny.keep_history(), ln.keep_history()
+    ny.data["k"] = 1
+    ny.data["k"] = 2
+    del ny.data["k"]
+    with pytest.raises(KeyError):
+        del ny.data["k"]
+    network.settle()
+    for history, is_remote in ((here, False), (there, True)):
+        assert [(e.operation, e.old_value, e.new_value, e.is_origin_remote, e.origin_site) for e in history.events] == [
+            ("create", None, 1, is_remote, 1), ("update", 1, 2, is_remote, 1), ("destroy", 2, None, is_remote, 1)]
+
+
+def test_a_listener_is_not_told_of_what_did_nothing(network):
+    """A destroy of a key that is not there, and a change that lost against a later one."""
+    ny, ln = network.mesh("ny ln")
+    ny.data["k"] = 1
+    network.settle()
+    ln.data.local_destroy("k")
+    history = ln.keep_history()
+    del ny.data["k"]
+    network.settle()
+    assert history.events == []
+
+
+def test_a_listener_that_raises_changes_nothing(two_sites, network, caplog):
+    from pywan import CacheListener
+
+    class Broken(CacheListener):
+        def after_create(self, event):
+            raise ValueError("broken listener")
+
+    ny, ln = two_sites
+    ln.data.add_listener(Broken())
+    ny.data.add_listener(Broken())
+    ny.data["k"] = 1
+    network.settle()
+    assert ln.data["k"] == 1 and ny.sender(ln).parked_count == 0 and "broken listener" in caplog.text
