@@ -9,6 +9,7 @@ import msgpack
 
 from pywan import _core
 from pywan.errors import ProtocolError
+from pywan.protocol.control import describe
 
 VERSION = 1
 HEADER_BYTES = 32
@@ -65,6 +66,7 @@ class Committed:
     duplicate: bool         # An earlier attempt of the same task had been applied.
 
 
+_INT_LIMITS = {"site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
 _KINDS = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
 M = TypeVar("M")
 
@@ -76,6 +78,12 @@ def encode(message: Any, frame_type: int) -> bytes:
 
 def encode_error(text: str) -> bytes:
     return _core.pack_frame(_core.FRAME_ERROR, text.encode()[:1000])
+
+
+def check_magic(first: bytes) -> None:
+    """ProtocolError unless a frame of ours can begin with these bytes."""
+    if first[:len(MAGIC)] != MAGIC:
+        raise ProtocolError(f"what came is not of this protocol: {describe(first)}")
 
 
 def header(data: bytes) -> tuple[int, int]:
@@ -103,6 +111,8 @@ def decode(frame: bytes, *expected: type[M]) -> M:
         wanted = {"int": int, "str": str, "bytes": bytes, "bool": bool}.get(kind)
         if wanted is not None and not isinstance(getattr(message, name), wanted):
             raise ProtocolError(f"{message.kind}: {name} is {getattr(message, name)!r:.60}, not {kind}")
+        if wanted is int and not 0 <= getattr(message, name) < _INT_LIMITS.get(name, 1 << 63):
+            raise ProtocolError(f"{message.kind}: {name} {getattr(message, name)} is out of range")
     if getattr(message, "version", VERSION) != VERSION:
         raise ProtocolError(f"protocol version {message.version}; this side speaks version {VERSION}: upgrade the older one")
     return message

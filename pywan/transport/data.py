@@ -31,6 +31,9 @@ def receive_exactly(sock: socket.socket, count: int, first: bytes = b"") -> byte
 
 def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
     """The next opening message on a blocking socket."""
+    # Another protocol is known by its first bytes: its client may wait for us to speak, and send no more.
+    first = receive_exactly(sock, len(gateway.MAGIC), first)
+    gateway.check_magic(first)
     head = receive_exactly(sock, gateway.HEADER_BYTES, first)
     _, following = gateway.header(head)
     return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head), *expected)

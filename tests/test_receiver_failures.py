@@ -1,0 +1,366 @@
+"""What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all explained."""
+import logging
+import threading
+
+import pytest
+
+from pywan import CacheListener
+from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
+from pywan.testing.waiting import eventually
+from sites import keep_doing
+
+kinds = pytest.mark.parametrize("kind", [
+    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
+    pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
+    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel"),
+    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5"),
+])
+
+
+def through_a_proxy(network, type="PARTITION", receiver=None, **sender):
+    ny, ln = network.add("ny ln")
+    ln.receive(through_proxy=True, **(receiver or {}))
+    made = ny.send_to(ln, **sender)
+    ny.region(type=type), ln.region(type=type)
+    eventually(lambda: made.is_connected)
+    return ny, ln, made
+
+
+def applied_once(ln, count):
+    """Every one of `count` events took effect at LN, and none did twice."""
+    assert (ln.receiver.stats["events_received"], ln.data.applied, ln.data.conflicts) == (count, count, 0)
+
+
+# Lost acknowledgements, broken links
+
+@kinds
+def test_a_lost_ack_neither_loses_nor_repeats_an_update(network, kind):
+    ny, ln, sender = through_a_proxy(network, batch_size=10, **kind)
+    ny.data["warm"] = 0
+    network.settle()
+    history = ln.keep_history()
+    ln.proxy.cut_after_bytes(TO_CLIENT, 0)
+    for n in range(100):
+        ny.data["k"] = n
+    network.settle()
+    assert [value for _, value in history.of("k")] == list(range(100))
+    applied_once(ln, 101)
+    assert sender.stats["batches_redistributed"] >= 1 and sender.stats["possible_duplicates_sent"] >= 1
+    assert ln.receiver.stats["duplicate_events_skipped"] >= 1 and ln.receiver.stats["duplicate_batches_received"] >= 1
+
+
+@kinds
+@pytest.mark.parametrize("after", [1, 40, 1000, 20_000])
+def test_a_link_that_breaks_in_the_middle_of_a_batch(network, kind, after):
+    ny, ln, sender = through_a_proxy(network, **kind)
+    ln.proxy.cut_after_bytes(TO_TARGET, after)
+    for n in range(1000):
+        ny.data[n] = b"v" * 50
+    network.settle()
+    assert len(ln.data) == 1000
+    applied_once(ln, 1000)
+
+
+@kinds
+def test_a_link_that_is_cut_and_restored_under_load(network, kind):
+    ny, ln, sender = through_a_proxy(network, **kind)
+    with keep_doing(lambda n: ny.data.put(n, n)) as done:
+        for _ in range(3):
+            at = len(done)
+            eventually(lambda: len(done) > at + 200)
+            ln.proxy.cut()
+            eventually(lambda: not sender.is_connected and sender.queue_size > 100)
+            assert sender.lag()["cause"].startswith("link down") and sender.lag()["seconds"] >= 0
+            ln.proxy.restore()
+            eventually(lambda: sender.is_connected)
+    network.settle()
+    applied_once(ln, len(done))
+    network.assert_equal()
+
+
+def test_a_damaged_frame_costs_a_connection_and_nothing_else(network, caplog):
+    ny, ln, sender = through_a_proxy(network, parallel=True)
+    for n in range(5):
+        ln.proxy.corrupt_next(TO_TARGET)
+        ny.data.put_all((f"{n}-{k}", b"v" * 500) for k in range(200))
+        network.settle()
+    assert len(ln.data) == 1000
+    applied_once(ln, 1000)
+    assert "checksum" in caplog.text or "frame" in caplog.text
+
+
+def test_a_damaged_acknowledgement_too(network):
+    ny, ln, sender = through_a_proxy(network, parallel=False)
+    for n in range(5):
+        ny.data.put_all((f"{n}-{k}", k) for k in range(200))
+        ln.proxy.corrupt_next(TO_CLIENT)
+        network.settle()
+        eventually(lambda: sender.is_connected)
+    applied_once(ln, 1000)
+
+
+def test_a_link_that_hangs_delays_and_loses_nothing(network):
+    ny, ln, sender = through_a_proxy(network, parallel=True)
+    ln.proxy.hang()
+    for n in range(500):
+        ny.data[n] = n
+    eventually(lambda: sender.stats["events_in_flight_batches"] > 0)
+    assert len(ln.data) == 0 and sender.queue_size == 500 and sender.lag()["cause"] in ("in flight", "receiver or link slow")
+    ln.proxy.restore()
+    network.settle()
+    applied_once(ln, 500)
+    assert sender.stats["batches_redistributed"] == 0
+
+
+def test_a_far_away_site_is_not_slower_for_many_batches(network):
+    """Batches do not wait for each other's acknowledgements: 100 of them take about one round trip, not 100."""
+    import time
+
+    ny, ln, sender = through_a_proxy(network, parallel=False, dispatcher_threads=1, batch_size=10)
+    ln.proxy.set_latency_ms(100)
+    began = time.monotonic()
+    for n in range(1000):
+        ny.data[n] = n
+    network.settle()
+    assert time.monotonic() - began < 2.0
+    assert sender.stats["batches_distributed"] >= 100
+
+
+def test_a_sender_silent_for_longer_than_allowed_is_disconnected_and_a_client_is_not(network, caplog):
+    """C-115."""
+    from pywan.client import DataConnection
+
+    ny, ln, sender = through_a_proxy(network, parallel=False, dispatcher_threads=1, receiver={"maximum_time_between_pings": 400})
+    with DataConnection.open(str(ln.locator.address), region="data", run_id=b"1" * 16, task=1) as client:
+        ln.proxy.hang()
+        eventually(lambda: ln.receiver.connection_count == 0, timeout=3)
+        assert "silent for more than maximum-time-between-pings" in caplog.text
+        ln.proxy.restore()
+        ny.data["k"] = 1
+        client.put_pairs([("c", 2)])
+        assert client.commit()["rows"] == 1
+    network.settle()
+    assert dict(ln.data) == {"k": 1, "c": 2}
+
+
+# The receiver stops and starts
+
+@kinds
+def test_a_receiver_started_on_another_port_under_load(network, kind):
+    """What it has applied is not applied again, though it was not acknowledged before the stop."""
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], **kind)
+    with keep_doing(lambda n: ny.data.put(n, n)) as done:
+        for _ in range(3):
+            at, port = len(done), ln.receiver.port
+            eventually(lambda: len(done) > at + 200 and len(ln.data) > at)
+            ln.receiver.stop()
+            assert ln.receiver.port == 0 and not ln.receiver.is_running and ln.receiver.connection_count == 0
+            ln.receiver.start()
+            assert ln.receiver.port not in (0, port)
+    network.settle()
+    applied_once(ln, len(done))
+    network.assert_equal()
+
+
+def test_two_receivers_share_the_load(network):
+    """C-032-like of pains 32: a sender's connections are spread over the site's members by load."""
+    import pywan
+
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    with pywan.Cache("server_ln2", locators=str(ln.locator.address)) as second:
+        other = second.create_gateway_receiver(start_port=0, end_port=0)
+        for cache in (ln.cache, second):
+            cache.create_region("data")
+        eventually(lambda: sum(bool(m["receivers"]) for m in ln.locator.members()) == 2)
+        for n in range(4):
+            ny.send_to(ln, id=f"s{n}", parallel=False, dispatcher_threads=1)
+            eventually(lambda: ny.cache.gateway_sender(f"s{n}").is_connected)
+            eventually(lambda: sum(m["load"] for m in ln.locator.members()) == n + 1)
+        assert ln.receiver.connection_count == other.connection_count == 2
+
+
+# Events that cannot be applied
+
+
+def test_failed_events_are_parked_listed_replayed_and_dropped(network):
+    """C-127, C-128: the batch goes on without them; each is kept with its reason until it is replayed or dropped."""
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], batch_size=10)
+    sender = ny.sender(ln)
+    ny.region("missing", colocated_with="data")
+    sender.pause()
+    for n in range(100):
+        ny.data[n] = n
+        ny.cache.region("missing").put(f"m{n}", {"n": n}, callback_argument=None)
+    del ny.cache.region("missing")["m99"]
+    sender.resume()
+    network.settle()
+    assert len(ln.data) == 100 and sender.parked_count == 101
+    shown = sender.parked(1000)
+    assert len(shown) == 101 and len(sender.parked(5)) == 5
+    assert {(e["operation"], e["key"]) for e in shown} == {("create", f"m{n}") for n in range(100)} | {("destroy", "m99")}
+    assert all(e["region"] == "missing" and "does not exist" in e["reason"] for e in shown)
+    assert next(e for e in shown if e["key"] == "m7")["value"] == {"n": 7}
+
+    ln.region("missing", senders=(), colocated_with="data")
+    assert sender.replay_parked() == 101 and sender.parked_count == 0
+    network.settle()
+    assert len(ln.cache.region("missing")) == 99 and "m99" not in ln.cache.region("missing")
+    assert sender.ledger()["parked"] == 0 and sender.ledger()["distributed"] == 201
+
+    ln.cache.destroy_region("missing")
+    ny.cache.region("missing")["again"] = 1
+    network.settle()
+    assert sender.parked_count == 1 and sender.drop_parked() == 1 and sender.parked() == []
+    assert sender.ledger()["parked"] == 1
+    network.check_ledgers()
+
+
+def test_replayed_while_the_region_is_still_missing_they_are_parked_again(network):
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    sender = ny.send_to(ln)
+    ny.region(type="REPLICATE")
+    for n in range(50):
+        ny.data[n] = n
+    network.settle()
+    assert sender.parked_count == 50
+    assert sender.replay_parked() >= 50
+    network.settle()
+    assert sender.parked_count == 50 and sender.ledger()["parked"] == 50
+
+
+def test_exceptions_are_logged_but_not_each_of_thousands(network, caplog):
+    """C-128."""
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    sender = ny.send_to(ln)
+    ny.region(type="REPLICATE")
+    for n in range(3000):
+        ny.data[n] = n
+    network.settle()
+    assert sender.parked_count == 3000
+    told = [r for r in caplog.records if "is parked" in r.getMessage()]
+    assert 1 <= len(told) <= 20
+
+
+def test_an_unacknowledged_failure_is_told_again(network):
+    """The batch with the failed event was applied, its acknowledgement was lost: the failure is not."""
+    ny, ln, sender = through_a_proxy(network, parallel=False, dispatcher_threads=1)
+    missing = ny.region("missing")
+    ny.data["warm"] = 1
+    network.settle()
+    ln.proxy.cut_after_bytes(TO_CLIENT, 0)
+    missing["m"] = 1
+    ny.data["k"] = 1
+    network.settle()
+    assert sender.parked_count == 1 and sender.parked()[0]["key"] == "m" and ln.data["k"] == 1
+    assert ln.receiver.stats["exceptions_occurred"] == 1
+
+
+def test_user_code_that_fails_at_the_receiver_parks_only_what_it_failed_for(network):
+    """A region whose class of values is not known where a listener has to see them."""
+    import pywan
+
+    class Odd:
+        pass
+
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")])
+    ln.keep_history()
+    pywan.register_serializer(Odd, lambda odd: b"", lambda data: 1 // 0, name="odd")
+    ny.data[Odd()] = 1
+    ny.data["k"] = 2
+    network.settle()
+    assert dict(ln.data) == {"k": 2} and ny.sender(ln).parked_count == 1
+
+
+# Pressure
+
+class Slow(CacheListener):
+    """Lets changes through one at a time, when told."""
+
+    def __init__(self):
+        self.gate = threading.Semaphore(0)
+
+    def after_create(self, event):
+        self.gate.acquire(timeout=20)
+
+    after_update = after_create
+
+
+def test_a_slow_receiver_holds_back_a_sender_by_its_credit(network, monkeypatch):
+    """With a credit of one byte only one batch is on its way at a time; nothing is lost for it."""
+    monkeypatch.setattr("pywan.receiver.CREDIT_BYTES", 1)
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, batch_size=10)
+    slow = Slow()
+    ln.data.add_listener(slow)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    for n in range(100):
+        ny.data[n] = n
+    eventually(lambda: len(ln.data) >= 1)
+    assert sender.stats["events_in_flight_batches"] == 1 and sender.queue_size == 100
+    for _ in range(100):
+        slow.gate.release()
+        assert sender.stats["events_in_flight_batches"] <= 1
+    network.settle()
+    applied_once(ln, 100)
+
+
+def test_a_wide_window_when_the_receiver_allows_it(network):
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, batch_size=10)
+    slow = Slow()
+    ln.data.add_listener(slow)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    for n in range(500):
+        ny.data[n] = n
+    eventually(lambda: sender.stats["events_in_flight_batches"] == 50)
+    assert sender.lag()["cause"] == "receiver or link slow"
+    for _ in range(500):
+        slow.gate.release()
+    network.settle()
+    applied_once(ln, 500)
+
+
+def test_the_receiver_of_another_site_is_refused(network, caplog):
+    """A sender that is told the wrong locators does not deliver to the wrong site."""
+    ny, ln, tk = network.add("ny ln tk")
+    receiver = ln.receive()
+    sender = ny.send_to(tk, parallel=False, dispatcher_threads=1)
+    ny.region(type="REPLICATE"), ln.region(type="REPLICATE")
+    tk.cache._membership.update(receivers=[{"host": "127.0.0.1", "port": receiver.port}], timeout=2)
+    ny.data["k"] = 1
+    eventually(lambda: "site 3" in sender.lag()["cause"] and "site 2" in sender.lag()["cause"])
+    assert len(ln.data) == 0 and sender.queue_size == 1
+    assert "wants site 3; this is site 2" in caplog.text
+
+
+def test_a_site_does_not_send_to_itself(network, caplog):
+    """Two sites that were given the same id by mistake: the receiver refuses, the events wait."""
+    ny, ln = network.add("ny ln")
+    ny.receive()
+    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1)
+    ny.region(type="REPLICATE")
+    ln.cache._membership.update(receivers=[{"host": "127.0.0.1", "port": ny.receiver.port}], timeout=2)
+    ny.data["k"] = 1
+    eventually(lambda: "this very site 1" in sender.lag()["cause"])
+    assert sender.queue_size == 1 and not sender.is_connected
+
+
+def test_trouble_is_logged_when_it_changes_and_not_each_time(network, caplog):
+    ny = network.site("ny")
+    with caplog.at_level(logging.WARNING):
+        sender = ny.send_to("ln", retry_interval_ms=1, dispatcher_threads=1)
+        ny.region(type="REPLICATE")
+        ny.data[0] = 0
+        eventually(lambda: "site 2 is not known" in sender.lag()["cause"])
+        for n in range(1000):
+            ny.data[n] = n
+        eventually(lambda: sender.queue_size == 1001)
+    assert len([r for r in caplog.records if "site 2 is not known" in r.getMessage()]) == 1
