@@ -17,7 +17,7 @@ KEYS = [f"k{n}" for n in range(12)]
 SECRET_KEYS = ["s0", "s1"]           # Refused by filters where a link has one.
 POISON_KEYS = ["p0", "p1"]           # Fail at receivers until the end.
 POISONED = 4
-UPDATE, DESTROY = 1, 2
+CREATE, UPDATE, DESTROY = 0, 1, 2
 TRACE = 40
 
 
@@ -73,8 +73,18 @@ class Link:
         self.sessions[n].configure(self.rng.choice((1, 3, 10, 100)), self.rng.choice((-1, 0, 5, 50)), batch_conflation=self.batch_conflation,
                                    compress=self.rng.random() < 0.4)
 
-    def note_appended(self, before: list[tuple[int, int, int]]) -> None:
-        """Remembers what was queued since `before` was taken."""
+    def note_change(self, key: str, operation: int, before: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Remembers the event of one change, if it was queued since `before` was taken. Returns the positions now."""
+        after = self.queue.positions()
+        for partition, (old, new) in enumerate(zip(before, after)):
+            if new[2] > old[2]:
+                self.events[partition, new[2]] = key, operation
+                if operation == UPDATE:
+                    self.last_update[partition, key] = new[2]
+        return after
+
+    def note_replayed(self, before: list[tuple[int, int, int]]) -> None:
+        """Remembers what came back from the parked events since `before` was taken."""
         after = self.queue.positions()
         if all(a[2] == b[2] for a, b in zip(after, before)):
             return
@@ -250,14 +260,14 @@ class World:
         for _ in range(count):
             key = self.rng.choice(KEYS * 4 + SECRET_KEYS + POISON_KEYS)
             now_ms = self.now_us // 1000
-            if self.rng.random() < 0.15:
-                self.sites[site].put_columns([key], None, operations=["destroy"], timestamps=[now_ms])
+            core = self.sites[site]
+            operation = DESTROY if self.rng.random() < 0.15 else UPDATE if key in core else CREATE
+            if operation == DESTROY:
+                core.put_columns([key], None, operations=["destroy"], timestamps=[now_ms])
             else:
                 value = f"{site}:{self.steps}:" + "x" * self.rng.choice((0, 10, 300, 3000))
-                self.sites[site].put_columns([key], [value], timestamps=[now_ms])
-            for n, link in enumerate(self.links):
-                link.note_appended(before[n])
-                before[n] = link.queue.positions()
+                core.put_columns([key], [value], timestamps=[now_ms])
+            before = [link.note_change(key, operation, positions) for link, positions in zip(self.links, before)]
         return f"{count} at site {site}"
 
     def pump(self) -> None:
@@ -325,7 +335,7 @@ class World:
         link = self.rng.choice(self.links)
         before = link.queue.positions()
         moved = link.parked.replay_into(link.queue)
-        link.note_appended(before)
+        link.note_replayed(before)
         return moved
 
     def pause(self) -> None:
@@ -349,7 +359,7 @@ class World:
                 for link in self.links:
                     before = link.queue.positions()
                     link.parked.replay_into(link.queue)
-                    link.note_appended(before)
+                    link.note_replayed(before)
             if not self.late and all(not len(link.queue) and not len(link.parked) and not any(s.in_flight for s in link.sessions) for link in self.links):
                 break
         else:
