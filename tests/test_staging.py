@@ -1,0 +1,193 @@
+"""Rows that clients send in bulk: applied as a whole at commit, once for each task, however often it is tried."""
+import pyarrow
+import pytest
+
+import pywan
+from pywan import CacheListener, GatewayEventFilter
+from pywan.client import DataConnection
+from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
+from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy
+from pywan.testing.waiting import eventually
+from sites import at_once
+
+RUN = b"0123456789abcdef"
+
+
+def task(site, number, run=RUN, region="data", timeout=10.0):
+    return DataConnection.open(str(site.locator.address), region=region, run_id=run, task=number, timeout=timeout)
+
+
+def send(site, number, rows, **more):
+    with task(site, number, **more) as connection:
+        connection.put_pairs(rows)
+        return connection.commit()
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["compiled", "with-a-listener"])
+def test_rows_are_applied_at_commit_and_travel(two_sites, network, slow):
+    ny, ln = two_sites
+    if slow:
+        history = ny.keep_history()
+    with task(ny, 1) as connection:
+        connection.put_pairs((n, n * 2) for n in range(1000))
+        connection.put_columns(pyarrow.array(["a", "b"]), pyarrow.array([b"1", b"2"]))
+        connection.put_columns(pyarrow.array(["a", "absent"]), None, pyarrow.array(["destroy", "destroy"]))
+        connection.put_rows(pyarrow.array(["r"]), ["x", "y"], [pyarrow.array([1]), pyarrow.array(["one"])])
+        assert len(ny.data) == 0
+        done = connection.commit()
+    assert (done["rows"], done["applied"], done["missing"], done["duplicate"]) == (1005, 1005, 1, False)
+    network.settle()
+    assert len(ny.data) == len(ln.data) == 1002 and ln.data[7] == 14 and ln.data["r"] == {"x": 1, "y": "one"} and "a" not in ln.data
+    network.assert_equal()
+    if slow:
+        assert len(history.events) == 1004
+
+
+def test_a_task_that_is_tried_again_is_applied_once(two_sites, network):
+    ny, ln = two_sites
+    rows = [(n, n) for n in range(100)]
+    assert send(ny, 1, rows)["applied"] == 100
+    ny.data[5] = "changed since"
+    again = send(ny, 1, list(reversed(rows)))
+    assert again["duplicate"] and again["applied"] == 0
+    assert send(ny, 2, [("other task", 1)])["applied"] == 1
+    assert send(ny, 1, [("other run", 1)], run=b"f" * 16)["applied"] == 1
+    network.settle()
+    assert ln.data[5] == "changed since" and len(ln.data) == 102
+    assert ny.sender(ln).ledger()["queued"] == 103
+
+
+def test_attempts_at_once_are_applied_once(two_sites, network):
+    """Speculative execution: the same task runs in several places."""
+    ny, ln = two_sites
+    done = []
+    at_once(*[lambda: done.append(send(ny, 1, [(n, n) for n in range(2000)]))] * 5)
+    assert sorted(d["applied"] for d in done) == [0, 0, 0, 0, 2000] and all(d["rows"] == 2000 for d in done)
+    network.settle()
+    assert len(ln.data) == 2000 and ny.sender(ln).ledger()["queued"] == 2000
+
+
+def test_rows_without_commit_are_dropped(two_sites, network):
+    ny, ln = two_sites
+    with task(ny, 1) as connection:
+        connection.put_pairs((n, n) for n in range(50_000))
+    assert send(ny, 1, [("k", 1)])["applied"] == 1
+    network.settle()
+    assert dict(ln.data) == dict(ny.data) == {"k": 1}
+
+
+@pytest.mark.parametrize(("direction", "after"), [(TO_TARGET, 10_000), (TO_TARGET, 100), (TO_CLIENT, 0)])
+def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two_sites, network, direction, after):
+    """In the middle of the rows, in the opening, or after everything was applied and before the client heard of it."""
+    ny, ln = two_sites
+    rows = [(n, b"v" * 100) for n in range(1000)]
+    with FaultProxy(("127.0.0.1", ny.cache.port)) as proxy:
+        locator_says = {"servers": [{"name": "server_ny", "host": proxy.address.host, "port": proxy.address.port}]}
+        import pywan.client as client
+
+        original = client.call_once
+        client.call_once = lambda *args, **more: locator_says
+        try:
+            with pytest.raises((PywanError, OSError)):
+                with task(ny, 1, timeout=5.0) as connection:
+                    connection.put_pairs(rows)
+                    proxy.cut_after_bytes(direction, after)
+                    connection.put_pairs([])
+                    connection.commit()
+            done = send(ny, 1, rows)
+        finally:
+            client.call_once = original
+    assert done["rows"] == 1000
+    network.settle()
+    assert len(ny.data) == len(ln.data) == 1000
+    assert ny.sender(ln).ledger()["queued"] == 1000
+
+
+def test_what_goes_wrong_is_said_to_the_client(two_sites, network):
+    ny, ln = two_sites
+    for call, error, says in (
+        (lambda: task(ny, 1, region="absent"), PywanError, "'absent' is not on member server_ny"),
+        (lambda: task(ny, 1, run=b"short"), PywanError, "16 bytes"),
+        (lambda: DataConnection.open("127.0.0.1[1]", region="data", run_id=RUN, task=1, timeout=1.0), NoLocatorError, "127.0.0.1"),
+        (lambda: send(ny, 1, [("k" * 70_000, 1)]), (EventTooLargeError, BatchError), "limit"),
+        (lambda: send(ny, 1, [("k", object())]), pywan.PywanError, "object"),
+    ):
+        with pytest.raises(error, match=says):
+            call()
+    network.settle()
+    assert len(ny.data) == 0
+    assert send(ny, 1, [("k", 1)])["applied"] == 1
+
+
+def test_no_member_in_the_site(network):
+    ny = network.site("ny")
+    ny.cache.close()
+    with pytest.raises((NoLocatorError, ConnectivityError), match="no member"):
+        task(ny, 1, timeout=1.0)
+
+
+def test_a_region_destroyed_before_commit(two_sites, network):
+    ny, ln = two_sites
+    with task(ny, 1) as connection:
+        connection.put_pairs([("k", 1)])
+        ny.cache.destroy_region("data")
+        with pytest.raises(PywanError, match="data"):
+            connection.commit()
+    ny.region()
+    assert send(ny, 1, [("k", 1)])["rows"] == 1
+
+
+def test_a_member_that_stops_says_so(two_sites, network):
+    ny, ln = two_sites
+    with task(ny, 1) as connection:
+        connection.put_pairs([("k", 1)])
+        ny.cache.close()
+        with pytest.raises((ConnectivityError, ProtocolError)):
+            connection.commit()
+
+
+def test_rows_go_through_filters_and_listeners(network):
+    ny, ln = network.add("ny ln")
+    ln.receive()
+
+    class Even(GatewayEventFilter):
+        def before_enqueue(self, event):
+            return event.key % 2 == 0
+
+    class Broken(CacheListener):
+        def after_create(self, event):
+            raise ValueError("broken")
+
+    ny.send_to(ln, gateway_event_filters=[Even()])
+    ny.region(type="REPLICATE").add_listener(Broken())
+    ln.region(type="REPLICATE")
+    assert send(ny, 1, [(n, n) for n in range(100)])["applied"] == 100
+    network.settle()
+    assert len(ny.data) == 100 and sorted(ln.data) == list(range(0, 100, 2))
+
+
+def test_many_tasks_at_once(two_sites, network):
+    ny, ln = two_sites
+    at_once(*(lambda number=number: send(ny, number, [((number, n), n) for n in range(1000)]) for number in range(8)))
+    network.settle()
+    assert len(ln.data) == 8000
+    network.assert_equal()
+
+
+def test_a_client_and_a_senders_receiver_are_not_taken_for_each_other(two_sites, network):
+    """C-143: rows on the receiver's port, batches on the member's."""
+    from pywan import _core
+    from pywan.protocol.gateway import ClientHello, SenderHello, Welcome, encode
+    from pywan.transport import data
+    from pywan.transport.sockets import connect
+
+    ny, ln = two_sites
+    for port, hello in (
+        (ln.receiver.port, ClientHello(region="data", run_id=RUN, task=1)),
+        (ln.cache.port, SenderHello(site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, partitions=1)),
+    ):
+        with connect(("127.0.0.1", port), 5.0) as sock:
+            sock.sendall(encode(hello, _core.FRAME_HELLO))
+            with pytest.raises(ProtocolError, match="where"):
+                data.receive_message(sock, Welcome)
+    eventually(lambda: ny.sender(ln).is_connected)
