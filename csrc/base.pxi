@@ -43,7 +43,7 @@ cdef extern from "wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -132,7 +132,7 @@ cdef extern from "wan_log.h" nogil:
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 
 cdef extern from "wan_queue.h" nogil:
-    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED
     ctypedef struct wan_hole:
         uint32_t partition
         uint32_t reason
@@ -179,6 +179,7 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
+    wan_status wan_queue_start_conflating(wan_queue *queue)
     uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     uint64_t wan_queue_clear(wan_queue *queue)
@@ -208,7 +209,7 @@ cdef extern from "wan_table.h" nogil:
     ctypedef struct wan_table:
         wan_shard *shards
     ctypedef enum wan_outcome:
-        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY
+        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_SAME
     ctypedef struct wan_change:
         const uint8_t *key
         const uint8_t *value

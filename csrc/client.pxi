@@ -67,8 +67,9 @@ cdef class RowSender:
                 return state
             waiting.fd = self.file
             waiting.events = POLLOUT | POLLIN       # The member speaks only to say what is wrong (or at the end).
-            poll(&waiting, 1, 60000)
-            if waiting.revents == 0 or waiting.revents & POLLIN:
+            waiting.revents = 0
+            state = poll(&waiting, 1, 60000)
+            if state == 0 or waiting.revents & POLLIN:
                 return STREAM_BROKEN
 
     cdef int add_row(self, uint8_t operation, const uint8_t *key, uint32_t key_length, uint8_t key_form,
@@ -323,7 +324,8 @@ cdef class RowStage:
                     return False
                 if outcome == WAN_MISSING:
                     self.missing += 1
-                self.applied += 1
+                else:
+                    self.applied += 1
                 through = records[n].sequence
             wan_queue_remove(&g.queue, 0, through)
 
@@ -339,7 +341,9 @@ cdef class RowStage:
             except QueueFullError:
                 wan_queue_rewind(&self.queue.g.queue, 0)
                 return False
-            self.applied += 1
-            self.missing += outcome == "missing"
+            if outcome == "missing":
+                self.missing += 1
+            else:
+                self.applied += 1
             wan_queue_remove(&self.queue.g.queue, 0, record.sequence)
         return True

@@ -201,7 +201,9 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint) noexcept nogil
             eventfd_write(g.signals[p].file, 1)
     wan_lock_release(&g.lock)
     wan_signal_change(&d.epoch)
-    return durable_shorten(g) if checkpoint else WAN_OK
+    if checkpoint:
+        durable_shorten(g)      # It is tried again at the next checkpoint; what is durable already is not less so.
+    return WAN_OK
 
 
 cdef inline uint64_t *state_positions(const durable_log *d) noexcept nogil:
@@ -291,6 +293,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
     while True:
         seen = __atomic_load_n(&d.work, __ATOMIC_ACQUIRE)
         stopping = wan_flag_read(&d.stop) != 0
+        wan_flag_set(&d.waiting, 1)         # Before the look: what is staged behind it is then signalled.
         wan_lock_take(&g.lock)
         staged = d.records.used + d.holes.used + d.taken_records.used + d.taken_holes.used
         removed = removed_sum(g)
@@ -301,13 +304,13 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         if staged == 0 and not checkpoint:
             if stopping:
                 return
-            wan_flag_set(&d.waiting, 1)
             wan_wait_change(&d.work, seen, 100)
             wan_flag_set(&d.waiting, 0)
             if not d.synchronous and __atomic_load_n(&d.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&d.stop):
                 # The first record of a group came: others have `flush_ms` to join it.
                 wan_wait_change(&d.epoch, d.epoch, d.flush_ms)
             continue
+        wan_flag_set(&d.waiting, 0)
         status = durable_commit(g, checkpoint)
         if status != WAN_OK:
             strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
@@ -318,6 +321,25 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
             wan_wait_change(&d.work, __atomic_load_n(&d.work, __ATOMIC_ACQUIRE), 100)      # Then it is tried again.
         else:
             wan_flag_set(&d.failing, 0)
+
+
+cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:
+    """Until all that is staged is on the disk. False after `limit_us`."""
+    cdef durable_log *d = g.durable
+    cdef uint64_t deadline = wan_monotonic_us() + limit_us, wanted
+    cdef uint32_t seen
+    cdef bint done
+    wan_lock_take(&g.lock)
+    wanted = d.staged
+    wan_lock_release(&g.lock)
+    while True:
+        seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
+        wan_lock_take(&g.lock)
+        done = d.durable >= wanted
+        wan_lock_release(&g.lock)
+        if done or wan_monotonic_us() >= deadline:
+            return done
+        wan_wait_change(&d.epoch, seen, 200)
 
 
 # Recovery
@@ -411,6 +433,8 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
                         g.queue.conflated += 1
                     elif hole.reason == WAN_HOLE_FILTERED:
                         g.counts.filtered_transmit += 1
+                    elif hole.reason == WAN_HOLE_PARKED:
+                        g.counts.parked += 1
                     else:
                         g.counts.conflated_batch += 1
             at += sizeof(wan_hole)

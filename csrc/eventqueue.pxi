@@ -28,7 +28,7 @@ cdef struct signal:
 cdef struct queue_counts:
     # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
     # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + in queue.
-    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_full, dropped_cleared
+    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_cleared
     uint64_t distributed, conflated_batch, filtered_transmit, parked
     uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
     uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
@@ -123,6 +123,7 @@ cdef class EventQueue:
     """
     cdef gateway_queue *g
     cdef readonly object name
+    cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False,
@@ -133,6 +134,10 @@ cdef class EventQueue:
             path = str(directory).encode("utf-8", "surrogateescape")
             path_or_null = path
         self.name = name
+        self.reachable = True
+        if dispatchers == 0 or remote_site < 0 or remote_site > 255:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least one, and a site from 0 to 255")
         self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
         if self.g == NULL:
             raise MemoryError(f"no memory for queue {name!r}")
@@ -175,6 +180,8 @@ cdef class EventQueue:
             raise MemoryError()
         d.synchronous, d.flush_ms = synchronous, flush_ms
         self.g.queue.persistent = 1
+        cdef uint8_t conflates = self.g.queue.conflate
+        self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
         memset(&reader, 0, sizeof(reader))
         reader.owner = self.g
         reader.part, reader.state = recover_part, recover_state
@@ -183,6 +190,8 @@ cdef class EventQueue:
             status = wan_log_open(&d.log, &wan_env_posix, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
+            if status == WAN_OK and conflates:
+                status = wan_queue_start_conflating(&self.g.queue)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
             raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, "
@@ -266,24 +275,12 @@ cdef class EventQueue:
         """Returns when everything enqueued so far is on the disk. QueueFullError or DiskError, after `timeout` seconds of
         failing writes: what was enqueued stays queued here and is written when the disk takes it."""
         cdef durable_log *d = self.g.durable
-        cdef uint64_t wanted
-        cdef uint32_t seen
-        cdef uint64_t deadline = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
-        cdef bint done = False
+        cdef uint64_t limit_us = <uint64_t>(timeout * 1e6)
+        cdef bint done
         if d == NULL:
             return
         with nogil:
-            wan_lock_take(&self.g.lock)
-            wanted = d.staged
-            wan_lock_release(&self.g.lock)
-            while True:
-                seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
-                wan_lock_take(&self.g.lock)
-                done = d.durable >= wanted
-                wan_lock_release(&self.g.lock)
-                if done or wan_monotonic_us() >= deadline:
-                    break
-                wan_wait_change(&d.epoch, seen, 200)
+            done = durable_wait(self.g, limit_us)
         if not done:
             from pywan.errors import DiskError
             reason = (<bytes>d.reason).decode("utf-8", "replace") if d.failing else "the disk did not answer"
@@ -385,6 +382,7 @@ cdef class EventQueue:
 
     def append_record(self, const uint8_t[::1] record, uint32_t partition=0):
         """Appends one record in wire form (checked first). For tests, parked events and tools."""
+        self.check_partition(partition)
         raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
         raise_for(queue_append_copy(self.g, partition, <const wan_record *>&record[0]), f"queue {self.name!r}")
 
@@ -429,8 +427,15 @@ cdef class EventQueue:
         finally:
             free(copies)
 
+    cdef int check_partition(self, uint32_t partition) except -1:
+        if partition >= self.g.queue.partition_count:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.g.queue.partition_count - 1}, not {partition}")
+        return 0
+
     def peek(self, uint32_t partition, uint32_t count):
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+        self.check_partition(partition)
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
         cdef uint64_t size
         if records == NULL:
@@ -446,6 +451,7 @@ cdef class EventQueue:
 
     def remove(self, uint32_t partition, uint64_t through):
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
+        self.check_partition(partition)
         if through > self.g.queue.partitions[partition].peeked:
             from pywan.errors import InternalError
             raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {self.g.queue.partitions[partition].peeked}")
@@ -457,6 +463,7 @@ cdef class EventQueue:
 
     def punch(self, uint32_t partition, uint64_t sequence):
         """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+        self.check_partition(partition)
         wan_lock_take(&self.g.lock)
         if sequence > self.g.queue.partitions[partition].removed and sequence <= self.g.queue.partitions[partition].appended:
             before = self.g.queue.events
@@ -467,21 +474,23 @@ cdef class EventQueue:
 
     def rewind(self, uint32_t partition):
         """What was peeked and not removed is to be sent again, as possible duplicates."""
+        self.check_partition(partition)
         wan_lock_take(&self.g.lock)
         wan_queue_rewind(&self.g.queue, partition)
         queue_refresh_pending(self.g, partition % self.g.dispatchers)
         wan_lock_release(&self.g.lock)
 
     def replay_into(self, EventQueue other not None):
-        """Moves every event to the tail of another queue (of parked events: back to where they were queued). Returns how
-        many; stops where the other queue has no room, and raises after moving what it could."""
+        """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
+        time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could."""
         cdef wan_record *record
-        cdef uint64_t size, moved = 0
+        cdef uint64_t size, end, moved = 0
         cdef wan_status status = WAN_OK
         cdef uint32_t p
         with nogil:
             for p in range(self.g.queue.partition_count):
-                while status == WAN_OK:
+                end = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
+                while status == WAN_OK and self.g.queue.partitions[p].peeked < end:
                     wan_lock_take(&self.g.lock)
                     if not wan_queue_peek(&self.g.queue, p, 1, NEVER, 1, &record, &size):
                         wan_lock_release(&self.g.lock)

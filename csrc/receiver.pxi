@@ -9,7 +9,7 @@ cdef enum:
 cdef struct receiver_counts:
     uint64_t events_received, create_requests, update_requests, destroy_requests
     uint64_t batches_received, duplicate_batches, out_of_order_batches, duplicates_skipped
-    uint64_t exceptions_occurred, possible_duplicates, bytes_received, conflicts, unknown_operations
+    uint64_t exceptions_occurred, possible_duplicates, bytes_received, conflicts
 
 cdef struct applied_slot:
     wan_lock lock               # Held while a run of this partition is applied: an old connection and its successor take turns.
@@ -22,8 +22,11 @@ cdef class SourceMemory:
     """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
     cdef applied_slot *slots
     cdef readonly uint32_t partitions
+    cdef int must_wait          # What was applied may not be on the disk yet, where it has to be before it is acknowledged.
+    cdef set cores              # Regions that were applied to, over all connections.
 
     def __cinit__(self, uint32_t partitions):
+        self.cores = set()
         if partitions == 0 or partitions > 65535:
             from pywan.errors import ProtocolError
             raise ProtocolError(f"a sender with {partitions} partitions; 1 to 65535 are possible")
@@ -78,7 +81,6 @@ cdef class ReceiverSession:
     cdef uint32_t failure_count, failure_capacity
     cdef int stop_flag
     cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
-    cdef bint must_wait             # The batch in work went into a queue that is durable only later.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
@@ -139,6 +141,8 @@ cdef class ReceiverSession:
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
             self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
+            if core is not None:
+                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).r.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
             self.regions[number].core = NULL
@@ -170,7 +174,7 @@ cdef class ReceiverSession:
         if wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms:
             return WAN_FAILED_FUTURE_STAMP
         if wan_flag_read(&core.durable):
-            self.must_wait = True
+            wan_flag_set(&self.memory.must_wait, 1)
         if wan_flag_read(&core.slow):
             return self.apply_slow(record)
         change_from_record(&change, record, hash)
@@ -182,7 +186,7 @@ cdef class ReceiverSession:
             self.own.conflicts += 1
         elif outcome == WAN_OUT_OF_MEMORY:
             return WAN_FAILED_NO_MEMORY
-        else:
+        elif outcome <= WAN_DESTROYED:
             wan_count(&core.applied, 1)
         return 0
 
@@ -303,7 +307,11 @@ cdef class ReceiverSession:
                         wan_lock_release(&slot.lock)
                         set_detail("no memory to note a failed event")
                         return 0
-                    self.remember_failure(slot, &self.failures[self.failure_count - 1])
+                    if not self.remember_failure(slot, &self.failures[self.failure_count - 1]):
+                        # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
+                        wan_lock_release(&slot.lock)
+                        set_detail("more than %d failed events that the sender has not heard of, or no memory for them", FAILURES_KEPT)
+                        return 0
                 slot.last = record.sequence
                 self.own.events_received += 1
                 if record.operation == WAN_CREATE:
@@ -359,7 +367,7 @@ cdef class ReceiverSession:
                 return 0
             at += section.bytes
             section += 1
-        if self.must_wait and not self.wait_durable():
+        if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # Acknowledged: whatever failed is named, everything else is in the tables.
         if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_ack) + self.failure_count * sizeof(wan_failure)):
@@ -368,14 +376,16 @@ cdef class ReceiverSession:
         return self.acknowledge(frame.id)
 
     cdef int wait_durable(self) noexcept with gil:
-        self.must_wait = False
+        # Cleared first: what another connection of this sender applies meanwhile sets it again. Set again if the disk fails,
+        # so that a batch which then is known already is not acknowledged before it is on the disk.
+        wan_flag_set(&self.memory.must_wait, 0)
         try:
-            for core in self.cores.values():
-                if core is not None:
-                    (<RegionCore>core).wait_durable()
+            for core in list(self.memory.cores):
+                (<RegionCore>core).wait_durable()
             return 1
         except BaseException as error:
             report_unraisable("waiting for the disk before an acknowledgement", error)
+            wan_flag_set(&self.memory.must_wait, 1)
             self.refused_code = 1       # Not acknowledged: the sender sends it again.
             return 0
 

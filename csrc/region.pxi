@@ -21,10 +21,10 @@ cdef struct region_core:
     uint8_t site
     uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
     uint8_t forwards        # 0: LOCAL or NORMAL, never queued.
-    uint8_t counts_normal   # NORMAL: attached senders count the event as received and not queued.
     int slow                # User's Python is on the way (filter, resolver, listener): the receiver goes through Python.
     int closed
-    int durable             # An attached queue says that an event is enqueued only when it is on the disk.
+    int durable             # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
+    region_log *log         # NULL unless the region is persistent.
     uint64_t conflicts      # Changes that lost against a later version.
     uint64_t applied        # Remote changes that took effect.
 
@@ -39,6 +39,7 @@ cdef struct origin:
     const uint8_t *callback
     uint16_t callback_length
     uint8_t callback_form
+    uint8_t possible_duplicate
 
 cdef struct decision:
     # What user's Python decided about one attached sender's copy.
@@ -151,16 +152,17 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
     cdef const uint8_t *value
     cdef uint32_t value_length
     cdef uint8_t value_form
+    cdef bint forwards
 
     wan_lock_take(&shard.lock)
     attached = r.attached
     if attached == NULL or attached.count == 0 or not r.forwards:
-        outcome[0] = region_apply(r, shard, c)
-        if attached != NULL and outcome[0] <= WAN_DESTROYED:
+        status = region_apply(r, shard, c, outcome)
+        if status == WAN_OK and attached != NULL and outcome[0] <= WAN_DESTROYED:
             for n in range(attached.count):
                 queue_note_not_queued(attached.queues[n])
         wan_lock_release(&shard.lock)
-        return WAN_OK
+        return status
 
     recipient_count = union_recipients(from_, attached, r.site, recipients)
     if recipient_count > 255:
@@ -182,6 +184,9 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
             break
         takes[n] = 1
         taken += 1
+    else:
+        status = region_apply(r, shard, c, outcome)
+        n = attached.count
     done = n
     if status != WAN_OK:
         for n in range(done):
@@ -191,12 +196,15 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         wan_lock_release(&shard.lock)
         return status
 
-    outcome[0] = region_apply(r, shard, c)
+    # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
+    forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
     operation = WAN_CREATE if outcome[0] == WAN_CREATED else (WAN_UPDATE if outcome[0] == WAN_UPDATED else WAN_DESTROY)
+    if outcome[0] == WAN_SAME:
+        operation = c.operation
     for n in range(attached.count):
         g = attached.queues[n]
         wake_files[n] = -1
-        if outcome[0] > WAN_DESTROYED:
+        if not forwards:
             if takes[n]:
                 wan_queue_cancel(&g.queue, &reservations[n])
                 wan_lock_release(&g.lock)
@@ -222,22 +230,35 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         g.counts.queued += 1
         wan_lock_release(&g.lock)
     wan_lock_release(&shard.lock)
-    if outcome[0] <= WAN_DESTROYED and taken:
+    if forwards and taken:
         for n in range(attached.count):
             if wake_files[n] >= 0:
                 eventfd_write(wake_files[n], 1)
     return WAN_OK
 
 
-cdef inline wan_outcome region_apply(region_core *r, wan_shard *shard, wan_change *c) noexcept nogil:
-    cdef wan_outcome outcome
-    if not r.stores:
-        return WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
+cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wan_outcome *outcome) noexcept nogil:
+    """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
     cdef uint64_t proposed = c.stamp
-    outcome = wan_table_apply(shard, c)
+    cdef wan_status status
+    if not r.stores:
+        outcome[0] = WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
+        return WAN_OK
+    if r.log == NULL:
+        outcome[0] = wan_table_apply(shard, c)
+    else:
+        wan_lock_take(&r.log.lock)
+        status = region_log_reserve(r.log, c)
+        if status == WAN_OK:
+            outcome[0] = wan_table_apply(shard, c)
+            if outcome[0] <= WAN_DESTROYED:
+                region_log_stage(r.log, c, 0)
+        wan_lock_release(&r.log.lock)
+        if status != WAN_OK:
+            return status
     if c.stamp != proposed:
         wan_clock_see(r.clock, c.stamp)
-    return outcome
+    return WAN_OK
 
 
 cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
@@ -275,6 +296,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record) noe
     from_.callback = wan_record_callback(record)
     from_.callback_length = record.callback_length
     from_.callback_form = record.callback_form
+    from_.possible_duplicate = record.flags & WAN_FLAG_POSSIBLE_DUPLICATE
 
 
 cdef class Clock:
@@ -291,7 +313,7 @@ cdef class Clock:
 
 
 cdef object outcome_name(wan_outcome outcome):
-    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory")[<int>outcome]
+    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "same")[<int>outcome]
 
 
 cdef class RegionCore:
@@ -302,8 +324,7 @@ cdef class RegionCore:
     cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
 
-    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
-                  bint counts_normal=False, **kwargs):
+    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True, **kwargs):
         self.name = name
         self.clock = clock
         self.r.clock = &clock.clock
@@ -311,7 +332,6 @@ cdef class RegionCore:
         self.r.member = member
         self.r.stores = stores
         self.r.forwards = forwards
-        self.r.counts_normal = counts_normal
         self.r.number = <uint16_t>region_number(name)
         self.attached_queues = ()
         raise_for(wan_table_init(&self.r.table), f"region {name!r}")
@@ -319,6 +339,12 @@ cdef class RegionCore:
     def __dealloc__(self):
         wan_table_close(&self.r.table)
         free(self.r.attached)
+        if self.r.log != NULL:
+            wan_log_close(&self.r.log.log)
+            wan_stage_close(&self.r.log.records)
+            wan_stage_close(&self.r.log.taken)
+            wan_stage_close(&self.r.log.moved)
+            free(self.r.log)
 
     # Attachment
 
@@ -337,7 +363,7 @@ cdef class RegionCore:
         for queue in queues:
             fresh.queues[fresh.count] = queue.g
             fresh.count += 1
-            if wan_flag_read(&queue.g.running):
+            if wan_flag_read(&queue.g.running) and queue.reachable:
                 for n in range(fresh.recipient_count):
                     if fresh.recipients[n] == queue.g.remote_site:
                         break
@@ -345,7 +371,7 @@ cdef class RegionCore:
                     fresh.recipients[fresh.recipient_count] = queue.g.remote_site
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
-        wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues))
+        self.choose_durable(queues)
         with nogil:
             # Under all entry locks in turn: after that nobody can hold what was read before.
             wan_lock_take(&self.r.table.shards[0].lock)
@@ -400,6 +426,78 @@ cdef class RegionCore:
         for queue in self.attached_queues:
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
+        if self.r.log != NULL and self.r.log.synchronous:
+            self.wait_log()
+
+    cdef int choose_durable(self, queues) except -1:
+        wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
+        return 0
+
+    # Persistence
+
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False):
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
+        `commit_loop` has to run in a thread of its own. Before the region is used. Returns what was found."""
+        cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
+        cdef wan_log_reader reader
+        cdef wan_damage damage
+        cdef wan_status status
+        cdef bytes path = str(directory).encode("utf-8", "surrogateescape")
+        cdef const char *path_ = path
+        if log == NULL:
+            raise MemoryError()
+        log.region = &self.r
+        log.synchronous, log.flush_ms = synchronous, flush_ms
+        memset(&reader, 0, sizeof(reader))
+        reader.owner = log
+        reader.part = region_log_recover
+        reader.salvage = salvage
+        with nogil:
+            status = wan_log_open(&log.log, &wan_env_posix, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
+        if status != WAN_OK:
+            free(log)
+        if status == WAN_CORRUPT:
+            from pywan.errors import DiskError
+            raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, nothing was changed")
+        raise_for(status, f"region {self.name!r}")
+        self.r.log = log
+        self.choose_durable(self.attached_queues)
+        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self)}
+
+    @property
+    def persistent(self):
+        return self.r.log != NULL
+
+    def commit_loop(self):
+        """Writes what is staged until `stop_log`. The GIL is free meanwhile."""
+        if self.r.log != NULL:
+            with nogil:
+                region_log_loop(self.r.log)
+
+    def stop_log(self):
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        if self.r.log != NULL:
+            wan_flag_set(&self.r.log.stop, 1)
+            wan_signal_change(&self.r.log.work)
+
+    def log_state(self):
+        """Sizes of the log, and why writing fails now (None: it does not)."""
+        cdef region_log *log = self.r.log
+        if log == NULL:
+            return {}
+        return {"bytes": log.log.bytes, "segments": log.log.count, "commits": log.log.commit, "staged": log.staged - log.durable,
+                "failing": (<bytes>log.reason).decode("utf-8", "replace") if log.failing else None}
+
+    cdef int wait_log(self) except -1:
+        cdef region_log *log = self.r.log
+        cdef bint done
+        with nogil:
+            done = region_log_wait(log, 60000000)
+        if not done:
+            from pywan.errors import DiskError
+            reason = (<bytes>log.reason).decode("utf-8", "replace") if log.failing else "the disk did not answer"
+            raise DiskError(f"region {self.name!r}: not on the disk after 60 s: {reason}; the change is in memory and will be written when the disk takes it")
+        return 0
 
     # Single changes
 
@@ -451,8 +549,9 @@ cdef class RegionCore:
         """One change with everything said: the slow path of regions with user's Python on the way.
 
         `decisions`: one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
-        the value. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread, sequence)).
-        Returns "created", "updated", "destroyed", "missing", "lost" or "ask" (a resolver has to be asked first).
+        the value. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate).
+        Returns "created", "updated", "destroyed", "missing", "lost", "same" (applied before) or "ask" (a resolver has to be
+        asked first).
         """
         cdef encoded k, v, a
         cdef wan_change c
@@ -474,6 +573,7 @@ cdef class RegionCore:
             from_.recipient_count = <uint8_t>len(origin_[1])
             from_.recipients = &recipients[0] if from_.recipient_count else NULL
             from_.event_member, from_.event_thread, from_.event_sequence = origin_[2]
+            from_.possible_duplicate = len(origin_) > 3 and bool(origin_[3])
         if callback_argument is not None:
             argument_holder = encode_callback(callback_argument, &a)
             from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
@@ -531,6 +631,7 @@ cdef class RegionCore:
         c.hash = wan_key_hash(k.data, k.length, k.form)
         c.ask = <uint8_t>ask
         c.local = version is None
+        c.value_form = 0xff         # No value is known here, so none is the same.
         if version is not None:
             c.stamp, c.stamp_site = version
         if not self.r.stores:
@@ -614,9 +715,7 @@ cdef class RegionCore:
         key_holder = encode_key(key, &k)
         cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
         cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
-        wan_lock_take(&shard.lock)
-        found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
-        wan_lock_release(&shard.lock)
+        found = self.forget(shard, hash, &k)
         self.count_not_queued()
         if not found:
             raise KeyError(key)
@@ -647,28 +746,43 @@ cdef class RegionCore:
 
     def clear(self):
         """Removes every entry of this member's region; a region operation, so nothing is sent. Returns how many."""
-        dropped = 0
-        cdef wan_shard *shard
-        cdef wan_slot *slot
-        for key in self.scan_keys():
-            try:
-                k = key
-                self._forget(k)
-                dropped += 1
-            except KeyError:
-                pass
+        cdef encoded k
+        cdef const uint8_t[::1] run
+        cdef uint64_t at, hash
+        dropped, following = 0, 0
+        while following is not None:
+            following, packed = self.scan(following, 1)
+            run, at = packed, 0
+            while at < <uint64_t>len(packed):       # By the bytes of the key: not every key is the same once decoded and encoded again.
+                k.length, k.form, k.data = run[at] | run[at + 1] << 8, run[at + 2], NULL
+                k.data = (<const uint8_t *>PyBytes_AS_STRING(packed)) + at + 32
+                hash = wan_key_hash(k.data, k.length, k.form)
+                dropped += self.forget(wan_table_shard(&self.r.table, hash), hash, &k)
+                at += 32 + k.length
         return dropped
 
-    def _forget(self, key):
-        cdef encoded k
-        key_holder = encode_key(key, &k)
-        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
-        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+    cdef int forget(self, wan_shard *shard, uint64_t hash, encoded *k) except -1:
+        cdef wan_entry *entry
+        cdef wan_change c
+        cdef int found = 0
+        cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
-        cdef int found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
+        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+        if entry != NULL and self.r.log != NULL:
+            memset(&c, 0, sizeof(c))
+            c.key, c.key_length, c.key_form, c.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
+            c.operation, c.stamp, c.stamp_site = WAN_DESTROY, entry.stamp, entry.stamp_site
+            wan_lock_take(&self.r.log.lock)
+            status = region_log_reserve(self.r.log, &c)
+            if status == WAN_OK and entry.state != WAN_ENTRY_TOMBSTONE:
+                region_log_stage(self.r.log, &c, WAN_FLAG_FORGET)
+            wan_lock_release(&self.r.log.lock)
+        if status == WAN_OK:
+            found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
         wan_lock_release(&shard.lock)
-        if not found:
-            raise KeyError(key)
+        if status != WAN_OK:
+            self.fail(status, "local destroy")
+        return found
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t limit=0xffffffffffffffff):
         """Drops tombstones made before `before_ms`; with more than `limit` left, all of them. Returns (dropped, left)."""
@@ -794,6 +908,9 @@ cdef class RegionCore:
                 raise errors.ConfigurationError(f"region {self.name!r}: {rows} keys and {stamps.shape[0]} timestamps; nothing was stored")
             if rows:
                 stamps_ = &stamps[0]
+                worst = int(numpy.max(stamps))
+                if worst >= 1 << 47:
+                    raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of milliseconds since 1970; nothing was stored")
         if self.slow_change is not None:
             return self.put_columns_slow(k, v, operation_codes_)
         cdef bulk_result result

@@ -57,7 +57,7 @@ cdef class DispatcherSession:
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
     cdef uint64_t last_sent_us, last_heard_us
-    cdef int unsent                             # Bytes that the kernel still held at the last look: a change is life.
+    cdef uint64_t sent_bytes, taken_bytes       # Given to the kernel; of those, what the other side's kernel had taken at the last look.
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
     # Scratch of batch building
@@ -127,7 +127,7 @@ cdef class DispatcherSession:
         self.credit_events, self.credit_bytes = credit_events, credit_bytes
         self.out.start = self.out.end = self.into.start = self.into.end = 0
         memset(self.announced, 0, sizeof(self.announced))
-        self.waiting_since_us = 0
+        self.sent_bytes = self.taken_bytes = 0
         self.last_sent_us = self.last_heard_us = now_us if now_us else wan_monotonic_us()
         wan_flag_set(&self.stop_flag, 0)
 
@@ -224,13 +224,20 @@ cdef class DispatcherSession:
         self.records[at] = NULL
         counter[0] += 1
 
+    cdef bytes copy_of(self, const wan_record *record):
+        """The record as it travels: with its mark where it may have been applied before."""
+        cdef bytes data = PyBytes_FromStringAndSize(<const char *>record, record.length)
+        if record.sequence <= self.g.queue.partitions[record.partition].duplicate_through:
+            (<wan_record *>PyBytes_AS_STRING(data)).flags |= WAN_FLAG_POSSIBLE_DUPLICATE
+        return data
+
     cdef void filter_batch(self, uint32_t sections) noexcept with gil:
         cdef uint32_t at = 0, s, k, base
         try:
             raw = []
             for s in range(sections):
                 for k in range(self.sections[s].count):
-                    raw.append(PyBytes_FromStringAndSize(<char *>self.records[at], self.records[at].length))
+                    raw.append(self.copy_of(self.records[at]))
                     at += 1
             verdicts = [bool(verdict) for verdict in self.transmit_filter(raw)]    # All of the user's Python ends before the lock.
             if len(verdicts) != len(raw):
@@ -389,21 +396,23 @@ cdef class DispatcherSession:
         self.credit_events, self.credit_bytes = ack.credit_events, ack.credit_bytes
         while self.oldest_batch <= frame.id:
             f = &self.flights[self.oldest_batch & (IN_FLIGHT_BATCHES - 1)]
-            self.settle(f, failures, ack.failures)
+            if not self.settle(f, failures, ack.failures):
+                return 0
             self.flight_events -= f.events
             self.flight_bytes -= f.bytes
             self.oldest_batch += 1
         return 1
 
-    cdef void settle(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
-        cdef uint32_t s, n
+    cdef bint settle(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
+        """False: a failed event could not be parked; nothing of the batch is removed, and it is sent again."""
+        cdef uint32_t s
         cdef wan_section *section
         cdef wan_partition *partition
-        cdef uint64_t removed = 0, parked = 0
+        cdef uint64_t removed = 0
+        if failure_count and not self.park(f, failures, failure_count):
+            return False
         if self.acknowledged is not None:
             self.tell_acknowledged(f, failures, failure_count)
-        if failure_count:
-            parked = self.park(f, failures, failure_count)
         if self.options.alert_threshold_ms:
             self.note_late(f)
         wan_lock_take(&self.g.lock)
@@ -412,13 +421,13 @@ cdef class DispatcherSession:
             partition = &self.g.queue.partitions[section.partition]
             if section.through > partition.removed and section.through <= partition.peeked:
                 removed += wan_queue_remove(&self.g.queue, section.partition, section.through)
-        self.g.counts.distributed += removed - parked
-        self.g.counts.parked += parked
+        self.g.counts.distributed += removed
         self.g.counts.acknowledgements += 1
         self.g.counts.bytes_distributed += f.bytes
         if f.events:
             self.g.counts.batches_distributed += 1
         wan_lock_release(&self.g.lock)
+        return True
 
     cdef void note_late(self, const flight *f) noexcept nogil:
         cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
@@ -433,32 +442,44 @@ cdef class DispatcherSession:
         self.g.counts.exceeding_alert_threshold += late
         wan_lock_release(&self.g.lock)
 
-    cdef uint64_t park(self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
-        """Keeps what the receiver could not apply; the rest of the batch goes on."""
-        cdef uint32_t n, s
-        cdef uint64_t parked = 0
+    cdef wan_record *failed_record(self, const flight *f, const wan_failure *failure) noexcept nogil:
+        # Under the queue's lock. NULL: not of this batch, or parked already by an earlier acknowledgement that broke off.
+        cdef uint32_t s
         cdef wan_section *section
+        cdef wan_partition *partition
+        for s in range(f.sections):
+            section = &f.section[s]
+            if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
+                partition = &self.g.queue.partitions[section.partition]
+                return wan_queue_at(&self.g.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
+        return NULL
+
+    cdef bint park(self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+        """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on."""
+        cdef uint32_t n
         cdef wan_record *record
-        cdef uint32_t reason
         for n in range(count):
-            record = NULL
-            for s in range(f.sections):
-                section = &f.section[s]
-                if section.partition == failures[n].partition and section.first <= failures[n].sequence <= section.through:
-                    wan_lock_take(&self.g.lock)
-                    if failures[n].sequence > self.g.queue.partitions[section.partition].removed:
-                        record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[section.partition], failures[n].sequence)
-                    wan_lock_release(&self.g.lock)
-                    break
+            wan_lock_take(&self.g.lock)
+            record = self.failed_record(f, &failures[n])
+            wan_lock_release(&self.g.lock)
             if record == NULL:
                 continue
-            reason = failures[n].reason if failures[n].reason < PARK_REASONS else WAN_FAILED_OTHER
-            if queue_append_copy(self.parked.g, reason, record) != WAN_OK:
-                # No room even to park: say so; the event is counted as parked-and-lost by the caller's log.
+            if queue_append_copy(self.parked.g, park_reason(failures[n].reason), record) != WAN_OK:
                 self.tell_failure(failures[n].partition, failures[n].sequence, 0xffff)
-            parked += 1
-            self.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
-        return parked
+                return False
+        if self.parked.g.durable != NULL and not durable_wait(self.parked.g, 10000000):
+            set_detail("the parked events do not get onto the disk: %s", self.parked.g.durable.reason)
+            return False
+        for n in range(count):
+            wan_lock_take(&self.g.lock)
+            record = self.failed_record(f, &failures[n])
+            if record != NULL:
+                wan_queue_punch(&self.g.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+                self.g.counts.parked += 1
+            wan_lock_release(&self.g.lock)
+            if record != NULL:
+                self.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
+        return True
 
     cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:
         try:
@@ -488,7 +509,7 @@ cdef class DispatcherSession:
                     record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[section.partition], sequence)
                     wan_lock_release(&self.g.lock)
                     if record != NULL:
-                        raw.append(PyBytes_FromStringAndSize(<char *>record, record.length))
+                        raw.append(self.copy_of(record))
             if raw:
                 self.acknowledged(raw)
         except BaseException as error:
@@ -570,7 +591,7 @@ cdef class DispatcherSession:
 
     cdef int loop(self, int file) noexcept nogil:
         cdef pollfd files[2]
-        cdef uint64_t now, drained, wait_us
+        cdef uint64_t now, drained, drained_end, wait_us
         cdef int timeout, state
         cdef bint can_send = True, due
         cdef signal *own = &self.g.signals[self.index]
@@ -592,12 +613,16 @@ cdef class DispatcherSession:
                 return 1
             # Send: first what is laid out, then the next batch.
             if self.out.start < self.out.end:
-                drained = self.out.start
+                drained, drained_end = self.out.start, self.out.end
                 state = stream_send(file, &self.out)
                 if state == STREAM_CLOSED:
                     set_detail("the connection to the receiver broke")
                     return 1
-                if self.out.start != drained:
+                if state == STREAM_OK:
+                    self.sent_bytes += drained_end - drained
+                    self.last_sent_us = now
+                elif self.out.start != drained:
+                    self.sent_bytes += self.out.start - drained
                     self.last_sent_us = now
             due = False
             if self.out.start == self.out.end and not wan_flag_read(&self.pause_flag) and self.window_is_open():
@@ -607,12 +632,13 @@ cdef class DispatcherSession:
                         set_detail("no memory for a batch")
                         return 1
                     continue
-            # Liveness. Bytes that leave the kernel's buffer count: on a slow link a whole batch may take minutes.
+            # Liveness. Bytes that the other side's kernel takes count: on a slow link a whole batch may take minutes.
             if now - self.last_heard_us > HEARTBEAT_US:
                 state = 0
-                if ioctl(file, SIOCOUTQ, &state) == 0 and state != self.unsent:
-                    self.unsent = state
-                    self.last_heard_us = now
+                if ioctl(file, SIOCOUTQ, &state) == 0 and self.sent_bytes - <uint64_t>state > self.taken_bytes:
+                    if self.taken_bytes:
+                        self.last_heard_us = now
+                    self.taken_bytes = self.sent_bytes - <uint64_t>state
             if now - self.last_sent_us > HEARTBEAT_US and self.out.start == self.out.end and now - self.last_heard_us > HEARTBEAT_US:
                 if not buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0):
                     return 1
@@ -633,7 +659,7 @@ cdef class DispatcherSession:
                 elif self.waiting_since_us:
                     own.wake_at = self.options.batch_size
                     wait_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
-                    wait_us = wait_us - now if wait_us > now else 0
+                    wait_us = min(wait_us - now, <uint64_t>HEARTBEAT_US) if wait_us > now else 0
                 else:
                     wait_us = 0         # An event came since we looked.
                 if own.pending and own.pending >= self.options.batch_size:
@@ -652,6 +678,10 @@ cdef class DispatcherSession:
             wan_lock_take(&self.g.lock)
             own.wake_at = NEVER
             wan_lock_release(&self.g.lock)
+
+
+cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
+    return reason if reason < PARK_REASONS else WAN_FAILED_OTHER
 
 
 cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:

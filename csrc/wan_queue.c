@@ -1,6 +1,8 @@
 /* Partitions: append, peek, remove, rewind, conflate. */
 #include "wan_queue.h"
 
+#include "wan_hash.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -338,6 +340,24 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
         if (partition->durable > partition->removed && *entry_of(partition, partition->durable)) partition->volatile_events--;
     }
     check_positions(partition);
+}
+
+wan_status wan_queue_start_conflating(wan_queue *queue)
+{
+    for (uint32_t number = 0; number < queue->partition_count; number++) {
+        wan_partition *partition = &queue->partitions[number];
+        for (uint64_t sequence = partition->removed + 1; sequence <= partition->appended; sequence++) {
+            wan_record *record = wan_queue_at(queue, partition, sequence);
+            if (!record) continue;
+            if (partition->index_used * 4 >= partition->index_mask * 3) {
+                wan_status status = grow_index(partition);
+                if (status != WAN_OK) return status;
+            }
+            conflate(queue, partition, record, wan_key_hash(wan_record_key(record), record->key_length, record->key_form));
+        }
+    }
+    queue->conflate = 1;
+    return WAN_OK;
 }
 
 static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)

@@ -19,7 +19,7 @@ typedef uint64_t wan_entry_ref;
 typedef struct { wan_entry_ref *entries; uint32_t segment; uint32_t reserved; } wan_block;
 
 /* Why an event became a hole; as it is logged. */
-enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3 };
+enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3, WAN_HOLE_PARKED = 4 };
 typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_hole;
 
 typedef struct { uint64_t hash; uint64_t sequence; } wan_index_slot;   /* sequence 0: free */
@@ -87,6 +87,9 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durab
 wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash);
 /* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */
 wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended);
+
+/* After recovery with `conflate` off: indexes what is queued, and conflates from now on. */
+wan_status wan_queue_start_conflating(wan_queue *queue);
 
 /* Events that can be peeked now. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)

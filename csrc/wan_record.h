@@ -21,6 +21,7 @@ enum {   /* How key, value and callback bytes are to be read. */
 enum {
     WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
     WAN_FLAG_CONFLICT = 2,              /* Lost a local conflict; never sent, never conflated. */
+    WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
 };
 
 typedef struct {

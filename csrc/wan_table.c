@@ -68,6 +68,15 @@ static inline uint64_t entry_bytes(uint16_t key_length, uint32_t capacity)
     return sizeof(wan_entry) + key_length + (uint64_t)capacity;
 }
 
+/* Whether the entry is what this very change made it: then the event has come before. */
+static int is_same(const wan_entry *entry, const wan_change *change)
+{
+    if (entry->stamp != change->stamp || entry->stamp_site != change->stamp_site) return 0;
+    if (change->operation == WAN_DESTROY) return entry->state == WAN_ENTRY_TOMBSTONE;
+    return entry->state == WAN_ENTRY_LIVE && entry->value_form == change->value_form && entry->value_length == change->value_length
+        && (change->value_length == 0 || memcmp(wan_entry_value(entry), change->value, change->value_length) == 0);
+}
+
 /* The stored version, against the proposed one: does the change take effect? */
 static wan_outcome judge(const wan_entry *entry, wan_change *change)
 {
@@ -76,6 +85,8 @@ static wan_outcome judge(const wan_entry *entry, wan_change *change)
     if (change->local) {
         if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
         if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
+    } else if (entry && is_same(entry, change)) {
+        return WAN_SAME;
     } else if (entry && change->ask != WAN_ASK_DECIDED) {
         if (entry->stamp_site != change->stamp_site && change->ask && is_live) return WAN_ASK;
         if (change->stamp < entry->stamp || (change->stamp == entry->stamp && change->stamp_site < entry->stamp_site))

@@ -47,6 +47,7 @@ typedef enum {
     WAN_LOST,                   /* The stored version is later: a conflict that lost. */
     WAN_ASK,                    /* Another site's version meets ours and a resolver is to be asked; nothing was changed. */
     WAN_OUT_OF_MEMORY,
+    WAN_SAME,                   /* The very version and value that are stored: the event has been applied before. */
 } wan_outcome;
 
 enum { WAN_ASK_NOBODY = 0, WAN_ASK_RESOLVER = 1, WAN_ASK_DECIDED = 2 };

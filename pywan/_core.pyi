@@ -75,6 +75,7 @@ def _column_rows(column: Column) -> list[_Form]:
 class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
 
+    reachable: bool
     def __new__(
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False,
@@ -151,7 +152,7 @@ class RegionCore:
 
     def __new__(
         cls, name: str, clock: Clock, *args: Any, site: int = 0, member: int = 0, stores: bool = True, forwards: bool = True,
-        counts_normal: bool = False, **kwargs: Any,
+        **kwargs: Any,
     ) -> Self: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: object, /) -> bool: ...
@@ -183,6 +184,20 @@ class RegionCore:
         """No change is taken any more; the receiver answers that the region is not there."""
     def wait_durable(self) -> None:
         """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
+    def wait_durable(self) -> None:
+        """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
+    def open_log(
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0, salvage: bool = False,
+    ) -> dict[str, int]:
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
+    @property
+    def persistent(self) -> bool: ...
+    def commit_loop(self) -> None:
+        """Writes what is staged until `stop_log`."""
+    def stop_log(self) -> None:
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+    def log_state(self) -> dict[str, Any]:
+        """Sizes of the log, and why writing fails now (None: it does not)."""
     def put(self, key: Any, value: Any, callback_argument: Any = None) -> None:
         """Stores `value` under `key` and hands the event to the attached senders."""
     def destroy(self, key: Any, callback_argument: Any = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -25,7 +26,7 @@ from pywan.management import ManagementService
 from pywan.membership import Membership, new_profile
 from pywan.receiver import AppliedMemory, GatewayReceiver
 from pywan.region import Region
-from pywan.sender import GatewaySender
+from pywan.sender import FLUSH_LIMIT_MS, GatewaySender
 from pywan.staging import RowStages
 from pywan.transport.control import ControlServer
 
@@ -67,7 +68,7 @@ class Cache:
         self._own_directory = given is None
         self.directory = Path(given) if given is not None else Path(tempfile.mkdtemp(prefix="pywan-"))
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._overflow = self.directory / "overflow"
+        self._overflow = self.directory / f"overflow-{name}"
         self._overflow.mkdir(mode=0o700, exist_ok=True)
         self._management = ManagementService(self)
         self._stages: RowStages | None = None
@@ -181,19 +182,25 @@ class Cache:
             self._check_open()
             if made.name in self._regions:
                 raise IllegalStateError(f"region {made.name!r} exists already on member {self.name!r}; alter it, or destroy it first")
-            if made.is_persistent:
-                raise ConfigurationError(f"region {made.name!r}: type {made.type} needs persistence, which this version does not have; use {made.type.replace('_PERSISTENT', '')}")
             if made.async_event_queue_ids:
                 raise ConfigurationError(f"region {made.name!r}: asynchronous event queues are not in this version; leave async_event_queue_ids empty")
             self._validate_region(made)
             listeners = [make_instance(listener, f"region {made.name!r}: cache_listener") for listener in made.cache_listeners]
             region = Region(
                 made.name, self._clock, site=self._site, member=self.member_id, stores="PROXY" not in made.type, forwards=made.feeds_gateways,
-                counts_normal=not made.feeds_gateways and not made.is_local, attributes=made, listeners=listeners,
+                attributes=made, listeners=listeners,
                 resolver=self._resolver, alter=self._alter_region)
+            if made.is_persistent:
+                self._make_persistent(region, made)
             self._attach(region)
             self._regions[made.name] = region
             return region
+
+    def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
+        store = self._store(attributes.disk_store_name)
+        folder, limit = store.log_directory(f"region-{attributes.name}", {"kind": "region", "region": attributes.name, "site": self._site})
+        region.make_persistent(folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
+                               flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_limit=limit)
 
     def _validate_region(self, attributes: RegionAttributes) -> None:
         for id in attributes.gateway_sender_ids:
@@ -229,6 +236,8 @@ class Cache:
             region.close()
             region.attach_senders([])
             del self._regions[region.name]
+            if region.attributes.is_persistent:
+                self._store(region.attributes.disk_store_name).forget(f"region-{region.name}")
 
     # Senders
 
@@ -256,7 +265,7 @@ class Cache:
     def _validate_sender(self, attributes: SenderAttributes) -> None:
         what = f"gateway sender {attributes.id!r}"
         if attributes.disk_store_name not in (None, DEFAULT_STORE) and attributes.disk_store_name not in self._stores:
-            raise IllegalStateError(f"{what}: Disk store {attributes.disk_store_name} not found; create it first (there are {', '.join(sorted(self._stores)) or 'none'})")
+            raise IllegalStateError(f"{what}: Disk store {attributes.disk_store_name!r} not found; create it first (there are {', '.join(sorted(self._stores)) or 'none'})")
         if attributes.group_transaction_events:
             raise GatewaySenderConfigurationError(f"{what}: group_transaction_events is not in this version; set it to false")
         for region in self._regions.values():
@@ -337,7 +346,9 @@ class Cache:
     def _store(self, name: str | None) -> DiskStore:
         if name is None:
             name = DEFAULT_STORE
-        if name == DEFAULT_STORE and name not in self._stores:
+        if name not in self._stores and name != DEFAULT_STORE:
+            raise IllegalStateError(f"Disk store {name!r} not found on member {self.name!r}; create it first (there are {', '.join(sorted(self._stores)) or 'none'})")
+        if name not in self._stores:
             if self._own_directory:
                 raise ConfigurationError(f"member {self.name!r}: persistence needs a folder that stays: give dir, or create a disk store with directories")
             self._stores[name] = DiskStore(DiskStoreAttributes(name), self.directory)

@@ -30,7 +30,7 @@ class Region(_core.RegionCore, MutableMapping):
     __eq__ = object.__eq__      # A region is itself, not its contents.
 
     def __init__(
-        self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool, counts_normal: bool,
+        self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool,
         attributes: RegionAttributes, listeners: Iterable[CacheListener] = (), resolver: GatewayConflictResolver | None = None,
         alter: Callable[["Region", dict], None] | None = None,
     ) -> None:
@@ -42,7 +42,29 @@ class Region(_core.RegionCore, MutableMapping):
         self._senders: dict[Any, Any] = {}          # Attached EventQueue -> GatewaySender.
         # Changes that meet user code go one at a time, so that a filter, resolver or listener sees them in the order of the queue.
         self._callback_lock = threading.RLock()
+        self._committer: threading.Thread | None = None
         self._choose_path()
+
+    def make_persistent(self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int, log_limit: int) -> None:
+        """Recovers what the log in `directory` holds and logs every change from now on. Before the region is used."""
+        found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, log_limit=log_limit)
+        if found["cut_bytes"]:
+            log.warning("region %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were cut", self.name, found["cut_bytes"])
+        if found["records"]:
+            log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
+        self._committer = threading.Thread(target=self.commit_loop, name=f"region-{self.name}-log", daemon=True)
+        self._committer.start()
+
+    def close(self) -> None:
+        """No change is taken any more; what was is on the disk, for a persistent region, or the log says why not."""
+        super().close()
+        if self._committer is not None:
+            self.stop_log()
+            self._committer.join(15.0)
+            self._committer = None
+            failing = self.log_state().get("failing")
+            if failing:
+                log.error("region %s: the newest changes could not be written: %s", self.name, failing)
 
     # What it is
 
@@ -149,7 +171,7 @@ class Region(_core.RegionCore, MutableMapping):
         value = _core.Encoded(*fields["value"])
         argument = _core.decode_object(*fields["callback"])
         version = (fields["stamp"], fields["stamp_site"])
-        origin = (fields["origin_site"], fields["recipients"], fields["event_id"])
+        origin = (fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"])
         try:
             with self._callback_lock:
                 self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
@@ -181,9 +203,12 @@ class Region(_core.RegionCore, MutableMapping):
                 outcome = self.judge(operation, key, version, 0)
         else:
             ask = 0
-        if outcome in ("lost", "missing"):
-            return self.change(operation, key, value, argument, None, version, origin) if outcome == "lost" else outcome
-        name = {"created": "create", "updated": "update", "destroyed": "destroy"}[outcome]
+        if outcome == "missing":
+            return outcome
+        if outcome == "lost":
+            return self.change(operation, key, value, argument, None, version, origin)
+        # "same": it was applied before and may have to be forwarded again.
+        name = {"created": "create", "updated": "update", "destroyed": "destroy", "same": OPERATIONS[operation]}[outcome]
         decisions = self._decide(name, key, value, argument, origin)
         outcome = self.change(operation, key, value, argument, decisions, version, origin, ask)
         if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
@@ -194,7 +219,7 @@ class Region(_core.RegionCore, MutableMapping):
         if not any(s.enqueue_filters or s.substitution_filter is not None for s in self._senders.values()):
             return None
         decisions: list[Any] = []
-        site, recipients, ids = origin if origin is not None else (self._site, b"", (self._member, threading.get_ident() & 0xFFFFFFFF, 0))
+        site, recipients, ids = origin[:3] if origin is not None else (self._site, b"", (self._member, threading.get_ident() & 0xFFFFFFFF, 0))
         event = None
         for queue in self.queues:
             sender = self._senders[queue]

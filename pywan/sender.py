@@ -73,6 +73,7 @@ class GatewaySender:
         self._sessions = [
             _core.DispatcherSession(self.queue, n, self._parked, on_failure=self._note_failure) for n in range(dispatchers)]
         self._lock = threading.RLock()              # Guards the life cycle, below.
+        self._parked_lock = threading.Lock()        # One replay or drop at a time.
         self._stopping = threading.Event()
         self._stopping.set()
         self._paused = False
@@ -192,12 +193,14 @@ class GatewaySender:
             self._check_alive()
             if self.is_running:
                 return
+            if threading.current_thread() in self._threads:
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it from another thread")
             late = self._late_threads()
             if late:
                 raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end yet; a filter may hang")
             self._stopping.clear()
             self._paused = False
-            self.queue.running = True
+            self.queue.running = self.queue.reachable = True
             for session in self._sessions:
                 session.pause(False)
             self._threads = [
@@ -213,9 +216,11 @@ class GatewaySender:
         with self._lock:
             if not self.is_running:
                 return
+            # First nobody stamps events as reaching the remote site through here, so that others relay them; then none is taken.
+            self.queue.reachable = False
+            self._on_state(self)
             self.queue.running = False
             self._paused = False
-            self._on_state(self)
             self._end_threads()
         log.info("gateway sender %s stopped with %d events queued", self.id, len(self.queue))
 
@@ -419,12 +424,14 @@ class GatewaySender:
         return found
 
     def replay_parked(self) -> int:
-        """Queues every parked event again, behind what waits. Returns how many."""
-        return self._parked.replay_into(self.queue)
+        """Queues every event that is parked now again, behind what waits. Returns how many."""
+        with self._parked_lock:
+            return self._parked.replay_into(self.queue)
 
     def drop_parked(self) -> int:
         """Forgets every parked event; they stay counted as parked. Returns how many."""
-        return self._parked.clear()
+        with self._parked_lock:
+            return self._parked.clear()
 
     # Dispatching
 

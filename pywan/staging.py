@@ -18,7 +18,7 @@ log = logging.getLogger("pywan.staging")
 HANDSHAKE_TIMEOUT_S = 10.0
 SILENCE_MS = 600_000            # A task may compute for long between two batches of rows.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
-FULL_WAIT_S = 300.0             # How long a commit waits for room in the senders' queues before it reports.
+FULL_WAIT_S = 30.0              # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
 
 
 class _Task:
@@ -96,7 +96,11 @@ class RowStages:
             if task is None:
                 task = self._tasks[key] = _Task()
                 while len(self._tasks) > TASKS_REMEMBERED:
-                    self._tasks.popitem(last=False)
+                    oldest = next(iter(self._tasks))
+                    if self._tasks[oldest].stage is not None:       # Half applied: it is what makes the next attempt right.
+                        self._tasks.move_to_end(oldest)
+                        break
+                    del self._tasks[oldest]
             return task
 
     def _commit(self, hello: gateway.ClientHello, region: Any, stage: Any) -> gateway.Committed:
@@ -120,4 +124,5 @@ class RowStages:
             if time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise ProtocolError(
                     f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied} of"
-                    f" {stage.rows} rows; the rest is kept at member {self._member_name} - free disk space and run the task again")
+                    f" {stage.rows} rows, which are applied; the rest is kept at member {self._member_name} and goes in when the same task is"
+                    " tried again there - free disk space")

@@ -57,7 +57,7 @@ def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:
 
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     """What became of every event of a sender, with both sums of the design's ledger and whether they balance."""
-    dropped = {NOT_RUNNING: counts["dropped_stopped"], "queue full": counts["dropped_full"]}
+    dropped = {NOT_RUNNING: counts["dropped_stopped"]}
     entry: dict[str, Any] = {
         "received": counts["received"],
         "queued": counts["queued"],

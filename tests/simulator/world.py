@@ -143,7 +143,7 @@ class Link:
     def check(self) -> None:
         counts = self.queue.counts()
         went = sum(counts[n] for n in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared"))
-        came = sum(counts[n] for n in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_full"))
+        came = sum(counts[n] for n in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped"))
         _must(counts["queued"] == went + counts["events"] and counts["received"] == counts["queued"] + came, f"ledger: {counts}")
         _must(not self.wrong, "; ".join(self.wrong))
         for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):

@@ -1,0 +1,215 @@
+# Owns the log of a persistent region: each change is a record with its version, appended as it is applied; recovery
+# applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters. The log is
+# shortened from its oldest segment: what is still the current version is appended again, the rest is history.
+
+cdef struct region_log:
+    wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
+    wan_log log                 # The committer's.
+    wan_stage records           # Staged.
+    wan_stage taken, moved      # The committer's.
+    uint64_t staged, durable    # Records; waiters compare them.
+    uint32_t epoch, work
+    int waiting, stop, failing
+    uint8_t synchronous
+    uint32_t flush_ms
+    region_core *region
+    uint64_t recovered, cut_bytes
+    char reason[512]
+
+
+cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
+    """Under the log's lock: the change can be staged afterwards."""
+    if log.failing:
+        set_full("%s", log.reason)
+        return WAN_FULL
+    if log.records.used > STAGED_BYTES_MAX:
+        set_full("the disk is slower than the changes come; 64 MB wait for it")
+        return WAN_FULL
+    return wan_stage_reserve(&log.records, wan_record_size(c.key_length, c.value_length, 0, 0))
+
+
+cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) noexcept nogil:
+    cdef wan_record record
+    cdef uint32_t value_length = 0 if c.operation == WAN_DESTROY else c.value_length
+    cdef uint64_t length = wan_record_size(c.key_length, value_length, 0, 0)
+    cdef uint8_t *to = log.records.bytes + log.records.used
+    memset(&record, 0, sizeof(record))
+    record.length = <uint32_t>length
+    record.value_length = value_length
+    record.stamp = c.stamp
+    record.key_length = c.key_length
+    record.operation = c.operation
+    record.flags = flags
+    record.stamp_site = c.stamp_site
+    record.key_form, record.value_form, record.callback_form = c.key_form, c.value_form, WAN_FORM_NONE
+    (<uint64_t *>(to + length - 8))[0] = 0
+    memcpy(to, &record, sizeof(record))
+    to += sizeof(record)
+    wan_copy_small(to, c.key, c.key_length)
+    if value_length:
+        wan_copy_small(to + c.key_length, c.value, value_length)
+    log.records.used += length
+    log.records.count += 1
+    log.staged += 1
+    if wan_flag_read(&log.waiting):
+        wan_signal_change(&log.work)
+
+
+cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
+    """Until all that is staged is on the disk. False after `limit_us`."""
+    cdef uint64_t deadline = wan_monotonic_us() + limit_us, wanted
+    cdef uint32_t seen
+    cdef bint done
+    wan_lock_take(&log.lock)
+    wanted = log.staged
+    wan_lock_release(&log.lock)
+    while True:
+        seen = __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE)
+        wan_lock_take(&log.lock)
+        done = log.durable >= wanted
+        wan_lock_release(&log.lock)
+        if done or wan_monotonic_us() >= deadline:
+            return done
+        wan_wait_change(&log.epoch, seen, 200)
+
+
+cdef wan_status region_log_commit(region_log *log) noexcept nogil:
+    cdef wan_part part
+    cdef uint32_t segment
+    cdef uint64_t staged
+    cdef wan_status status
+    wan_lock_take(&log.lock)
+    if log.taken.used == 0:
+        swap_stages(&log.records, &log.taken)
+    staged = log.staged - log.records.count
+    wan_lock_release(&log.lock)
+    if log.taken.used == 0:
+        return WAN_OK
+    add_part(&part, 0, WAN_PART_RECORDS, &log.taken)
+    status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+    if status == WAN_OK:
+        status = wan_log_commit(&log.log, &part, 1, &segment)
+    if status != WAN_OK:
+        return status
+    wan_stage_empty(&log.taken)
+    wan_lock_take(&log.lock)
+    log.durable = staged
+    wan_lock_release(&log.lock)
+    wan_signal_change(&log.epoch)
+    region_log_shorten(log)     # It is tried again after the next commit; what is durable already is not less so.
+    return WAN_OK
+
+
+cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
+    cdef uint64_t total = 0
+    for n in range(WAN_TABLE_SHARDS):
+        total += log.region.table.shards[n].bytes
+    return total
+
+
+cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
+    cdef wan_log_reader reader
+    cdef wan_part part
+    cdef uint32_t segment
+    cdef wan_status status
+    if log.log.writing < LOG_SEGMENTS_KEPT or log.log.bytes < 3 * region_log_live_bytes(log):
+        return WAN_OK
+    wan_stage_empty(&log.moved)
+    memset(&reader, 0, sizeof(reader))
+    reader.owner = log
+    reader.part = region_log_move
+    status = wan_log_read_segment(&log.log, 0, &reader)
+    if status == WAN_OK and log.moved.used:
+        add_part(&part, 0, WAN_PART_MOVED, &log.moved)
+        status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+        if status == WAN_OK:
+            status = wan_log_commit(&log.log, &part, 1, &segment)
+    if status == WAN_OK:
+        status = wan_log_drop_first(&log.log, 1, NULL, 0)
+    return status
+
+
+cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef region_log *log = <region_log *>owner
+    cdef const wan_record *record
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef uint64_t at = 0, hash
+    cdef bint lives
+    cdef wan_status status = WAN_OK
+    while at < head.length and status == WAN_OK:
+        record = <const wan_record *>(data + at)
+        at += record.length
+        hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+        shard = wan_table_shard(&log.region.table, hash)
+        wan_lock_take(&shard.lock)
+        entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
+        lives = entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
+        wan_lock_release(&shard.lock)
+        if lives:
+            status = wan_stage_add(&log.moved, record, record.length)
+    return status
+
+
+cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef region_log *log = <region_log *>owner
+    cdef const wan_record *record
+    cdef wan_change c
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef uint64_t at = 0, highest = 0
+    if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
+        return WAN_OK
+    while at < head.length:
+        record = <const wan_record *>(data + at)
+        if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
+            return WAN_CORRUPT
+        at += record.length
+        log.recovered += 1
+        if record.stamp > highest:
+            highest = record.stamp
+        change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        shard = wan_table_shard(&log.region.table, c.hash)
+        if record.flags & WAN_FLAG_FORGET:
+            entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+            if entry != NULL and entry.stamp <= record.stamp:
+                wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
+            continue
+        if wan_table_apply(shard, &c) == WAN_OUT_OF_MEMORY:
+            return WAN_NO_MEMORY
+    wan_clock_see(log.region.clock, highest)
+    return WAN_OK
+
+
+cdef void region_log_loop(region_log *log) noexcept nogil:
+    """The committer of a region: as `durable_loop`, without checkpoints."""
+    cdef uint32_t seen
+    cdef uint64_t staged
+    cdef bint stopping
+    cdef wan_status status
+    while True:
+        seen = __atomic_load_n(&log.work, __ATOMIC_ACQUIRE)
+        stopping = wan_flag_read(&log.stop) != 0
+        wan_flag_set(&log.waiting, 1)
+        wan_lock_take(&log.lock)
+        staged = log.records.used + log.taken.used
+        wan_lock_release(&log.lock)
+        if staged == 0:
+            if stopping:
+                return
+            wan_wait_change(&log.work, seen, 100)
+            wan_flag_set(&log.waiting, 0)
+            if not log.synchronous and __atomic_load_n(&log.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&log.stop):
+                wan_wait_change(&log.epoch, __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE), log.flush_ms)
+            continue
+        wan_flag_set(&log.waiting, 0)
+        status = region_log_commit(log)
+        if status != WAN_OK:
+            strncpy(log.reason, wan_detail, sizeof(log.reason) - 1)
+            wan_flag_set(&log.failing, <int>status)
+            wan_signal_change(&log.epoch)
+            if stopping:
+                return
+            wan_wait_change(&log.work, __atomic_load_n(&log.work, __ATOMIC_ACQUIRE), 100)
+        else:
+            wan_flag_set(&log.failing, 0)
