@@ -101,9 +101,10 @@ cdef class RowSender:
         self.out.end += length
         self.frame_rows += 1
         self.rows += 1
-        if self.frame_rows >= ROWS_PER_FRAME or self.out.end >= FRAME_BYTES:
-            return self.send_frame()
         return STREAM_OK
+
+    cdef inline bint frame_is_full(self) noexcept nogil:
+        return self.frame_rows >= ROWS_PER_FRAME or self.out.end >= FRAME_BYTES
 
     cdef object broken(self, int state):
         if state == STREAM_MEMORY:
@@ -156,6 +157,8 @@ cdef class RowSender:
                     else:
                         value_length, value_form = 0, WAN_FORM_NONE
                     state = self.add_row(operation, key, key_length, key_form, value, value_length, value_form)
+                    if state == STREAM_OK and self.frame_is_full():
+                        state = self.send_frame()
                     if state != STREAM_OK:
                         break
         if wrong:
@@ -172,6 +175,9 @@ cdef class RowSender:
             key_holder = encode_key(key, &k)
             value_holder = encode(value, &v)
             state = self.add_row(WAN_UPDATE, k.data, k.length, k.form, v.data, v.length, v.form)
+            if state == STREAM_OK and self.frame_is_full():
+                with nogil:     # It may wait for a member, which may be in this very process.
+                    state = self.send_frame()
             if state != STREAM_OK:
                 raise self.broken(state)
 
