@@ -123,6 +123,6 @@ class RowStages:
         while not stage.apply(region):
             if time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise ProtocolError(
-                    f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied} of"
+                    f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied + stage.missing} of"
                     f" {stage.rows} rows, which are applied; the rest is kept at member {self._member_name} and goes in when the same task is"
                     " tried again there - free disk space")
