@@ -210,15 +210,6 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
                 wan_lock_release(&g.lock)
             continue
         if not takes[n]:
-            wan_lock_take(&g.lock)
-            g.counts.received += 1
-            if already_there(from_, g.remote_site, r.site):
-                g.counts.not_queued_loop += 1
-            elif decisions != NULL and decisions[n].filtered:
-                g.counts.filtered_enqueue += 1
-            else:
-                g.counts.dropped_stopped += 1
-            wan_lock_release(&g.lock)
             continue
         value, value_length, value_form = c.value, c.value_length, c.value_form
         if decisions != NULL and decisions[n].substituted:
@@ -229,6 +220,20 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         g.counts.received += 1
         g.counts.queued += 1
         wan_lock_release(&g.lock)
+    # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
+    if forwards:
+        for n in range(attached.count):
+            if not takes[n]:
+                g = attached.queues[n]
+                wan_lock_take(&g.lock)
+                g.counts.received += 1
+                if already_there(from_, g.remote_site, r.site):
+                    g.counts.not_queued_loop += 1
+                elif decisions != NULL and decisions[n].filtered:
+                    g.counts.filtered_enqueue += 1
+                else:
+                    g.counts.dropped_stopped += 1
+                wan_lock_release(&g.lock)
     wan_lock_release(&shard.lock)
     if forwards and taken:
         for n in range(attached.count):

@@ -27,10 +27,17 @@ static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
     return units ? units * 8 : ref_record(store, ref)->length;
 }
 
+static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
+{
+    return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
+}
+
+static wan_entry_ref no_entry;     /* Stands for every entry of a block of holes; never written. */
+
 static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
 {
-    uint64_t block = (sequence - 1) / WAN_BLOCK_ENTRIES;
-    return &partition->blocks[block & (partition->block_capacity - 1)].entries[(sequence - 1) % WAN_BLOCK_ENTRIES];
+    const wan_block *block = block_of(partition, sequence);
+    return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
 }
 
 static inline void check_positions(const wan_partition *partition)
@@ -99,15 +106,20 @@ static wan_status add_block(wan_queue *queue, wan_partition *partition, uint64_t
     wan_block *block = &partition->blocks[number & (partition->block_capacity - 1)];
     block->entries = (wan_entry_ref *)at;
     block->segment = segment;
+    block->live = 0;
     partition->block_count++;
     return WAN_OK;
 }
 
+static void give_block(wan_queue *queue, wan_block *block)
+{
+    if (block->entries) wan_store_give(&queue->store, block->segment, WAN_BLOCK_BYTES);
+    block->entries = NULL;
+}
+
 static void drop_first_block(wan_queue *queue, wan_partition *partition)
 {
-    wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
-    wan_store_give(&queue->store, block->segment, WAN_BLOCK_BYTES);
-    block->entries = NULL;
+    give_block(queue, &partition->blocks[partition->first_block & (partition->block_capacity - 1)]);
     partition->first_block++;
     partition->block_count--;
 }
@@ -117,7 +129,7 @@ static void unpin_file(wan_queue *queue, wan_partition *partition)
 {
     if (partition->removed != partition->appended || !partition->block_count) return;
     wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
-    if (queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
+    if (block->entries && queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
 }
 
 static inline int has_block(const wan_partition *partition, uint64_t number)
@@ -227,6 +239,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
     record->partition = (uint16_t)reservation->partition;
     *entry_of(partition, record->sequence) = make_ref(
         reservation->segment, (uint64_t)(reservation->at - queue->store.segments[reservation->segment].base), reservation->length);
+    block_of(partition, record->sequence)->live++;
     partition->events++;
     partition->unpeeked++;
     partition->volatile_events += queue->persistent;
@@ -270,11 +283,15 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     return taken;
 }
 
-static void forget_entry(wan_queue *queue, wan_partition *partition, wan_entry_ref *entry)
+static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence)
 {
+    wan_entry_ref *entry = entry_of(partition, sequence);
+    wan_block *block = block_of(partition, sequence);
     wan_entry_ref ref = *entry;
     uint64_t length = ref_length(&queue->store, ref);
     *entry = 0;
+    /* A block that is past and holds nothing gives its memory back; the newest one still takes entries. */
+    if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
     partition->events--;
     partition->bytes -= length;
     queue->events--;
@@ -289,13 +306,75 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
     uint64_t before = partition->events;
     while (partition->removed < through) {
         wan_entry_ref *entry = entry_of(partition, partition->removed + 1);
-        if (*entry) forget_entry(queue, partition, entry);
+        if (*entry) forget_entry(queue, partition, partition->removed + 1);
         partition->removed++;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
     unpin_file(queue, partition);
     check_positions(partition);
     return before - partition->events;
+}
+
+/* The sealed record segment with the smallest part of it alive, under a half; 0: none. */
+static uint32_t sparsest_segment(const wan_store *store)
+{
+    uint32_t best = 0;
+    double best_part = 0.5;
+    for (uint32_t id = 1; id < store->segment_count; id++) {
+        const wan_segment *segment = &store->segments[id];
+        if (!segment->base || segment->is_current || segment->holds_blocks || !segment->used) continue;
+        double part = (double)segment->live / segment->used;
+        if (part < best_part) { best_part = part; best = id; }
+    }
+    return best;
+}
+
+/* The entry of a live record that lies here, or NULL: what is dead keeps its bytes until its segment goes. */
+static wan_entry_ref *entry_here(wan_queue *queue, uint32_t id, const wan_record *record, uint64_t offset)
+{
+    wan_partition *partition = &queue->partitions[record->partition];
+    if (record->sequence <= partition->removed || record->sequence > partition->appended) return NULL;
+    wan_entry_ref *entry = entry_of(partition, record->sequence);
+    return *entry == make_ref(id, offset, record->length) ? entry : NULL;
+}
+
+/* Moves what lives out of one segment, which is freed by that. 0: it stays, since something in it is on its way. */
+static int move_out(wan_queue *queue, uint32_t id)
+{
+    wan_segment *segment = &queue->store.segments[id];
+    uint8_t *base = segment->base;
+    uint64_t used = segment->used;
+    for (uint64_t at = 0; at < used; at += ((wan_record *)(base + at))->length) {
+        const wan_record *record = (const wan_record *)(base + at);
+        if (entry_here(queue, id, record, at) && record->sequence <= queue->partitions[record->partition].peeked) return 0;
+    }
+    for (uint64_t at = 0, length; at < used; at += length) {
+        const wan_record *record = (const wan_record *)(base + at);
+        length = record->length;
+        wan_entry_ref *entry = entry_here(queue, id, record, at);
+        if (!entry) continue;
+        uint8_t *to;
+        uint32_t new_id;
+        if (wan_store_take(&queue->store, &queue->store.record_segment, length, &to, &new_id) != WAN_OK) return 0;
+        memcpy(to, record, length);
+        *entry = make_ref(new_id, (uint64_t)(to - queue->store.segments[new_id].base), length);
+        int was_last = queue->store.segments[id].live == length;
+        wan_store_give(&queue->store, id, length);
+        if (was_last) break;    /* The segment is gone with it. */
+    }
+    return 1;
+}
+
+/* Conflation for days leaves segments with a few live records each. Once they hold more than twice what lives, the sparsest
+ * are emptied: a segment's worth of dead bytes pays for moving less than half a segment. */
+static void move_out_of_sparse(wan_queue *queue)
+{
+    queue->punched_bytes = 0;
+    for (int n = 0; n < 4; n++) {
+        if (queue->store.memory_bytes + queue->store.file_bytes < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
+        uint32_t id = sparsest_segment(&queue->store);
+        if (!id || !move_out(queue, id)) return;
+    }
 }
 
 void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
@@ -308,7 +387,8 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint3
     if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){number, reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
-    forget_entry(queue, partition, entry);
+    queue->punched_bytes += ref_length(&queue->store, *entry);
+    forget_entry(queue, partition, sequence);
     /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they
      * are settled, and a queue that conflates for days does not keep their entries. */
     if (sequence == partition->removed + 1 && partition->peeked == partition->removed) {
@@ -320,6 +400,7 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint3
         unpin_file(queue, partition);
     }
     check_positions(partition);
+    if (queue->punched_bytes >= WAN_SEGMENT_BYTES) move_out_of_sparse(queue);
 }
 
 void wan_queue_rewind(wan_queue *queue, uint32_t number)
@@ -387,14 +468,23 @@ wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_
         wan_queue_commit(queue, &reservation, hash);
         return WAN_OK;
     }
-    wan_entry_ref *entry = entry_of(partition, record->sequence);
-    if (*entry) return WAN_OK;
+    if (*entry_of(partition, record->sequence)) return WAN_OK;
     uint8_t *at;
     uint32_t segment;
+    wan_block *block = block_of(partition, record->sequence);
+    if (!block->entries) {      /* Given back when its last entry became a hole. */
+        status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+        if (status != WAN_OK) return status;
+        memset(at, 0, WAN_BLOCK_BYTES);
+        block->entries = (wan_entry_ref *)at;
+        block->segment = segment;
+        block->live = 0;
+    }
     status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
     if (status != WAN_OK) return status;
     memcpy(at, record, record->length);
-    *entry = make_ref(segment, (uint64_t)(at - queue->store.segments[segment].base), record->length);
+    block->live++;
+    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)(at - queue->store.segments[segment].base), record->length);
     partition->events++;
     partition->unpeeked++;
     partition->volatile_events += queue->persistent && record->sequence > partition->durable;

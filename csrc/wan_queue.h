@@ -16,7 +16,11 @@ typedef uint64_t wan_entry_ref;
 #define WAN_BLOCK_ENTRIES 512u
 #define WAN_BLOCK_BYTES (WAN_BLOCK_ENTRIES * 8)
 
-typedef struct { wan_entry_ref *entries; uint32_t segment; uint32_t reserved; } wan_block;
+typedef struct {
+    wan_entry_ref *entries;     /* NULL: all of it were holes, and its memory was given back. */
+    uint32_t segment;
+    uint32_t live;              /* Entries that are not 0. */
+} wan_block;
 
 /* Why an event became a hole; as it is logged. */
 enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3, WAN_HOLE_PARKED = 4 };
@@ -50,6 +54,7 @@ typedef struct {
     uint8_t persistent;             /* Events are peeked only once they are durable: nothing leaves that a crash could take back. */
     uint64_t events, bytes;         /* Sums over the partitions. */
     wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
+    uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
     uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
 } wan_queue;
 

@@ -137,6 +137,7 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     segment->bytes = (uint32_t)size;
     segment->used = segment->live = (uint32_t)bytes;
     segment->is_file = (uint8_t)is_file;
+    segment->holds_blocks = (uint8_t)is_block;
     if (is_file) store->file_bytes += size; else store->memory_bytes += size;
     *at = base;
     *segment_id = id;

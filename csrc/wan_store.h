@@ -19,6 +19,7 @@ typedef struct {
     uint32_t live;          /* Bytes handed out and not given back. 0 and not current: freed. live <= used. */
     uint8_t is_file;
     uint8_t is_current;     /* New records (or blocks) go here. */
+    uint8_t holds_blocks;   /* Entry blocks, not records. */
 } wan_segment;
 
 typedef struct {
