@@ -454,7 +454,6 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
     }
     if (status != WAN_OK) goto failed;
 
-    int tail_seen = 0;
     char path[4096];
     for (uint32_t n = 0; n < log->count; n++) {
         wan_log_segment *segment = &log->segments[n];
@@ -466,16 +465,9 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         status = scan_segment(log, n, reader, damage, &end, &more);
         if (status != WAN_OK) goto failed;
         segment->used = end;
-        if (end > WAN_LOG_PAGE) {
-            if (tail_seen && !reader->salvage) {
-                segment_path(log, segment->number, path, sizeof path);
-                status = refuse(damage, path, WAN_LOG_PAGE, "blocks behind a segment that holds none");
-                goto failed;
-            }
-            log->writing = n;
-        } else if (n && log->writing < n) {
-            tail_seen = 1;
-        }
+        /* A block too large for the segments that were ahead went into one of its own behind them: they stay empty. Blocks that
+         * are gone show in the numbers of those that follow. */
+        if (end > WAN_LOG_PAGE) log->writing = n;
     }
     if (log->commit < manifest_commit) log->commit = manifest_commit;
     for (uint32_t n = log->writing; n < log->count; n++) {
