@@ -102,7 +102,7 @@ class DataConnection:
         except ConnectivityError:
             pass
         except PywanError as told:
-            return ConnectivityError(f"member at {self.place}: {told}")
+            return type(told)(f"member at {self.place}: {told}")
         except OSError:
             pass
         return ConnectivityError(f"member at {self.place}: {error}")

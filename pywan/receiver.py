@@ -190,7 +190,7 @@ class GatewayReceiver:
                 log.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
         except (PywanError, OSError) as error:
             if isinstance(error, PywanError) and not isinstance(error, ConnectivityError):
-                data.refuse(sock, str(error))
+                data.refuse(sock, error)
             log.warning("gateway receiver: connection from %s refused: %s", place, error)
         except Exception:
             log.exception("gateway receiver: connection from %s failed", place)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.errors import ConnectivityError, ProtocolError, PywanError
+from pywan.errors import ConnectivityError, ProtocolError, PywanError, QueueFullError, RegionNotFoundError
 from pywan.protocol import gateway
 from pywan.transport import data
 
@@ -57,7 +57,7 @@ class RowStages:
             log.info("client %s:%d went away: %s", peer[0], peer[1], error)
         except (PywanError, MemoryError) as error:
             log.warning("client %s:%d refused: %s", peer[0], peer[1], error)
-            data.refuse(sock, str(error))
+            data.refuse(sock, error)
         except OSError as error:
             log.info("client %s:%d: %s", peer[0], peer[1], error)
 
@@ -66,7 +66,7 @@ class RowStages:
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
         region = self._find_region(hello.region)
         if region is None:
-            raise ProtocolError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
+            raise RegionNotFoundError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
         stage = _core.RowStage(self._directory)
@@ -122,7 +122,7 @@ class RowStages:
         deadline = time.monotonic() + FULL_WAIT_S
         while not stage.apply(region):
             if time.monotonic() >= deadline or self._stopping.wait(0.05):
-                raise ProtocolError(
+                raise QueueFullError(
                     f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied + stage.missing} of"
                     f" {stage.rows} rows, which are applied; the rest is kept at member {self._member_name} and goes in when the same task is"
                     " tried again there - free disk space")

@@ -2,12 +2,13 @@
 and values out; docs/wire_format.md has the same, byte by byte."""
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgpack
 
-from pywan import _core
+from pywan import _core, errors
 from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
@@ -76,8 +77,20 @@ def encode(message: Any, frame_type: int) -> bytes:
     return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
 
 
-def encode_error(text: str) -> bytes:
-    return _core.pack_frame(_core.FRAME_ERROR, text.encode()[:1000])
+def encode_error(error: Exception) -> bytes:
+    """An error frame: the kind of a pywan error in brackets, then its text."""
+    kind = type(error).__name__ if isinstance(error, errors.PywanError) else "ProtocolError"
+    return _core.pack_frame(_core.FRAME_ERROR, f"[{kind}] {error}".encode()[:1000])
+
+
+def error_of(payload: bytes) -> errors.PywanError:
+    """The error behind an error frame's payload; a ProtocolError where it names no kind of ours."""
+    text = payload.rstrip(b"\0").decode("utf-8", "replace")
+    named = re.match(r"\[(\w+)\] ", text)
+    cls = getattr(errors, named[1], None) if named else None
+    if named and isinstance(cls, type) and issubclass(cls, errors.PywanError):
+        return cls(text[named.end():])
+    return errors.ProtocolError(text)
 
 
 def check_magic(first: bytes) -> None:
@@ -98,7 +111,7 @@ def decode(frame: bytes, *expected: type[M]) -> M:
     """The message in a whole frame; one of the `expected` kinds. An error frame raises ProtocolError with its text."""
     frame_type, _, _, payload = _core.check_frame(frame)
     if frame_type == _core.FRAME_ERROR:
-        raise ProtocolError(payload.decode("utf-8", "replace"))
+        raise error_of(payload)
     try:
         fields = msgpack.unpackb(payload)
         cls = _KINDS[fields.pop("kind")]

@@ -39,7 +39,7 @@ def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
     return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head), *expected)
 
 
-def refuse(sock: socket.socket, reason: str) -> None:
+def refuse(sock: socket.socket, reason: Exception) -> None:
     """Says why the connection is not taken, as far as the other side listens."""
     try:
         sock.sendall(gateway.encode_error(reason))
