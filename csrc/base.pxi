@@ -132,7 +132,7 @@ cdef extern from "wan_log.h" nogil:
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 
 cdef extern from "wan_queue.h" nogil:
-    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED
     ctypedef struct wan_hole:
         uint32_t partition
         uint32_t reason

@@ -435,6 +435,8 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
                         g.counts.filtered_transmit += 1
                     elif hole.reason == WAN_HOLE_PARKED:
                         g.counts.parked += 1
+                    elif hole.reason == WAN_HOLE_DROPPED:
+                        g.counts.dropped_oldest += 1
                     else:
                         g.counts.conflated_batch += 1
             at += sizeof(wan_hole)

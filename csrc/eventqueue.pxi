@@ -28,10 +28,13 @@ cdef struct signal:
 cdef struct queue_counts:
     # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
     # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + in queue.
-    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_cleared
+    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_newest, dropped_oldest, dropped_cleared
     uint64_t distributed, conflated_batch, filtered_transmit, parked
     uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
     uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
+
+cdef enum:
+    FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
 
 cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
@@ -43,6 +46,8 @@ cdef struct gateway_queue:
     uint8_t by_thread       # order-policy thread: partition by the producing thread.
     int running             # 0: what comes is counted as dropped. Read without the lock.
     durable_log *durable    # NULL without persistence.
+    uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
+    uint64_t full_timeout_us    # With FULL_BLOCK: for so long, then it is refused.
 
 
 cdef inline uint32_t queue_partition(const gateway_queue *g, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
@@ -78,9 +83,33 @@ cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept 
     g.signals[dispatcher].pending = pending
 
 
+cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
+    """Makes room by giving up the oldest events that are not on their way: of each partition a sixteenth, at least one.
+    Under the lock. Returns how many."""
+    cdef wan_partition *partition
+    cdef uint64_t sequence, wanted, dropped = 0, before = g.queue.events
+    cdef uint32_t p
+    for p in range(g.queue.partition_count):
+        partition = &g.queue.partitions[p]
+        wanted = (partition.unpeeked + 15) // 16
+        sequence = partition.peeked + 1
+        while wanted and sequence <= partition.appended:
+            if sequence > partition.removed and wan_queue_at(&g.queue, partition, sequence) != NULL:
+                wan_queue_punch(&g.queue, p, sequence, WAN_HOLE_DROPPED)
+                wanted -= 1
+            sequence += 1
+    dropped = before - g.queue.events
+    g.counts.dropped_oldest += dropped
+    return dropped
+
+
 cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
     # Room in the queue, and for the log where there is one. Under the lock.
     cdef wan_status status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    if g.full_policy == FULL_DROP_OLDEST:
+        # Until a segment is free: what is oldest lies together.
+        while status == WAN_FULL and queue_drop_oldest(g):
+            status = wan_queue_reserve(&g.queue, partition, length, reservation)
     if g.durable != NULL and status == WAN_OK:
         status = durable_reserve(g, length)
         if status != WAN_OK:
@@ -294,6 +323,12 @@ cdef class EventQueue:
     def bytes(self):
         """Bytes of the events in the queue, as laid out."""
         return wan_read(&self.g.queue.bytes)
+
+    def set_full_policy(self, str policy, double timeout_ms=0.0):
+        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
+        "drop-newest" (both counted)."""
+        self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
+        self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
 
     @property
     def running(self):

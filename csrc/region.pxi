@@ -144,6 +144,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
     cdef wan_status status = WAN_OK
     cdef wan_reservation reservations[MAX_ATTACHED]
     cdef uint8_t takes[MAX_ATTACHED]
+    cdef uint8_t drops[MAX_ATTACHED]
     cdef int wake_files[MAX_ATTACHED]
     cdef uint8_t recipients[512]
     cdef uint32_t recipient_count, n, taken = 0, done, partition
@@ -169,7 +170,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         recipient_count = 255
     for n in range(attached.count):
         g = attached.queues[n]
-        takes[n] = 0
+        takes[n] = drops[n] = 0
         if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
             continue
         if decisions != NULL and decisions[n].filtered:
@@ -181,6 +182,10 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
             wan_lock_release(&g.lock)
+            if status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST:
+                drops[n] = 1
+                status = WAN_OK
+                continue
             break
         takes[n] = 1
         taken += 1
@@ -227,7 +232,9 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
                 g = attached.queues[n]
                 wan_lock_take(&g.lock)
                 g.counts.received += 1
-                if already_there(from_, g.remote_site, r.site):
+                if drops[n]:
+                    g.counts.dropped_newest += 1
+                elif already_there(from_, g.remote_site, r.site):
                     g.counts.not_queued_loop += 1
                 elif decisions != NULL and decisions[n].filtered:
                     g.counts.filtered_enqueue += 1
@@ -327,6 +334,7 @@ cdef class RegionCore:
     cdef Clock clock
     cdef readonly str name
     cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
+    cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True, **kwargs):
@@ -377,6 +385,9 @@ cdef class RegionCore:
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
         self.choose_durable(queues)
+        self.full_timeout_us = 0
+        for queue in queues:
+            self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
         with nogil:
             # Under all entry locks in turn: after that nobody can hold what was read before.
             wan_lock_take(&self.r.table.shards[0].lock)
@@ -424,6 +435,17 @@ cdef class RegionCore:
             raise QueueFullError(f"region {self.name!r}: {what} refused, because a gateway sender's queue has no room: {detail}; "
                                  "nothing was stored or sent - free disk space or raise maximum-queue-memory, then repeat it")
         return raise_for(status, f"region {self.name!r}: {what}")
+
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, wan_outcome *outcome) except *:
+        """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
+        cdef uint64_t deadline = wan_monotonic_us() + self.full_timeout_us
+        cdef uint32_t never = 0
+        cdef wan_status status = WAN_FULL
+        with nogil:
+            while status == WAN_FULL and wan_monotonic_us() < deadline:
+                wan_wait_change(&never, 0, 5)
+                status = region_change(&self.r, c, from_, decided, outcome)
+        return status
 
     cpdef wait_durable(self):
         """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
@@ -534,6 +556,8 @@ cdef class RegionCore:
         c.local = 1
         c.ask = 0
         status = region_change(&self.r, &c, &from_, NULL, &outcome)
+        if status == WAN_FULL and self.full_timeout_us:
+            status = self.wait_for_room(&c, &from_, NULL, &outcome)
         if status != WAN_OK:
             self.fail(status, f"put of key {key!r:.100}")
         if outcome == WAN_OUT_OF_MEMORY:
@@ -609,6 +633,8 @@ cdef class RegionCore:
                     decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
         try:
             status = region_change(&self.r, &c, &from_, decided, &outcome)
+            if status == WAN_FULL and self.full_timeout_us and version is None:
+                status = self.wait_for_room(&c, &from_, decided, &outcome)
         finally:
             free(decided)
         if status != WAN_OK:
@@ -919,8 +945,24 @@ cdef class RegionCore:
         if self.slow_change is not None:
             return self.put_columns_slow(k, v, operation_codes_)
         cdef bulk_result result
+        cdef uint64_t deadline = 0
+        cdef uint32_t never = 0
+        memset(&result, 0, sizeof(bulk_result))
         with nogil:
-            region_put_rows(&self.r, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
+            while True:
+                region_put_rows(&self.r, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
+                if result.stopped != WAN_FULL or self.full_timeout_us == 0:
+                    break
+                if deadline == 0:
+                    deadline = wan_monotonic_us() + self.full_timeout_us
+                elif wan_monotonic_us() >= deadline:
+                    break
+                # From the row that found no room, which is not a failure yet.
+                result.stopped = WAN_OK
+                result.failed -= 1
+                if result.listed:
+                    result.listed -= 1
+                wan_wait_change(&never, 0, 5)
         try:
             if result.failed:
                 failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
@@ -1015,7 +1057,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef wan_change *c
     cdef wan_shard *shard
     cdef const uint8_t *data
-    memset(result, 0, sizeof(bulk_result))
+    row = result.done
     cdef bint straight = not r.stores and r.forwards
     while row < keys.length:
         n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
@@ -1069,7 +1111,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             origin_local(&from_, r)
             status = region_change(r, c, &from_, NULL, &outcome)
             if status != WAN_OK:
-                bulk_fail(result, base + k, 5)
+                bulk_fail(result, row, 5)
                 result.stopped = status
                 result.done = row
                 return

@@ -76,6 +76,9 @@ class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
 
     reachable: bool
+    def set_full_policy(self, policy: str, timeout_ms: float = 0.0) -> None:
+        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
+        "drop-newest" (both counted)."""
     def __new__(
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False,

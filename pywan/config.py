@@ -22,6 +22,7 @@ MAX_DISPATCHER_THREADS = 1024
 MAX_BUCKETS = 65_535
 ORDER_POLICIES = ("key", "thread", "partition")
 COMPRESSIONS = ("lz4",)
+FULL_POLICIES = ("block", "refuse", "drop-oldest", "drop-newest")
 RESERVED_SENDER_PREFIX = "AsyncEventQueue_"
 
 _NAME = re.compile(r"^[A-Za-z0-9_.][A-Za-z0-9_.\-]*$")
@@ -65,6 +66,8 @@ class SenderAttributes:
     retry_interval_ms: int = 1000                   # Between attempts to connect.
     compression: str | None = None                  # "lz4" or none.
     overflow_directory: str | None = None           # None: under the member's folder.
+    full_policy: str = "block"                      # What an enqueue does that finds no room: block, refuse, drop-oldest, drop-newest.
+    full_timeout_ms: int = 1000                     # With block: for so long, then it is refused.
 
 
 @dataclass
@@ -283,6 +286,7 @@ _INT_RANGES: dict[tuple[type, str], tuple[int | None, int | None]] = {
     (SenderAttributes, "alert_threshold"): (0, 2**31 - 1),
     (SenderAttributes, "dispatcher_threads"): (1, MAX_DISPATCHER_THREADS),
     (SenderAttributes, "retry_interval_ms"): (1, 2**31 - 1),
+    (SenderAttributes, "full_timeout_ms"): (0, 2**31 - 1),
     (ReceiverAttributes, "start_port"): (0, 65535),
     (ReceiverAttributes, "end_port"): (0, 65535),
     (ReceiverAttributes, "socket_buffer_size"): (0, 2**31 - 1),
@@ -310,6 +314,8 @@ def _coerce(cls: type, name: str, value: Any, what: str) -> Any:
         return to_word(value, what, REGION_TYPES, upper=True)
     if name == "order_policy":
         return None if value in (None, "") else to_word(value, what, ORDER_POLICIES)
+    if name == "full_policy":
+        return to_word(value, what, FULL_POLICIES)
     if name == "compression":
         return None if value in (None, "", "none") else to_word(value, what, COMPRESSIONS)
     if name in ("gateway_event_filters", "cache_listeners"):

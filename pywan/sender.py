@@ -61,6 +61,7 @@ class GatewaySender:
         self._parked = _core.EventQueue(f"{attributes.id} (parked)", partitions=8, memory_limit=4 << 20, directory=overflow,
                                         **self._log_options("parked", 8))
         self._parked.running = True
+        self.queue.set_full_policy(attributes.full_policy, attributes.full_timeout_ms)
         # Of the queue: with persistence it outlives the process, as its sequences do; else both start afresh here.
         self.incarnation = self.queue.log_id or secrets.randbits(63)
         self._committers = [

@@ -57,7 +57,7 @@ def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:
 
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
     """What became of every event of a sender, with both sums of the design's ledger and whether they balance."""
-    dropped = {NOT_RUNNING: counts["dropped_stopped"]}
+    dropped = {NOT_RUNNING: counts["dropped_stopped"], "queue full, newest": counts["dropped_newest"]}
     entry: dict[str, Any] = {
         "received": counts["received"],
         "queued": counts["queued"],
@@ -68,14 +68,14 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
         "conflated": counts["conflated"] + counts["conflated_batch"],
         "filtered_before_transmit": counts["filtered_transmit"],
         "parked": counts["parked"],
-        "cleared": counts["dropped_cleared"],
+        "dropped_from_queue": {"queue full, oldest": counts["dropped_oldest"], "cleared": counts["dropped_cleared"]},
         "in_queue": counts["events"],
     }
     entry["unexplained"] = abs(
         entry["received"] - entry["queued"] - entry["not_queued"] - entry["filtered_before_enqueue"] - sum(dropped.values())
     ) + abs(
         entry["queued"] - entry["distributed"] - entry["conflated"] - entry["filtered_before_transmit"] - entry["parked"]
-        - entry["cleared"] - entry["in_queue"]
+        - sum(entry["dropped_from_queue"].values()) - entry["in_queue"]
     )
     entry["balanced"] = entry["unexplained"] == 0
     return entry

@@ -201,3 +201,55 @@ def test_a_long_backlog_holds_little_memory(network):
     assert sender.lag()["bytes"] > 100 * 10**6 - MB and sender.queue_size == 10_000
     assert anonymous() - before < 30 * MB
     assert sender.stats["queue_memory_bytes"] <= 4 * MB
+
+
+FULL = {"maximum_queue_memory": 1, "batch_time_interval": 10}
+
+
+@pytest.mark.parametrize("policy", ["block", "refuse"])
+def test_a_full_queue_refuses_and_says_what_became_of_the_data(network, small_disk, policy):
+    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy=policy, full_timeout_ms=50)
+    stored = 0
+    with pytest.raises(QueueFullError, match="nothing was stored or sent"):
+        for n in range(100_000):
+            ny.data[n] = VALUE
+            stored += 1
+    assert len(ny.data) == sender.queue_size == stored
+    assert sender.ledger()["balanced"]
+
+
+def test_a_blocked_enqueue_goes_on_when_room_returns(network, small_disk):
+    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="block", full_timeout_ms=60_000)
+
+    def make_room():
+        eventually(lambda: sender.queue_size > 500)
+        ln.receive()
+
+    at_once(lambda: [ny.data.put(n, VALUE) for n in range(2500)], make_room)
+    network.settle()
+    assert len(ln.data) == 2500
+    assert sum(sender.ledger()["dropped"].values()) == 0
+
+
+def test_the_newest_are_dropped_and_counted(network, small_disk):
+    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="drop-newest")
+    for n in range(2500):
+        ny.data[n] = VALUE
+    ledger = sender.ledger()
+    dropped = ledger["dropped"]["queue full, newest"]
+    assert ledger["balanced"] and 0 < dropped == 2500 - sender.queue_size
+    ln.receive()
+    network.settle()
+    assert sorted(ln.data) == list(range(2500 - dropped))
+
+
+def test_the_oldest_are_dropped_and_counted(network, small_disk):
+    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="drop-oldest")
+    for n in range(2500):
+        ny.data[n] = VALUE
+    ledger = sender.ledger()
+    dropped = ledger["dropped_from_queue"]["queue full, oldest"]
+    assert ledger["balanced"] and 0 < dropped == 2500 - sender.queue_size
+    ln.receive()
+    network.settle()
+    assert len(ln.data) == 2500 - dropped and 2499 in ln.data

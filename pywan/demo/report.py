@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 _RECEIVED = ("queued", "not_queued", "filtered_before_enqueue")
-_QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "cleared", "in_queue")
+_QUEUED = ("distributed", "conflated", "filtered_before_transmit", "parked", "in_queue")
 
 
 def unexplained(ledger: Mapping[str, Any]) -> list[str]:
@@ -16,7 +16,8 @@ def unexplained(ledger: Mapping[str, Any]) -> list[str]:
     problems = []
     dropped = ledger.get("dropped") or {}
     dropped_total = sum(dropped.values()) if isinstance(dropped, Mapping) else int(dropped)
-    for total, parts, more in (("received", _RECEIVED, dropped_total), ("queued", _QUEUED, 0)):
+    taken_out = sum((ledger.get("dropped_from_queue") or {}).values())
+    for total, parts, more in (("received", _RECEIVED, dropped_total), ("queued", _QUEUED, taken_out)):
         explained = sum(int(ledger.get(part, 0)) for part in parts) + more
         if int(ledger.get(total, 0)) != explained:
             problems.append(f"{total} {int(ledger.get(total, 0)):,}, explained {explained:,}")
