@@ -57,6 +57,7 @@ cdef class DispatcherSession:
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
     cdef uint64_t last_sent_us, last_heard_us
+    cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
     cdef uint64_t sent_bytes, taken_bytes       # Given to the kernel; of those, what the other side's kernel had taken at the last look.
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
@@ -112,6 +113,11 @@ cdef class DispatcherSession:
         """No new batch is built while paused; acknowledgements are still taken."""
         wan_flag_set(&self.pause_flag, value)
         eventfd_write(self.g.signals[self.index].file, 1)
+
+    def times(self):
+        """Microseconds so far in the user's callbacks ("filter"), and waiting for the link or the receiver with events to send
+        ("blocked"): what lag is made of."""
+        return {"filter": wan_read(&self.filter_us), "blocked": wan_read(&self.blocked_us)}
 
     @property
     def in_flight(self):
@@ -212,7 +218,9 @@ cdef class DispatcherSession:
             return 1
         # From here on the records are ours: peeked, so neither changed nor moved by anybody.
         if self.transmit_filter is not None:
+            before = wan_monotonic_us()
             self.filter_batch(sections)
+            wan_count(&self.filter_us, wan_monotonic_us() - before)
         if self.options.batch_conflation and count > 1:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
@@ -412,7 +420,10 @@ cdef class DispatcherSession:
         if failure_count and not self.park(f, failures, failure_count):
             return False
         if self.acknowledged is not None:
+            removed = wan_monotonic_us()
             self.tell_acknowledged(f, failures, failure_count)
+            wan_count(&self.filter_us, wan_monotonic_us() - removed)
+            removed = 0
         if self.options.alert_threshold_ms:
             self.note_late(f)
         wan_lock_take(&self.g.lock)
@@ -672,7 +683,10 @@ cdef class DispatcherSession:
             files[1].fd = own.file
             files[1].events = POLLIN
             timeout = <int>((wait_us + 999) // 1000)
+            due = self.out.start < self.out.end or not self.window_is_open()
             poll(files, 2, timeout)
+            if due:
+                wan_count(&self.blocked_us, wan_monotonic_us() - now)
             if files[1].revents & POLLIN:
                 eventfd_read(own.file, &drained)
             wan_lock_take(&self.g.lock)

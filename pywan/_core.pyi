@@ -287,6 +287,9 @@ class DispatcherSession:
         """Replaces the user's callbacks; takes effect with the next batch."""
     def stop(self) -> None:
         """Makes `run` return soon."""
+    def times(self) -> dict[str, int]:
+        """Microseconds so far in the user's callbacks ("filter"), and waiting for the link or the receiver with events to send
+        ("blocked"): what lag is made of."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:

@@ -74,6 +74,9 @@ class GatewaySender:
         self._sessions = [
             _core.DispatcherSession(self.queue, n, self._parked, on_failure=self._note_failure) for n in range(dispatchers)]
         self._lock = threading.RLock()              # Guards the life cycle, below.
+        self._times_lock = threading.Lock()
+        self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
+            time.monotonic(), [session.times() for session in self._sessions], {"filter": 0.0, "blocked": 0.0})
         self._parked_lock = threading.Lock()        # One replay or drop at a time.
         self._stopping = threading.Event()
         self._stopping.set()
@@ -162,9 +165,9 @@ class GatewaySender:
         counts = self.queue.counts()
         oldest = self.queue.oldest_ms()
         seconds = max(0.0, time.time() - oldest / 1000) if oldest is not None else 0.0
-        return {"events": counts["events"], "bytes": counts["bytes"], "seconds": round(seconds, 3), "cause": self._cause(counts["events"])}
+        return {"events": counts["events"], "bytes": counts["bytes"], "seconds": round(seconds, 3), "cause": self._cause(counts["events"], seconds)}
 
-    def _cause(self, events: int) -> str:
+    def _cause(self, events: int, seconds: float) -> str:
         if not self.is_running:
             return "stopped"
         if events == 0:
@@ -173,9 +176,28 @@ class GatewaySender:
             return "paused"
         if not self._connections:
             return f"link down: {self._trouble}" if self._trouble else "link down"
-        if any(s.in_flight for s in self._sessions):
-            return "receiver or link slow" if self.queue.counts()["events"] > self.attributes.batch_size * 10 else "in flight"
-        return "waiting for a batch to fill"
+        log_state = self.queue.log_state()
+        if log_state and (log_state["failing"] or log_state["staged"] >= events > 0):
+            return f"disk: {log_state['failing']}" if log_state["failing"] else "disk slow"
+        times = self._time_shares()
+        if times["filter"] > max(0.3, times["blocked"]):
+            return "filter slow"
+        is_late = seconds > 1.0 + self.attributes.batch_time_interval / 1000
+        if times["blocked"] > 0.3 or (is_late and any(s.in_flight for s in self._sessions)):
+            return "receiver or link slow"
+        return "in flight" if any(s.in_flight for s in self._sessions) else "waiting for a batch to fill"
+
+    def _time_shares(self) -> dict[str, float]:
+        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks, and waiting with events to send."""
+        with self._times_lock:
+            now, before = time.monotonic(), self._times
+            times = [session.times() for session in self._sessions]
+            if now - before[0] < 0.2:       # Too short a while to say more than before.
+                return before[2]
+            elapsed = (now - before[0]) * 1e6
+            shares = {name: max((new[name] - old[name]) / elapsed for new, old in zip(times, before[1])) for name in ("filter", "blocked")}
+            self._times = now, times, shares
+            return shares
 
     @property
     def status(self) -> str:

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from pywan import GatewayEventFilter, GatewayEventSubstitutionFilter
+from pywan import CacheListener, GatewayEventFilter, GatewayEventSubstitutionFilter
 from pywan.errors import ConfigurationError
 from pywan.testing.waiting import eventually
 
@@ -304,3 +304,31 @@ def test_a_listener_that_raises_changes_nothing(two_sites, network, caplog):
     ny.data["k"] = 1
     network.settle()
     assert ln.data["k"] == 1 and ny.sender(ln).parked_count == 0 and "broken listener" in caplog.text
+
+
+def test_lag_names_a_slow_filter_and_a_slow_receiver(network):
+    """The cause of a backlog is told: the user's own filter here, what applies at the other side there."""
+    gate = threading.Event()
+
+    class Slow(GatewayEventFilter):
+        def before_transmit(self, event):
+            return gate.wait(0.02) or True
+
+    class SlowListener(CacheListener):
+        def after_create(self, event):
+            gate.wait(0.02)
+
+    ny, ln, tk = network.add("ny ln tk")
+    filtered = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10, gateway_event_filters=[Slow()])
+    plain = ny.send_to(tk, parallel=False, dispatcher_threads=1, batch_size=10)
+    for site in (ny, ln, tk):
+        site.region("data", "REPLICATE")
+    tk.data.add_listener(SlowListener())
+    ln.receive(), tk.receive()
+    eventually(lambda: filtered.is_connected and plain.is_connected)
+    for n in range(3000):
+        ny.data[n] = b"v"
+    eventually(lambda: filtered.lag()["cause"] == "filter slow", timeout=20)
+    eventually(lambda: plain.lag()["cause"] == "receiver or link slow", timeout=20)
+    gate.set()
+    network.settle()
