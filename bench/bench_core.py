@@ -1,23 +1,19 @@
 """The compiled core in one process: single puts, columns, and the memory of a queue, each beside a reference.
 
-16-byte keys, 100-byte values, one sender. `--quick` for a short run."""
+16-byte keys, 100-byte values, one sender; all of it in one thread, whose processor time counts. `--quick` for a short run."""
 from __future__ import annotations
 
+import ctypes
 import gc
+import mmap
 import os
-import resource
 
 import numpy
 
-from measure import KEY_BYTES, VALUE_BYTES, arguments, in_turn, report, seconds
+from measure import VALUE_BYTES, arguments, at, c_library, cpu_seconds, in_turn, key_column, report, resident_bytes
 from pywan import _core
 
 ROWS_A_CALL = 10_000
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
 
 
 def queue_and_region(name: str, *, stores: bool, memory: int = 1 << 30) -> tuple[_core.EventQueue, _core.RegionCore]:
@@ -37,7 +33,7 @@ def single_puts(rounds: int, events: int) -> None:
         def run() -> None:
             for key in keys:
                 put(key, value)
-        return events / seconds(run)
+        return events / cpu_seconds(run)
 
     queue, region = queue_and_region("puts", stores=True)
 
@@ -47,52 +43,69 @@ def single_puts(rounds: int, events: int) -> None:
         return rate
 
     nothing = _core._Nothing().put
-    report("put, one at a time", *in_turn(rounds, subject, lambda: loop(nothing)), "an empty compiled method, same loop", "2.5 M/s, 70%")
+    report("put, one at a time", *in_turn(rounds, subject, lambda: loop(nothing)), "an empty compiled method, same loop", "70%")
 
 
 def columns(rounds: int, events: int) -> None:
-    """put_columns of 10,000 rows into the queue (a region without entries), against memcpy of the same keys and values."""
-    keys = numpy.array([b"%016d" % n for n in range(events)], dtype=f"S{KEY_BYTES}")
-    values = numpy.full(events, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
+    """put_columns of 10,000 rows into a queue (a region without entries), against C that copies the same rows into records of the
+    same form: in a queue that drains (memory that is warm on both sides), and in one that grows (fresh memory on both)."""
+    keys, values = key_column(events), numpy.full(events, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
+    bare = c_library("bare_columns")
+    bare.bare_columns.restype = bare.bare_record_bytes.restype = ctypes.c_uint64
+    record_bytes = bare.bare_record_bytes()
     queue, region = queue_and_region("columns", stores=False)
-    out = numpy.empty(events * (KEY_BYTES + VALUE_BYTES), dtype=numpy.uint8)
-    key_bytes, value_bytes = keys.view(numpy.uint8), values.view(numpy.uint8)
+    region.put_columns(keys[:1], values[:1])
+    assert queue.bytes == record_bytes, "the reference lays out other records than the core"
+    queue.clear()
+    warm_rows = 4 * ROWS_A_CALL                     # Four segments: what a queue keeps to use again.
+    warm = numpy.zeros(warm_rows * record_bytes, dtype=numpy.uint8)
 
-    def subject() -> float:
+    def enqueue(clear_every: int) -> float:
+        taken = 0.0
+        for first in range(0, events, clear_every):
+            def run() -> None:
+                for row in range(first, min(first + clear_every, events), ROWS_A_CALL):
+                    region.put_columns(keys[row:row + ROWS_A_CALL], values[row:row + ROWS_A_CALL])
+            taken += cpu_seconds(run)
+            queue.clear()
+        return events / taken
+
+    def lay_out(ring: ctypes.c_void_p, capacity: int) -> float:
         def run() -> None:
-            for at in range(0, events, ROWS_A_CALL):
-                region.put_columns(keys[at:at + ROWS_A_CALL], values[at:at + ROWS_A_CALL])
-        rate = events / seconds(run)
-        queue.clear()
+            position = 0
+            for row in range(0, events, ROWS_A_CALL):
+                position = bare.bare_columns(at(keys, row), at(values, row), ctypes.c_uint64(min(ROWS_A_CALL, events - row)), ring,
+                                             ctypes.c_uint64(capacity), ctypes.c_uint64(position))
+        return events / cpu_seconds(run)
+
+    def lay_out_fresh() -> float:
+        with mmap.mmap(-1, events * record_bytes + (2 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
+            fresh.madvise(mmap.MADV_HUGEPAGE)       # As the core's segments are.
+            view = numpy.frombuffer(fresh, dtype=numpy.uint8)
+            rate = lay_out(at(view), events)
+            del view
         return rate
 
-    def reference() -> float:
-        def run() -> None:
-            for at in range(0, events, ROWS_A_CALL):
-                to = at * (KEY_BYTES + VALUE_BYTES)
-                middle, end = to + ROWS_A_CALL * KEY_BYTES, to + ROWS_A_CALL * (KEY_BYTES + VALUE_BYTES)
-                out[to:middle] = key_bytes[at * KEY_BYTES:(at + ROWS_A_CALL) * KEY_BYTES]
-                out[middle:end] = value_bytes[at * VALUE_BYTES:(at + ROWS_A_CALL) * VALUE_BYTES]
-        return events / seconds(run)
-
-    report("columns into a queue", *in_turn(rounds, subject, reference), "memcpy of the same bytes", "15 M/s")
+    report("columns into a queue that drains", *in_turn(rounds, lambda: enqueue(warm_rows), lambda: lay_out(at(warm), warm_rows)),
+           "the bare copy in C", "60%")
+    report(f"columns, queue grows to {events:,}", *in_turn(rounds, lambda: enqueue(events), lay_out_fresh), "the bare copy in C, fresh memory", "60%")
 
     stored_queue, stored = queue_and_region("stored columns", stores=True)
 
     def with_table() -> float:
         def run() -> None:
-            for at in range(0, events, ROWS_A_CALL):
-                stored.put_columns(keys[at:at + ROWS_A_CALL], values[at:at + ROWS_A_CALL])
-        rate = events / seconds(run)
+            for row in range(0, events, ROWS_A_CALL):
+                stored.put_columns(keys[row:row + ROWS_A_CALL], values[row:row + ROWS_A_CALL])
+        rate = events / cpu_seconds(run)
         stored_queue.clear()
         return rate
 
-    report("columns into a region and a queue", *in_turn(rounds, with_table, reference), f"the same memcpy; {events:,} keys")
+    report("columns into a region and a queue", *in_turn(rounds, with_table, lay_out_fresh), f"the same; {events:,} keys")
 
 
 def memory(events: int) -> None:
     """Resident bytes that a queue of a million events adds, against the bytes of its records."""
-    keys = numpy.array([b"%016d" % n for n in range(ROWS_A_CALL)], dtype=f"S{KEY_BYTES}")
+    keys = key_column(ROWS_A_CALL)
     values = numpy.full(ROWS_A_CALL, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
     queue, region = queue_and_region("memory", stores=False)
     gc.collect()

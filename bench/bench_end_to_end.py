@@ -1,5 +1,5 @@
-"""Two processes over loopback: enqueue, send, apply, acknowledge, remove; beside a pickle-over-socket pipeline in pure Python
-that does the same steps.
+"""Two processes over loopback: enqueue, send, apply, acknowledge, remove; beside two bare C processes that do the same steps without
+a queue, and beside a pickle-over-socket pipeline in pure Python. With lz4 beside the rate at which one core compresses the same batches.
 
 16-byte keys, 100-byte values, a million keys, batches of 1,000, no compression unless said. `--quick` for a short run."""
 from __future__ import annotations
@@ -10,30 +10,19 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
+from typing import Callable
 
+import lz4.block
 import numpy
 
-from measure import KEY_BYTES, VALUE_BYTES, arguments, in_turn, report
+from measure import VALUE_BYTES, Rates, arguments, busiest_thread_s, c_program, cpu_seconds, in_turn, key_column, processor_s, report, value_column
+from pywan import _core
+from two_sites import Child, two_sites
 
 BATCH = 1_000
 KEYS = 1_000_000
-ROWS_A_CALL = 10_000
-
-SITE = """
-import sys, pywan
-with pywan.Locator("locator_ln", distributed_system_id=2, port=0, remote_locators=sys.argv[2]) as locator:
-    with pywan.Cache("server_ln", locators=f"127.0.0.1[{locator.port}]", dir=sys.argv[1]) as cache:
-        cache.create_region("data", type="REPLICATE")
-        cache.create_gateway_receiver()
-        print("ready", flush=True)
-        for line in sys.stdin:
-            print(len(cache.region("data")), flush=True)
-"""
-
 
 class Pickled:
     """The reference: a queue of tuples, batches pickled over a socket, last writer wins into a dict, acknowledged in order."""
@@ -92,66 +81,63 @@ while head := stream.read(4):
         self.process.stdout.close()
 
 
+def lz4_rate(keys: numpy.ndarray, values: numpy.ndarray, events: int) -> Callable[[], float]:
+    """Compresses the batches that a sender would send, in one thread, and does nothing else."""
+    queue = _core.EventQueue("batches", remote_site=2, memory_limit=1 << 30)
+    queue.running = True
+    region = _core.RegionCore("batches", _core.Clock(), site=1, member=1, stores=False)
+    region.attach([queue])
+    region.put_columns(keys[:events], values[:events])
+    batches = [b"".join(queue.peek(0, BATCH)) for _ in range(events // BATCH)]
+    return lambda: events / cpu_seconds(lambda: [lz4.block.compress(batch, mode="fast", acceleration=1, store_size=False) for batch in batches])
+
+
 def main() -> None:
     options = arguments(__doc__)
     events = 1_000_000 if options.quick else 5_000_000
-    import pywan
+    bare = Child(c_program("bare_pair"), str(events), str(BATCH), str(KEYS))
+    pickled = Pickled()
+    keys, values = key_column(KEYS), value_column(KEYS)
+    try:
+        with two_sites() as sites:
+            senders = {compression: sites.sender(f"ln-{compression}", batch_size=BATCH, batch_time_interval=5, compression=compression)
+                       for compression in ("none", "lz4")}
 
-    with tempfile.TemporaryDirectory() as directory, pywan.Locator("locator_ny", distributed_system_id=1, port=0) as locator:
-        remote = subprocess.Popen(
-            [sys.executable, "-c", SITE, str(Path(directory) / "ln"), f"127.0.0.1[{locator.port}]"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        pickled = Pickled()
-        try:
-            assert remote.stdout.readline() == "ready\n"
-            with pywan.Cache("server_ny", locators=f"127.0.0.1[{locator.port}]") as cache:
-                keys = numpy.array([b"%016d" % n for n in range(KEYS)], dtype=f"S{KEY_BYTES}")
-                values = numpy.array([json_like(n) for n in range(KEYS)], dtype=f"S{VALUE_BYTES}")
+            def end_to_end(sender) -> float:
+                return sites.send_all(sender, keys, values, events)
 
-                region = cache.create_region("data", type="REPLICATE_PROXY")     # Enqueues only: the put path is measured elsewhere.
-                senders = {
-                    compression: cache.create_gateway_sender(
-                        f"ln-{compression}", remote_distributed_system_id=2, dispatcher_threads=1, batch_size=BATCH, batch_time_interval=5,
-                        maximum_queue_memory=2000, compression=compression)
-                    for compression in ("none", "lz4")}
-                wait_connected(senders.values())
+            def with_processor_time(run: Callable[[], float], pids: tuple[int, ...], spent: list[float]) -> float:
+                before = sum(map(processor_s, pids))
+                rate = run()
+                spent.append((sum(map(processor_s, pids)) - before) / events * 1e9)
+                return rate
 
-                def end_to_end(sender) -> float:
-                    started = time.perf_counter()
-                    for at in range(0, events, ROWS_A_CALL):
-                        start = at % KEYS
-                        region.put_columns(keys[start:start + ROWS_A_CALL], values[start:start + ROWS_A_CALL])
-                    assert sender.wait_until_flushed(120)
-                    return events / (time.perf_counter() - started)
+            own, theirs = [], []
+            sites.use(senders["none"])
+            report("end to end", *in_turn(options.rounds, lambda: with_processor_time(lambda: end_to_end(senders["none"]), sites.pids, own),
+                                          lambda: with_processor_time(lambda: float(bare.ask()), (bare.process.pid,), theirs)),
+                   "two bare C processes", "40%")
+            report("the same, processor time", Rates(own[1:]), Rates(theirs[1:]), "both processes of each", "250% or less", "ns an event")
+            report("end to end, beside Python", *in_turn(options.rounds, lambda: end_to_end(senders["none"]), lambda: pickled.rate(events // 10)),
+                   "pickle over a socket")
+            sites.use(senders["lz4"])
+            busiest: list[float] = []
 
-                for compression, goal in (("none", "1.5 M/s"), ("lz4", "")):
-                    sender = senders[compression]
-                    region.alter(gateway_sender_ids=[sender.id])
-                    subject, reference = in_turn(options.rounds, lambda: end_to_end(sender), lambda: pickled.rate(events // 10))
-                    report(f"end to end, compression {compression}", subject, reference, "pickle over a socket", goal)
-                remote.stdin.write("size\n")
-                remote.stdin.flush()
-                assert int(remote.stdout.readline()) == KEYS, "the remote site has not all keys"
-                for sender in senders.values():
-                    assert sender.ledger()["balanced"] and sender.queue_size == 0
-        finally:
-            pickled.close()
-            remote.stdin.close()
-            remote.wait(30)
-            remote.stdout.close()
+            def with_busiest_thread() -> float:
+                _, before = busiest_thread_s(sites.pids)
+                rate = end_to_end(senders["lz4"])
+                busiest.append(busiest_thread_s(sites.pids, before)[0] / events * 1e9)
+                return rate
 
-
-def json_like(n: int) -> bytes:
-    """100 bytes as a price feed would send them: words that repeat, numbers that do not."""
-    mixed = n * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFF
-    text = f'{{"symbol":"S{n % 5000:05d}","bid":{mixed % 100000 / 100},"ask":{mixed % 99991 / 100},"size":{mixed >> 40},"t":{mixed}}}'
-    return text.encode()[:VALUE_BYTES].ljust(VALUE_BYTES)
-
-
-def wait_connected(senders) -> None:
-    deadline = time.monotonic() + 30
-    while not all(sender.is_connected for sender in senders):
-        assert time.monotonic() < deadline, "the sender did not connect"
-        time.sleep(0.05)
+            alone = lz4_rate(keys, values, 200_000)
+            report("end to end, lz4", *in_turn(options.rounds, with_busiest_thread, alone), "lz4.block on the same batches, one core", "80%")
+            report("the same, its busiest thread", Rates(busiest[1:]), 1e9 / alone(), "compressing alone", "125% or less", "ns an event")
+            assert sites.remote_keys() == KEYS, "the remote site has not all keys"
+            for sender in senders.values():
+                assert sender.ledger()["balanced"] and sender.queue_size == 0
+    finally:
+        pickled.close()
+        bare.close()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", type=int)
-    options = parser.parse_args()
+    options, _ = parser.parse_known_args()      # What the other benchmarks take means nothing here.
     rows, rounds = (options.rows or 1_000_000, 3) if options.quick else (options.rows or 5_000_000, 5)
 
     from pywan.demo import spark_session

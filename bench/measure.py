@@ -1,18 +1,32 @@
-"""Owns how the benchmarks measure and speak: subject and reference in turn, medians over rounds, one line a result."""
+"""Owns how the benchmarks measure and speak: subject and reference in turn, medians over rounds, one line a result; and
+how the bare references in C are built."""
 from __future__ import annotations
 
 import argparse
+import ctypes
+import os
+import resource
 import statistics
+import subprocess
 import time
-from typing import Callable
+from pathlib import Path
+from typing import Callable, Iterable
+
+import numpy
 
 KEY_BYTES, VALUE_BYTES = 16, 100
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parent / "build" / "bench"
+NOISY = 1.6     # Slowest to fastest round of a reference, which does the same work each time: beyond this the machine was busy.
 
 
 def arguments(description: str | None) -> argparse.Namespace:
+    """The options that every benchmark takes; those that mean nothing to it are ignored."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--rounds", type=int, help="rounds that count (one more warms up)")
+    parser.add_argument("--long", action="store_true", help="also what takes minutes and gigabytes")
+    parser.add_argument("--peers", action="store_true", help="also other systems, which have to be installed")
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 7)
     return options
@@ -24,16 +38,98 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def in_turn(rounds: int, subject: Callable[[], float], reference: Callable[[], float]) -> tuple[float, float]:
+def cpu_seconds(call: Callable[[], object]) -> float:
+    """Processor time of this thread: for work that one thread does alone, where others may want the machine too."""
+    started = time.thread_time()
+    call()
+    return time.thread_time() - started
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of a process, so far; of another one with the children that it forked."""
+    own = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if pid != os.getpid() else []
+    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_s, map(int, children)))
+
+
+def busiest_thread_s(pids: Iterable[int], before: dict[int, float] | None = None) -> tuple[float, dict[int, float]]:
+    """(processor time since `before` of the thread that took most, what to give as `before` the next time)."""
+    now = {}
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            now[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return max(taken - (before or now).get(tid, 0.0) for tid, taken in now.items()), now
+
+
+class Rates(float):
+    """The median of several rounds, which also knows how far they lay apart."""
+
+    spread: float
+
+    def __new__(cls, rates: list[float]) -> "Rates":
+        median = super().__new__(cls, statistics.median(rates))
+        median.spread = max(rates) / min(rates) if min(rates) > 0 else 1.0
+        return median
+
+
+def in_turn(rounds: int, subject: Callable[[], float], reference: Callable[[], float], *, warm_up: bool = True) -> tuple[Rates, Rates]:
     """Medians of two rates (each call gives one), taken A B A B after a warm-up round."""
-    subject(), reference()
+    if warm_up:
+        subject(), reference()
     pairs = [(subject(), reference()) for _ in range(rounds)]
-    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+    return Rates([a for a, _ in pairs]), Rates([b for _, b in pairs])
 
 
 def report(name: str, subject: float, reference: float, what: str, goal: str = "", unit: str = "M/s") -> None:
-    """`name: subject M/s = 72% of reference M/s (what)`; `goal` says what is to be reached."""
+    """`name: subject M/s = 72% of reference M/s (what)`; `goal` says what is to be reached. A reference whose rounds
+    lay far apart is marked: the ratio is worth little then."""
     scale = 1e6 if unit == "M/s" else 1.0
     ratio = subject / reference if reference else 0.0
     shown = f"{ratio:.0%} of" if ratio < 10 else f"{ratio:.1f} times"
-    print(f"{name:<34} {subject / scale:8.2f} {unit} = {shown} {reference / scale:.2f} {unit} ({what}){'; to reach: ' + goal if goal else ''}", flush=True)
+    spread = max(getattr(reference, "spread", 1.0), getattr(subject, "spread", 1.0))
+    noise = f"; noisy: rounds {spread:.1f} times apart" if spread > NOISY else ""
+    print(f"{name:<34} {subject / scale:8.2f} {unit} = {shown} {reference / scale:.2f} {unit} ({what})"
+          f"{'; to reach: ' + goal if goal else ''}{noise}", flush=True)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def key_column(count: int) -> numpy.ndarray:
+    return numpy.array([b"%016d" % n for n in range(count)], dtype=f"S{KEY_BYTES}")
+
+
+def value_column(count: int) -> numpy.ndarray:
+    return numpy.array([json_like(n) for n in range(count)], dtype=f"S{VALUE_BYTES}")
+
+
+def json_like(n: int) -> bytes:
+    """100 bytes as a price feed would send them: words that repeat, numbers that do not."""
+    mixed = n * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFF
+    text = f'{{"symbol":"S{n % 5000:05d}","bid":{mixed % 100000 / 100},"ask":{mixed % 99991 / 100},"size":{mixed >> 40},"t":{mixed}}}'
+    return text.encode()[:VALUE_BYTES].ljust(VALUE_BYTES)
+
+
+def _build(name: str, output: str, *more: str) -> Path:
+    """Compiles bench/c/`name`.c as the core is compiled."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    core = HERE.parent / "csrc"
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-O3", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", f"-I{core}", f"-I{HERE / 'c'}", str(HERE / "c" / f"{name}.c"),
+         str(core / "wan_crc32c.c"), "-pthread", "-o", str(BUILD / output), *more], check=True)
+    return BUILD / output
+
+
+def c_library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(_build(name, f"{name}.so", "-shared", "-fPIC")))
+
+
+def c_program(name: str) -> str:
+    return str(_build(name, name))
+
+
+def at(column: numpy.ndarray, row: int = 0) -> ctypes.c_void_p:
+    """Where a row of a column lies, for C."""
+    return ctypes.c_void_p(column.ctypes.data + row * column.itemsize)

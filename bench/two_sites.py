@@ -1,0 +1,123 @@
+"""Owns two sites on this machine for benchmarks: this process sends, another one receives; with a proxy in a third between them
+where a link is to have a length."""
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy
+
+import pywan
+
+PROXY_HOST = "127.0.1.77"
+
+SITE = """
+import sys, pywan
+with pywan.Locator("locator_ln", distributed_system_id=2, port=0, remote_locators=sys.argv[2]) as locator:
+    with pywan.Cache("server_ln", locators=f"127.0.0.1[{locator.port}]", dir=sys.argv[1]) as cache:
+        cache.create_region("data", type="REPLICATE")
+        receiver = cache.create_gateway_receiver(hostname_for_senders=sys.argv[3])
+        print(receiver.port, flush=True)
+        for line in sys.stdin:
+            print(len(cache.region("data")), flush=True)
+"""
+
+PROXY = """
+import sys
+from pywan.testing.fault_proxy import FaultProxy
+with FaultProxy(("127.0.0.1", int(sys.argv[1])), sys.argv[2], int(sys.argv[1])) as proxy:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        latency_ms, bytes_per_s = map(float, line.split())
+        proxy.set_latency_ms(latency_ms)
+        proxy.set_bandwidth(bytes_per_s)
+        print("set", flush=True)
+"""
+
+
+class Child:
+    """A process that answers every line with a line."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def read(self) -> str:
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args[0]} ended early"
+        return line.strip()
+
+    def ask(self, line: str = "") -> str:
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+class TwoSites:
+    def __init__(self, cache: pywan.Cache, remote: Child, proxy: Child | None) -> None:
+        self.cache, self.remote, self.proxy = cache, remote, proxy
+        self.region = cache.create_region("data", type="REPLICATE_PROXY")   # Enqueues only: the put path is measured elsewhere.
+
+    @property
+    def pids(self) -> tuple[int, int]:
+        return os.getpid(), self.remote.process.pid
+
+    def sender(self, id: str, **attributes: Any) -> Any:
+        """A sender to the other site, connected; events go to it once `use` says so."""
+        sender = self.cache.create_gateway_sender(id, remote_distributed_system_id=2, dispatcher_threads=1, maximum_queue_memory=2000, **attributes)
+        deadline = time.monotonic() + 30
+        while not sender.is_connected:
+            assert time.monotonic() < deadline, "the sender did not connect"
+            time.sleep(0.05)
+        return sender
+
+    def use(self, sender: Any) -> None:
+        self.region.alter(gateway_sender_ids=[sender.id])
+
+    def send_all(self, sender: Any, keys: numpy.ndarray, values: numpy.ndarray, events: int, rows_a_call: int = 10_000, ahead: int = 50_000) -> float:
+        """Events a second from the first enqueue until the last acknowledgement. The producer keeps about `ahead` events before the
+        sender, as a full ring would make it."""
+        started = time.perf_counter()
+        for row in range(0, events, rows_a_call):
+            while len(sender.queue) > ahead:
+                time.sleep(0.0005)
+            start = row % len(keys)
+            self.region.put_columns(keys[start:start + rows_a_call], values[start:start + rows_a_call])
+        assert sender.wait_until_flushed(120)
+        return events / (time.perf_counter() - started)
+
+    def remote_keys(self) -> int:
+        return int(self.remote.ask("size"))
+
+    def link(self, *, round_trip_ms: float, bits_per_s: float) -> None:
+        assert self.proxy.ask(f"{round_trip_ms / 2} {bits_per_s / 8}") == "set"
+
+
+@contextlib.contextmanager
+def two_sites(*, proxy: bool = False) -> Iterator[TwoSites]:
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        locator = stack.enter_context(pywan.Locator("locator_ny", distributed_system_id=1, port=0))
+        remote = Child(sys.executable, "-c", SITE, str(directory / "ln"), f"127.0.0.1[{locator.port}]", PROXY_HOST if proxy else "")
+        stack.callback(remote.close)
+        port, between = remote.read(), None
+        if proxy:
+            between = Child(sys.executable, "-c", PROXY, port, PROXY_HOST)
+            stack.callback(between.close)
+            assert between.read() == "ready"
+        cache = stack.enter_context(pywan.Cache("server_ny", locators=f"127.0.0.1[{locator.port}]", dir=str(directory / "ny")))
+        yield TwoSites(cache, remote, between)
