@@ -44,13 +44,17 @@ cdef struct gateway_queue:
     uint32_t dispatchers
     uint8_t remote_site
     uint8_t by_thread       # order-policy thread: partition by the producing thread.
+    uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
     int running             # 0: what comes is counted as dropped. Read without the lock.
     durable_log *durable    # NULL without persistence.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # With FULL_BLOCK: for so long, then it is refused.
 
 
-cdef inline uint32_t queue_partition(const gateway_queue *g, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
+cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
+    # `buckets`: of the region; 0 for one that has none.
+    if g.by_bucket and buckets:
+        return wan_hash_bucket(hash, buckets) % g.queue.partition_count
     if g.by_thread:
         return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
     return wan_hash_bucket(hash, g.queue.partition_count)
@@ -155,7 +159,7 @@ cdef class EventQueue:
     cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
-                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False,
+                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
                   log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False):
         cdef bytes path = b""
         cdef const char *path_or_null = NULL
@@ -174,7 +178,7 @@ cdef class EventQueue:
                   f"queue {name!r}")
         self.g.dispatchers = dispatchers
         self.g.remote_site = <uint8_t>remote_site
-        self.g.by_thread = by_thread
+        self.g.by_thread, self.g.by_bucket = by_thread, by_bucket
         self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
         if self.g.signals == NULL:
             raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
@@ -532,7 +536,7 @@ cdef class EventQueue:
                         break
                     wan_lock_release(&self.g.lock)
                     status = queue_append_copy(other.g, queue_partition(
-                        other.g, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                        other.g, region_name_table[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                         record.event_member, record.event_thread), record)
                     wan_lock_take(&self.g.lock)
                     if status == WAN_OK:

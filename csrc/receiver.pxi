@@ -191,8 +191,13 @@ cdef class ReceiverSession:
         return 0
 
     cdef int apply_slow(self, const wan_record *record) noexcept with gil:
+        cdef int result
         try:
-            return self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
+            result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
+            if result == -2:        # Lost against a later version.
+                self.own.conflicts += 1
+                return 0
+            return result
         except BaseException as error:
             report_unraisable("applying an event", error)
             return WAN_FAILED_OTHER

@@ -19,6 +19,7 @@ cdef struct region_core:
     uint32_t member
     uint16_t number
     uint8_t site
+    uint32_t buckets        # Of a partitioned region; 0: it has none.
     uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
     uint8_t forwards        # 0: LOCAL or NORMAL, never queued.
     int slow                # User's Python is on the way (filter, resolver, listener): the receiver goes through Python.
@@ -52,6 +53,7 @@ cdef struct decision:
 cdef struct region_names:
     char *text
     uint16_t length
+    uint32_t buckets        # Of the region of that name made last: for events that come back to a queue without their region.
 
 # Numbers of region names in this process: written into records, announced by name on every connection.
 cdef region_names *region_name_table = <region_names *>calloc(65536, sizeof(region_names))
@@ -177,7 +179,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
             continue
         value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else c.value_length
         length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
-        partition = queue_partition(g, c.hash, from_.event_member, from_.event_thread)
+        partition = queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread)
         wan_lock_take(&g.lock)
         status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
@@ -337,7 +339,8 @@ cdef class RegionCore:
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
 
-    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True, **kwargs):
+    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
+                  uint32_t buckets=0, **kwargs):
         self.name = name
         self.clock = clock
         self.r.clock = &clock.clock
@@ -345,7 +348,9 @@ cdef class RegionCore:
         self.r.member = member
         self.r.stores = stores
         self.r.forwards = forwards
+        self.r.buckets = buckets
         self.r.number = <uint16_t>region_number(name)
+        region_name_table[self.r.number].buckets = buckets
         self.attached_queues = ()
         raise_for(wan_table_init(&self.r.table), f"region {name!r}")
 
@@ -574,7 +579,7 @@ cdef class RegionCore:
         if outcome == "missing":
             raise KeyError(key)
 
-    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0):
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0, int64_t timestamp_ms=0):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
         `decisions`: one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
@@ -615,6 +620,8 @@ cdef class RegionCore:
             c.local = 1
             c.stamp_site = self.r.site
             c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
+            if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < c.stamp:
+                c.stamp = (<uint64_t>timestamp_ms) << 16
         else:
             c.local = 0
             c.stamp, c.stamp_site = version
@@ -943,7 +950,7 @@ cdef class RegionCore:
                 if worst >= 1 << 47:
                     raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of milliseconds since 1970; nothing was stored")
         if self.slow_change is not None:
-            return self.put_columns_slow(k, v, operation_codes_)
+            return self.put_columns_slow(k, v, operation_codes_, stamps_)
         cdef bulk_result result
         cdef uint64_t deadline = 0
         cdef uint32_t never = 0
@@ -978,20 +985,34 @@ cdef class RegionCore:
                 self.wait_durable()
         return result.applied
 
-    cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes):
+    cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes, const int64_t *stamps):
         cdef const uint8_t *data
-        cdef uint32_t length
-        cdef uint8_t form
-        applied = 0
+        cdef const uint8_t *value_data = NULL
+        cdef uint32_t length, value_length = 0
+        cdef uint8_t form, value_form = WAN_FORM_NONE
+        cdef int64_t row
+        cdef int wrong
+        from pywan.errors import BatchError
+        applied, failures = 0, []
         for row in range(k.view.length):
             column_row(&k.view, row, &data, &length, &form)
-            key = decode(form, data, length)
             operation = codes[row] if codes != NULL else WAN_UPDATE
             value = None
-            if operation != WAN_DESTROY and v is not None:
-                column_row(&v.view, row, &data, &length, &form)
-                value = decode(form, data, length)
-            applied += self.slow_change(operation, key, value, None) in ("created", "updated", "destroyed")
+            wrong = 1 if form == WAN_FORM_NONE else (2 if length > WAN_KEY_BYTES_MAX else 0)
+            if operation != WAN_DESTROY and v is not None and not wrong:
+                column_row(&v.view, row, &value_data, &value_length, &value_form)
+                if value_length > WAN_VALUE_BYTES_MAX:
+                    wrong = 3
+                else:
+                    value = Encoded(value_form, PyBytes_FromStringAndSize(<const char *>value_data, value_length))
+            if wrong:
+                failures.append((row, failure_text(wrong)))
+                continue
+            outcome = self.slow_change(operation, decode(form, data, length), value, None, stamps[row] if stamps != NULL else 0)
+            applied += outcome in ("created", "updated", "destroyed")
+        if failures:
+            raise BatchError(f"region {self.name!r}: {len(failures)} of {k.view.length} rows were refused, the others were stored; first: row "
+                             f"{failures[0][0]}: {failures[0][1]}", failures)
         return applied
 
 
@@ -1148,7 +1169,7 @@ cdef uint32_t region_forward_group(region_core *r, const wan_change *changes, ui
         if c.keep:
             break
         length = wan_record_size(c.key_length, c.value_length, 0, 1)
-        if queue_reserve(g, queue_partition(g, c.hash, from_.event_member, from_.event_thread), length, &reservation) != WAN_OK:
+        if queue_reserve(g, queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread), length, &reservation) != WAN_OK:
             break
         write_record(reservation.at, length, r, c, c.operation, &from_, attached.recipients, 1, c.value, c.value_length, c.value_form)
         file = queue_commit(g, &reservation, c.hash)

@@ -57,6 +57,7 @@ cdef class DispatcherSession:
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
     cdef uint64_t last_sent_us, last_heard_us
+    cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
     cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
     cdef uint64_t sent_bytes, taken_bytes       # Given to the kernel; of those, what the other side's kernel had taken at the last look.
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
@@ -126,11 +127,12 @@ cdef class DispatcherSession:
 
     # The state machine
 
-    def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0):
+    def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0, uint64_t heartbeat_us=HEARTBEAT_US):
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
         self.next_batch = self.oldest_batch = 0
         self.flight_events = self.flight_bytes = 0
         self.credit_events, self.credit_bytes = credit_events, credit_bytes
+        self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.out.start = self.out.end = self.into.start = self.into.end = 0
         memset(self.announced, 0, sizeof(self.announced))
         self.sent_bytes = self.taken_bytes = 0
@@ -644,13 +646,13 @@ cdef class DispatcherSession:
                         return 1
                     continue
             # Liveness. Bytes that the other side's kernel takes count: on a slow link a whole batch may take minutes.
-            if now - self.last_heard_us > HEARTBEAT_US:
+            if now - self.last_heard_us > self.heartbeat_us:
                 state = 0
                 if ioctl(file, SIOCOUTQ, &state) == 0 and self.sent_bytes - <uint64_t>state > self.taken_bytes:
                     if self.taken_bytes:
                         self.last_heard_us = now
                     self.taken_bytes = self.sent_bytes - <uint64_t>state
-            if now - self.last_sent_us > HEARTBEAT_US and self.out.start == self.out.end and now - self.last_heard_us > HEARTBEAT_US:
+            if now - self.last_sent_us > self.heartbeat_us and self.out.start == self.out.end:
                 if not buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0):
                     return 1
                 self.last_sent_us = now
@@ -662,7 +664,7 @@ cdef class DispatcherSession:
                 set_detail("the receiver has taken no byte for %d s", SILENCE_US // 1000000)
                 return 1
             # Sleep until there is something to do. Announced under the lock, so that no event slips between.
-            wait_us = HEARTBEAT_US
+            wait_us = self.heartbeat_us
             wan_lock_take(&self.g.lock)
             if self.out.start == self.out.end and self.window_is_open() and not wan_flag_read(&self.pause_flag):
                 if own.pending == 0:
@@ -670,7 +672,7 @@ cdef class DispatcherSession:
                 elif self.waiting_since_us:
                     own.wake_at = self.options.batch_size
                     wait_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
-                    wait_us = min(wait_us - now, <uint64_t>HEARTBEAT_US) if wait_us > now else 0
+                    wait_us = min(wait_us - now, self.heartbeat_us) if wait_us > now else 0
                 else:
                     wait_us = 0         # An event came since we looked.
                 if own.pending and own.pending >= self.options.batch_size:

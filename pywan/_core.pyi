@@ -81,7 +81,7 @@ class EventQueue:
         "drop-newest" (both counted)."""
     def __new__(
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
-        directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False,
+        directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
         log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
         log_limit: int = 0, salvage: bool = False,
     ) -> Self: ...
@@ -207,7 +207,8 @@ class RegionCore:
         """Removes `key` everywhere."""
     def change(
         self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
-        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None, ask: int = 0,
+        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
+        ask: int = 0, timestamp_ms: int = 0,
     ) -> str:
         """One change with everything said: the slow path of regions with user's Python on the way."""
     def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0) -> str:
@@ -294,7 +295,7 @@ class DispatcherSession:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:
         """While set, a batch leaves as soon as there is an event for it."""
-    def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0) -> None:
+    def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0, heartbeat_us: int = ...) -> None:
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
     def disconnected(self) -> None:
         """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""

@@ -188,7 +188,7 @@ class Cache:
             listeners = [make_instance(listener, f"region {made.name!r}: cache_listener") for listener in made.cache_listeners]
             region = Region(
                 made.name, self._clock, site=self._site, member=self.member_id, stores="PROXY" not in made.type, forwards=made.feeds_gateways,
-                attributes=made, listeners=listeners,
+                buckets=made.total_num_buckets if made.is_partitioned else 0, attributes=made, listeners=listeners,
                 resolver=self._resolver, alter=self._alter_region)
             if made.is_persistent:
                 self._make_persistent(region, made)

@@ -209,7 +209,7 @@ class GatewayReceiver:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         session = _core.ReceiverSession(self._memory.of(hello), self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
-        sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES), _core.FRAME_WELCOME))
+        sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES, self.attributes.maximum_time_between_pings), _core.FRAME_WELCOME))
         sock.settimeout(None)
         return session, hello
 

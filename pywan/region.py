@@ -9,13 +9,14 @@ from typing import Any, Callable
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
 from pywan.config import RegionAttributes
-from pywan.errors import BatchError, DiskError, QueueFullError
+from pywan.errors import BatchError, DiskError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 
 log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
-_FAILED_NO_MEMORY, _FAILED_OTHER = 3, 5
+_FAILED_NOT_FOUND, _FAILED_NO_MEMORY, _FAILED_OTHER = 1, 3, 5
+_LOST = -2               # What the core is told of a remote change that lost against a later version.
 _MISSING = object()
 
 
@@ -30,7 +31,7 @@ class Region(_core.RegionCore, MutableMapping):
     __eq__ = object.__eq__      # A region is itself, not its contents.
 
     def __init__(
-        self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool,
+        self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool, buckets: int,
         attributes: RegionAttributes, listeners: Iterable[CacheListener] = (), resolver: GatewayConflictResolver | None = None,
         alter: Callable[["Region", dict], None] | None = None,
     ) -> None:
@@ -160,12 +161,12 @@ class Region(_core.RegionCore, MutableMapping):
 
     # Through user code
 
-    def _change_locally(self, operation: int, key: Any, value: Any, callback_argument: Any) -> str:
+    def _change_locally(self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0) -> str:
         with self._callback_lock:
-            return self._change_with_callbacks(operation, key, value, callback_argument, None, None)
+            return self._change_with_callbacks(operation, key, value, callback_argument, None, None, timestamp_ms)
 
     def apply_record(self, record: bytes) -> int:
-        """A remote change, from the receiver. 0: done; a reason of failure; -1: one of our queues has no room."""
+        """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure; -1: one of our queues has no room."""
         fields = _core.record_fields(record)
         key = _core.decode_object(*fields["key"])
         value = _core.Encoded(*fields["value"])
@@ -174,19 +175,23 @@ class Region(_core.RegionCore, MutableMapping):
         origin = (fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"])
         try:
             with self._callback_lock:
-                self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
-            return 0
+                outcome = self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
+            return _LOST if outcome == "lost" else 0
         except (QueueFullError, DiskError) as error:
             log.error("%s", error)
             return -1
         except MemoryError as error:
             log.error("%s", error)
             return _FAILED_NO_MEMORY
+        except RegionNotFoundError:
+            return _FAILED_NOT_FOUND
         except Exception:
             log.exception("region %s: a remote %s of key %r failed", self.name, OPERATIONS[fields["operation"]], key)
             return _FAILED_OTHER
 
-    def _change_with_callbacks(self, operation: int, key: Any, value: Any, argument: Any, version: tuple | None, origin: tuple | None) -> str:
+    def _change_with_callbacks(
+        self, operation: int, key: Any, value: Any, argument: Any, version: tuple | None, origin: tuple | None, timestamp_ms: int = 0,
+    ) -> str:
         old = self.lookup(key) if self._listeners or self._resolver is not None else None
         ask = 1 if self._resolver is not None and version is not None else 0
         outcome = self.judge(operation, key, version, ask)
@@ -210,7 +215,7 @@ class Region(_core.RegionCore, MutableMapping):
         # "same": it was applied before and may have to be forwarded again.
         name = {"created": "create", "updated": "update", "destroyed": "destroy", "same": OPERATIONS[operation]}[outcome]
         decisions = self._decide(name, key, value, argument, origin)
-        outcome = self.change(operation, key, value, argument, decisions, version, origin, ask)
+        outcome = self.change(operation, key, value, argument, decisions, version, origin, ask, timestamp_ms)
         if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, key, old, value, argument, origin)
         return outcome

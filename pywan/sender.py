@@ -57,7 +57,8 @@ class GatewaySender:
         self.queue = _core.EventQueue(
             attributes.id, remote_site=attributes.remote_distributed_system_id, partitions=partitions, dispatchers=dispatchers,
             memory_limit=memory, directory=overflow, conflate=attributes.enable_batch_conflation,
-            by_thread=attributes.order_policy == "thread" and not attributes.parallel, **self._log_options("queue", partitions))
+            by_thread=attributes.order_policy == "thread" and not attributes.parallel,
+            by_bucket=attributes.parallel or attributes.order_policy == "partition", **self._log_options("queue", partitions))
         self._parked = _core.EventQueue(f"{attributes.id} (parked)", partitions=8, memory_limit=4 << 20, directory=overflow,
                                         **self._log_options("parked", 8))
         self._parked.running = True
@@ -474,7 +475,7 @@ class GatewaySender:
                 continue
             finally:
                 self._connecting.pop(index, None)
-            session.connected(welcome.credit_events, welcome.credit_bytes)
+            session.connected(welcome.credit_events, welcome.credit_bytes, 0, welcome.maximum_time_between_pings * 1000 // 3)
             self._connections[index] = sock, place
             self._trouble = None
             if self._stopping.is_set():     # `stop` may have come between: `connected` clears what it told the session.

@@ -100,7 +100,7 @@ def test_what_is_sent_again_is_marked(network):
     recorder = Recorder()
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
-    sender = ny.send_to(ln, parallel=True, gateway_event_filters=[recorder])
+    sender = ny.send_to(ln, parallel=True, dispatcher_threads=1, gateway_event_filters=[recorder])
     ny.region(), ln.region()
     eventually(lambda: sender.is_connected)
     ln.proxy.hang()

@@ -53,6 +53,7 @@ class Welcome:
     member: str
     credit_events: int
     credit_bytes: int
+    maximum_time_between_pings: int = 60000     # ms; a sender that is silent for longer is disconnected.
     version: int = VERSION
 
 
