@@ -390,7 +390,9 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         }
         /* Torn, or damaged: whole blocks behind it tell which. */
         uint64_t ahead = at + 8;
-        while (ahead + sizeof(wan_block_head) <= bytes && !block_is_whole(all + ahead, bytes - ahead, segment->number)) ahead += 8;
+        while (ahead + sizeof(wan_block_head) <= bytes
+               && (((const wan_block_head *)(all + ahead))->magic != BLOCK_MAGIC || !block_is_whole(all + ahead, bytes - ahead, segment->number)))
+            ahead += 8;     /* By the magic alone for the megabytes of zeros in segments made ahead. */
         if (ahead + sizeof(wan_block_head) > bytes) break;
         note_damage(damage, path, at, "a damaged block with whole ones behind it");
         if (!reader->salvage) { status = refuse(damage, path, at, "a damaged block with whole ones behind it"); break; }
