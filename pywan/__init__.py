@@ -24,7 +24,7 @@ _ERRORS = (
     "PywanError", "ConfigurationError", "GatewaySenderConfigurationError", "AsyncEventQueueConfigurationError",
     "CacheXmlError", "IllegalStateError", "GatewaySenderError", "GatewayReceiverError", "IncompatibleSystemError",
     "NotFoundError", "RegionNotFoundError", "SerializationError", "EventTooLargeError", "ConnectivityError",
-    "NoLocatorError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "BatchError", "DataLossError",
+    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "BatchError", "DataLossError",
     "InternalError",
 )
 _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))

@@ -220,7 +220,8 @@ class Cache:
             a = region.attributes
             altered = make_region_attributes(
                 a.name, type=a.type, gateway_sender_ids=changes["gateway_sender_ids"],
-                total_num_buckets=a.total_num_buckets, redundant_copies=a.redundant_copies, colocated_with=a.colocated_with)
+                total_num_buckets=a.total_num_buckets, redundant_copies=a.redundant_copies, colocated_with=a.colocated_with,
+                disk_store_name=a.disk_store_name, disk_synchronous=a.disk_synchronous)
             altered.cache_listeners = a.cache_listeners
             self._validate_region(altered)
             region.attributes = altered
@@ -336,6 +337,8 @@ class Cache:
             if name in self._stores:
                 raise IllegalStateError(f"disk store {name!r} exists already on member {self.name!r}")
             made = make_disk_store_attributes(name, **attributes)
+            if not made.directories and self._own_directory:
+                raise ConfigurationError(f"disk store {name!r}: member {self.name!r} has no folder that stays: give the store directories, or the cache dir")
             store = self._stores[name] = DiskStore(made, self.directory)
             return store
 

@@ -172,7 +172,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         if "class" not in element.values:
             self._fail(element.line, f"<{element.name}> needs <class-name>package.module:Class</class-name> inside")
         made, = config.to_class_references(ClassReference(element.values["class"], element.values.get("parameters")), "class-name") or (None,)
-        config.import_class(str(made), f"<{element.name}>")
+        config.import_class(str(made), "class-name")
         found = parent.values.setdefault(element.name, [])
         if found and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
             self._fail(element.line, f"a second <{element.name}>; there can be one")

@@ -66,6 +66,10 @@ class NoLocatorError(ConnectivityError):
     """No locator answers at the given addresses."""
 
 
+class PortInUseError(ConnectivityError):
+    """Somebody listens on that port already."""
+
+
 class ProtocolError(PywanError):
     """The other side sent bytes that are not of this protocol, or are damaged."""
 

@@ -139,7 +139,7 @@ class Region(_core.RegionCore, MutableMapping):
             except (QueueFullError, DiskError) as error:
                 raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
             except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
-                failures.append((rows, str(error)))
+                failures.append((rows, str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")))
             rows += 1
         if failures:
             raise BatchError(f"region {self.name!r}: {len(failures)} of {rows} entries were refused, the others were stored; first: "

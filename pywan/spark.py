@@ -214,6 +214,10 @@ class _errors_of_tasks:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None or not isinstance(error, Exception):
             return
+        if re.search(r"^ModuleNotFoundError: No module named 'pywan", str(error), re.MULTILINE):
+            raise errors.ConfigurationError(
+                "the Python of Spark's workers has no pywan: install it there, or name another Python by PYSPARK_PYTHON "
+                "or spark.pyspark.python before the session is made; nothing was sent") from error
         found = re.search(r"^(?:\S*: )*pywan\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
         cls = getattr(errors, found[1], None) if found else None
         if isinstance(cls, type) and issubclass(cls, errors.PywanError):

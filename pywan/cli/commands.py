@@ -62,6 +62,7 @@ def _sender_options(*, alter: bool = False) -> tuple[Option, ...]:
         ("disk-store-name", "where it lies"), ("disk-synchronous", "an enqueue waits for the disk"), ("maximum-queue-memory", "MB; what is beyond goes to overflow files"),
         ("dispatcher-threads", "queues (serial) or threads that share the buckets (parallel)"), ("order-policy", "key, thread or partition"),
         ("retry-interval-ms", "between attempts to connect"), ("compression", "lz4 or none"), ("overflow-directory", "where overflow files lie"),
+        ("full-policy", "a queue without room: block (then refuse), refuse, drop-oldest or drop-newest"), ("full-timeout-ms", "how long block blocks"),
     )]
     flags = ("manual-start", "parallel", "enable-batch-conflation", "enable-persistence", "disk-synchronous")
     options = [replace(o, flag=o.name in flags) for o in options if not alter or o.name in names]

@@ -7,13 +7,9 @@ import time
 from typing import Callable
 
 from pywan.addresses import Address, check_port, resolve
-from pywan.errors import ConfigurationError, ConnectivityError
+from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError
 
 BACKLOG = 256
-
-
-class PortInUseError(ConnectivityError):
-    """Somebody else listens on that port."""
 
 
 def _family(ip: str) -> socket.AddressFamily:
@@ -37,7 +33,7 @@ def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKL
         sock.close()
         place = f"{what}: cannot listen on port {port} of {host or 'every interface'}"
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(f"{place}: port {port} is in use by another process; stop it or choose another port") from None
+            raise PortInUseError(f"{place}: port {port} is in use; stop who listens there or choose another port") from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigurationError(f"{place}: {host!r} ({ip}) is not an address of this machine") from None
         if error.errno in (errno.EACCES, errno.EPERM):

@@ -1,0 +1,38 @@
+"""A member's calls as a program makes them: what it is told when it may not, and what an alteration leaves alone."""
+import pytest
+
+import pywan
+
+
+@pytest.fixture
+def cache():
+    with pywan.Locator("locator", distributed_system_id=1, port=0) as locator, pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]") as cache:
+        yield cache
+
+
+def test_a_cache_without_a_folder_refuses_a_disk_store_without_one(cache, tmp_path):
+    with pytest.raises(pywan.ConfigurationError, match="no folder that stays"):
+        cache.create_disk_store("store")
+    assert cache.disk_stores() == {}
+    assert cache.create_disk_store("store", directories=[str(tmp_path)]).directories == [tmp_path / "disk-store-store"]
+
+
+def test_altered_senders_leave_a_regions_disk_store(cache, tmp_path):
+    cache.create_disk_store("store", directories=[str(tmp_path)])
+    region = cache.create_region("data", type="REPLICATE_PERSISTENT", disk_store_name="store", disk_synchronous=False)
+    region.alter(gateway_sender_ids=["ln"])
+    assert (region.attributes.disk_store_name, region.attributes.disk_synchronous) == ("store", False)
+    cache.destroy_region("data")
+    assert not list(tmp_path.rglob("*.seg"))
+
+
+def test_what_a_batch_refused_does_not_claim_that_nothing_was_stored(cache):
+    region = cache.create_region("data")
+    with pytest.raises(pywan.BatchError, match="the others were stored") as caught:
+        region.put_all({"a": object(), "b": 1})
+    assert "nothing was stored" not in str(caught.value) and dict(region) == {"b": 1}
+
+
+def test_a_busy_port_is_told_by_an_error_of_its_own(cache):
+    with pytest.raises(pywan.PortInUseError, match=f"port {cache.port} is in use"):
+        pywan.Locator("other", distributed_system_id=1, port=cache.port).start()
