@@ -112,16 +112,16 @@ cdef extern from "wan_log.h" nogil:
         uint32_t writing
         uint64_t commit
         uint64_t bytes
-        uint8_t failed
     ctypedef struct wan_damage:
-        char *file
+        char file[4096]
         uint64_t offset
-        char *reason
+        char reason[200]
     ctypedef struct wan_log_reader:
         void *owner
         wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
         wan_status (*state)(void *owner, const uint8_t *data, uint64_t length) noexcept nogil
         int salvage
+        void (*damaged)(void *owner, const wan_damage *damage) noexcept nogil
     wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                             uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
     void wan_log_close(wan_log *log)
@@ -150,6 +150,7 @@ cdef extern from "wan_queue.h" nogil:
         uint64_t bytes
         uint64_t unpeeked
         uint64_t durable
+        uint64_t taken
     ctypedef struct wan_queue:
         wan_store store
         wan_partition *partitions
@@ -160,6 +161,7 @@ cdef extern from "wan_queue.h" nogil:
         uint64_t bytes
         uint64_t conflated
         wan_stage *holes
+        wan_stage *superseded
     ctypedef struct wan_reservation:
         uint8_t *at
         uint32_t segment
@@ -176,6 +178,7 @@ cdef extern from "wan_queue.h" nogil:
                             wan_record **records, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
+    void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)

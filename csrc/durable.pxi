@@ -9,6 +9,9 @@ cdef extern from *:
 cdef extern from "<string.h>" nogil:
     char *strncpy(char *to, const char *source, size_t length)
 
+cdef extern from "<stdio.h>" nogil:
+    int snprintf(char *to, size_t room, const char *format, ...)
+
 cdef extern from *:
     """
     #define set_full(...) ((void)WAN_FAIL(WAN_FULL, __VA_ARGS__))
@@ -17,14 +20,17 @@ cdef extern from *:
 
 cdef enum:
     STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
+    STAGED_PART_OF_LIMIT = 8                # Less where the log may not be large: what waits has to fit into it.
     CHECKPOINT_EVENTS = 10000
     CHECKPOINT_US = 1000000
     LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.
+    DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
 
 cdef struct durable_log:
     wan_log log
-    wan_stage records, holes, names         # Staged. Under the queue's lock.
-    wan_stage taken_records, taken_holes, taken_names, fresh_state, moved   # The committer's.
+    wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
+    wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
+    uint64_t staged_max                     # Bytes of records that may be staged.
     wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
     wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
     uint16_t *log_numbers                   # Region number of this process -> number in the log; 0: not named yet.
@@ -43,7 +49,9 @@ cdef struct durable_log:
     int failing                             # wan_status of the last attempt; enqueues are refused while it is not WAN_OK.
     char reason[512]
     # Recovery
-    uint64_t state_commit, holes_after_state, recovered_records, cut_bytes
+    uint64_t state_commit, recovered_records, cut_bytes
+    int salvage
+    wan_stage damages                       # wan_damage, in salvage.
     uint64_t *state_appended
     uint16_t *process_numbers               # Number in the log -> region number of this process.
 
@@ -66,12 +74,17 @@ cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
 cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
     """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
     cdef durable_log *d = g.durable
-    if d.failing or d.records.used > STAGED_BYTES_MAX:
-        if d.failing:
-            set_full("%s", d.reason)
-        else:
-            set_full("the disk is slower than the events come; 64 MB wait for it")
+    if d.failing:
+        set_full("%s", d.reason)
         return WAN_FULL
+    if d.records.used + length > d.staged_max:
+        if d.records.used:
+            set_full("the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
+            return WAN_FULL
+        if d.staged_max < STAGED_BYTES_MAX:
+            set_full("an event of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
+                     <unsigned long long>length, <unsigned long long>d.staged_max)
+            return WAN_FULL
     if wan_stage_reserve(&d.records, length) != WAN_OK:
         return WAN_NO_MEMORY
     return wan_stage_reserve(&d.names, 8 + 1024 + 8)
@@ -131,54 +144,53 @@ cdef inline void swap_stages(wan_stage *a, wan_stage *b) noexcept nogil:
     b[0] = kept
 
 
-cdef wan_status durable_commit(gateway_queue *g, bint checkpoint) noexcept nogil:
-    """Writes what is staged as one block, makes it durable, tells everybody. The committer's."""
+cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *moved) noexcept nogil:
+    """Writes what is staged as one block (behind the records `moved` out of an old segment, unless NULL), makes it durable,
+    tells everybody. The committer's."""
     cdef durable_log *d = g.durable
-    cdef wan_part parts[4]
+    cdef wan_part parts[5]
     cdef uint32_t count = 0, p, segment
-    cdef uint64_t staged
-    cdef wan_status status
-    cdef int wake
+    cdef uint64_t staged, known_names = d.dictionary.used
+    cdef uint32_t known_count = d.dictionary.count
+    cdef wan_status status = WAN_OK
     # What an earlier attempt took and could not write comes first: new stages wait behind it.
     wan_lock_take(&g.lock)
-    if d.taken_records.used == 0 and d.taken_holes.used == 0:
+    if d.taken_records.used == 0 and d.taken_holes.used == 0 and d.taken_superseded.used == 0:
         swap_stages(&d.records, &d.taken_records)
         swap_stages(&d.holes, &d.taken_holes)
         swap_stages(&d.names, &d.taken_names)
+        swap_stages(&d.superseded, &d.taken_superseded)
         for p in range(g.queue.partition_count):
-            d.appended[p] = g.queue.partitions[p].appended
+            d.appended[p] = g.queue.partitions[p].taken = g.queue.partitions[p].appended
     staged = d.staged - d.records.count
     if d.taken_names.used:
         status = wan_stage_add(&d.dictionary, d.taken_names.bytes, d.taken_names.used)
-        if status != WAN_OK:
-            wan_lock_release(&g.lock)
-            return status
     # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
     checkpoint = checkpoint and d.records.used == 0 and d.holes.used == 0
-    status = take_state(g, d.log.commit + 1) if checkpoint else WAN_OK
+    if status == WAN_OK and checkpoint:
+        status = take_state(g, d.log.commit + 1)
     wan_lock_release(&g.lock)
-    if status != WAN_OK:
-        return status
     if d.taken_names.used:
         count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
+    if moved != NULL and moved.used:        # Before the holes: some of them may be among these.
+        count = add_part(parts, count, WAN_PART_MOVED, moved)
     if d.taken_records.used:
         count = add_part(parts, count, WAN_PART_RECORDS, &d.taken_records)
     if d.taken_holes.used:
         count = add_part(parts, count, WAN_PART_HOLES, &d.taken_holes)
     if checkpoint:
         count = add_part(parts, count, WAN_PART_STATE, &d.fresh_state)
-    if count == 0:
-        return WAN_OK
-    status = wan_log_make_room(&d.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
-    if status == WAN_OK:
-        status = wan_log_commit(&d.log, parts, count, &segment)
+    if status == WAN_OK and count:
+        status = wan_log_make_room(&d.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
+        if status == WAN_OK:
+            status = wan_log_commit(&d.log, parts, count, &segment)
     if status != WAN_OK:
-        if d.taken_names.used:      # Not in the log, so not in the dictionary either.
-            d.dictionary.used -= d.taken_names.used
+        d.dictionary.used, d.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
         return status
-    for p in range(g.queue.partition_count):
-        if d.appended[p] > d.log.segments[segment].highest[p]:
-            d.log.segments[segment].highest[p] = d.appended[p]
+    if count:
+        for p in range(g.queue.partition_count):
+            if d.appended[p] > d.log.segments[segment].highest[p]:
+                d.log.segments[segment].highest[p] = d.appended[p]
     wan_stage_empty(&d.taken_records)
     wan_stage_empty(&d.taken_holes)
     wan_stage_empty(&d.taken_names)
@@ -186,13 +198,9 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint) noexcept nogil
     for p in range(g.queue.partition_count):
         if d.appended[p] > g.queue.partitions[p].durable:
             wan_queue_made_durable(&g.queue, p, d.appended[p])
+    wan_queue_settle_superseded(&g.queue, &d.taken_superseded)
     if checkpoint:
-        swap_stages(&d.state, &d.fresh_state)
-        d.removed_at_checkpoint = 0
-        for p in range(g.queue.partition_count):
-            d.removed[p] = state_positions(d)[2 * p]
-            d.removed_at_checkpoint += d.removed[p]
-        d.checkpoint_us = wan_monotonic_us()
+        state_is_durable(g)
     d.durable = staged
     for p in range(g.dispatchers):
         queue_refresh_pending(g, p)
@@ -200,14 +208,25 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint) noexcept nogil
             g.signals[p].wake_at = NEVER
             eventfd_write(g.signals[p].file, 1)
     wan_lock_release(&g.lock)
+    wan_stage_empty(&d.taken_superseded)
     wan_signal_change(&d.epoch)
-    if checkpoint:
-        durable_shorten(g)      # It is tried again at the next checkpoint; what is durable already is not less so.
     return WAN_OK
 
 
-cdef inline uint64_t *state_positions(const durable_log *d) noexcept nogil:
-    return <uint64_t *>(d.state.bytes + sizeof(log_state) + sizeof(queue_counts))
+cdef void state_is_durable(gateway_queue *g) noexcept nogil:
+    """The fresh state is the newest one on the disk now."""
+    cdef durable_log *d = g.durable
+    cdef uint32_t p
+    swap_stages(&d.state, &d.fresh_state)
+    d.removed_at_checkpoint = 0
+    for p in range(g.queue.partition_count):
+        d.removed[p] = state_positions(&d.state)[2 * p]
+        d.removed_at_checkpoint += d.removed[p]
+    d.checkpoint_us = wan_monotonic_us()
+
+
+cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
+    return <uint64_t *>(state.bytes + sizeof(log_state) + sizeof(queue_counts))
 
 
 cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage) noexcept nogil:
@@ -218,48 +237,121 @@ cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, co
     return count + 1
 
 
-cdef bint segment_is_done(const gateway_queue *g, uint32_t index) noexcept nogil:
+cdef uint32_t segments_done(const gateway_queue *g, const wan_stage *state) noexcept nogil:
+    """How many of the oldest segments hold no event that a queue with this state has; the one in writing never counts."""
     cdef durable_log *d = g.durable
-    for p in range(g.queue.partition_count):
-        if d.log.segments[index].highest[p] > d.removed[p]:
-            return False
-    return True
+    cdef uint32_t done = 0, p
+    while done < d.log.writing:
+        for p in range(g.queue.partition_count):
+            if d.log.segments[done].highest[p] > state_positions(state)[2 * p]:
+                return done
+        done += 1
+    return done
+
+
+cdef bint log_is_long(gateway_queue *g) noexcept nogil:
+    """Whether most of the log is history: conflation leaves it mostly dead. At 2.5 times what lives, so that with the segments
+    made ahead it stays under three times."""
+    cdef durable_log *d = g.durable
+    cdef uint64_t written = 0
+    cdef uint32_t n
+    if d.log.writing < LOG_SEGMENTS_KEPT:
+        return False
+    for n in range(d.log.writing + 1):
+        written += d.log.segments[n].bytes
+    return written * 2 > 5 * wan_read(&g.queue.bytes)
 
 
 cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
-    """Drops the oldest segments whose events are all removed, as of the state just made durable; moves what lives out of the
-    oldest one when the log has grown to three times what lives (conflation leaves it mostly dead)."""
+    """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives out of
+    the oldest ones, as long as the log is long."""
     cdef durable_log *d = g.durable
-    cdef uint32_t drop = 0, segment
+    cdef uint32_t done = segments_done(g, &d.state), p
+    cdef uint64_t last = d.log.segments[d.log.writing].number
     cdef wan_status status
-    cdef wan_part part
     cdef wan_log_reader reader
-    while drop < d.log.writing and segment_is_done(g, drop):
-        drop += 1
-    if drop:
-        status = wan_log_drop_first(&d.log, drop, d.state.bytes, d.state.used)
+    if done:
+        status = wan_log_drop_first(&d.log, done, d.state.bytes, d.state.used)
         if status != WAN_OK:
             return status
-    if d.log.writing < LOG_SEGMENTS_KEPT or d.log.bytes < 3 * wan_read(&g.queue.bytes):
-        return WAN_OK
-    wan_stage_empty(&d.moved)
     memset(&reader, 0, sizeof(reader))
     reader.owner = g
     reader.part = move_part
-    status = wan_log_read_segment(&d.log, 0, &reader)
-    if status != WAN_OK:
-        return status
-    if d.moved.used:
-        add_part(&part, 0, WAN_PART_MOVED, &d.moved)
-        status = wan_log_make_room(&d.log, wan_parts_length(&part, 1), d.state.bytes, d.state.used)
-        if status == WAN_OK:
-            status = wan_log_commit(&d.log, &part, 1, &segment)
+    while log_is_long(g) and d.log.segments[0].number < last:       # Up to where it was when this began: once around.
+        wan_stage_empty(&d.moved)
+        status = wan_log_read_segment(&d.log, 0, &reader)
+        if status != WAN_OK:
+            return status
+        # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
+        status = durable_commit(g, True, &d.moved)
         if status != WAN_OK:
             return status
         for p in range(g.queue.partition_count):
-            if d.log.segments[0].highest[p] > d.log.segments[segment].highest[p]:
-                d.log.segments[segment].highest[p] = d.log.segments[0].highest[p]
-    return wan_log_drop_first(&d.log, 1, d.state.bytes, d.state.used)
+            if d.log.segments[0].highest[p] > d.log.segments[d.log.writing].highest[p]:
+                d.log.segments[d.log.writing].highest[p] = d.log.segments[0].highest[p]
+        status = wan_log_drop_first(&d.log, 1, d.state.bytes, d.state.used)
+        if status != WAN_OK:
+            return status
+    return WAN_OK
+
+
+cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
+    """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what is durable goes into
+    the manifest, and the segments that are done by it go. WAN_FULL: there are none."""
+    cdef durable_log *d = g.durable
+    cdef queue_counts *counts
+    cdef log_state *head
+    cdef wan_partition *partition
+    cdef wan_status status
+    cdef uint64_t not_durable = 0
+    cdef uint32_t p, done
+    wan_lock_take(&g.lock)
+    status = take_state(g, d.log.commit)
+    if status == WAN_OK:
+        head = <log_state *>d.fresh_state.bytes
+        counts = <queue_counts *>(head + 1)
+        for p in range(g.queue.partition_count):
+            partition = &g.queue.partitions[p]
+            not_durable += partition.appended - partition.durable
+            state_positions(&d.fresh_state)[2 * p + 1] = partition.durable
+        counts.queued -= not_durable
+        counts.received -= min(not_durable, counts.received)
+        forget_holes(g, head, counts, &d.holes)
+        forget_holes(g, head, counts, &d.taken_holes)
+    wan_lock_release(&g.lock)
+    if status != WAN_OK:
+        return status
+    done = segments_done(g, &d.fresh_state)
+    if done == 0:
+        return WAN_FULL
+    status = wan_log_drop_first(&d.log, done, d.fresh_state.bytes, d.fresh_state.used)
+    if status == WAN_OK:
+        wan_lock_take(&g.lock)
+        state_is_durable(g)
+        wan_lock_release(&g.lock)
+    return status
+
+
+cdef void forget_holes(gateway_queue *g, log_state *head, queue_counts *counts, const wan_stage *holes) noexcept nogil:
+    """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
+    cdef const wan_hole *hole = <const wan_hole *>holes.bytes
+    cdef uint32_t n
+    for n in range(holes.count):
+        if hole[n].sequence > g.queue.partitions[hole[n].partition].removed:
+            count_hole(&head.conflated, counts, hole[n].reason, -1)
+
+
+cdef inline void count_hole(uint64_t *conflated, queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:
+    if reason == WAN_HOLE_CONFLATED:
+        conflated[0] += by
+    elif reason == WAN_HOLE_FILTERED:
+        counts.filtered_transmit += by
+    elif reason == WAN_HOLE_PARKED:
+        counts.parked += by
+    elif reason == WAN_HOLE_DROPPED:
+        counts.dropped_oldest += by
+    else:
+        counts.conflated_batch += by
 
 
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
@@ -275,7 +367,7 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
     while at < head.length and status == WAN_OK:
         record = <const wan_record *>(data + at)
         partition = &g.queue.partitions[record.partition]
-        if record.sequence > partition.removed and wan_queue_at(&g.queue, partition, record.sequence) != NULL:
+        if partition.removed < record.sequence <= partition.appended and wan_queue_at(&g.queue, partition, record.sequence) != NULL:
             status = wan_stage_add(&d.moved, record, record.length)
         at += record.length
     wan_lock_release(&g.lock)
@@ -295,12 +387,13 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         stopping = wan_flag_read(&d.stop) != 0
         wan_flag_set(&d.waiting, 1)         # Before the look: what is staged behind it is then signalled.
         wan_lock_take(&g.lock)
-        staged = d.records.used + d.holes.used + d.taken_records.used + d.taken_holes.used
+        staged = d.records.used + d.holes.used + d.superseded.used + d.taken_records.used + d.taken_holes.used + d.taken_superseded.used
         removed = removed_sum(g)
         wan_lock_release(&g.lock)
         now = wan_monotonic_us()
-        checkpoint = removed != d.removed_at_checkpoint and (
+        checkpoint = (removed != d.removed_at_checkpoint and (
             stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
+            or staged != 0 and log_is_long(g))
         if staged == 0 and not checkpoint:
             if stopping:
                 return
@@ -311,7 +404,11 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
                 wan_wait_change(&d.epoch, d.epoch, d.flush_ms)
             continue
         wan_flag_set(&d.waiting, 0)
-        status = durable_commit(g, checkpoint)
+        status = durable_commit(g, checkpoint, NULL)
+        if status == WAN_FULL and durable_relieve(g) == WAN_OK:
+            continue
+        if status == WAN_OK and checkpoint:
+            durable_shorten(g)      # It is tried again at the next checkpoint; what is durable already is not less so.
         if status != WAN_OK:
             strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
             wan_flag_set(&d.failing, <int>status)
@@ -380,6 +477,19 @@ cdef int adopt_name(durable_log *d, uint16_t number, const uint8_t *text, uint16
         return 0
 
 
+cdef bint adopt_unknown(durable_log *d, uint16_t number) noexcept nogil:
+    """In salvage: the region's name was lost, its events need not be."""
+    cdef uint8_t text[32]
+    cdef int length = snprintf(<char *>text, sizeof(text), "salvaged-%u", <unsigned int>number)
+    return number != 0 and adopt_name(d, number, text, <uint16_t>length) != 0
+
+
+cdef void note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
+    cdef durable_log *d = (<gateway_queue *>owner).durable
+    if d.damages.count < DAMAGES_MAX:
+        wan_stage_add(&d.damages, damage, sizeof(wan_damage))
+
+
 cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
     cdef durable_log *d = g.durable
@@ -388,18 +498,20 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
     cdef uint32_t p
     if length == 0:
         return WAN_OK
-    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters != sizeof(queue_counts) // 8
-            or length != sizeof(log_state) + sizeof(queue_counts) + head.partitions * 16ULL + head.names_bytes):
-        return corrupt("the queue's state in the log has another shape than this version's")
+    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters > length // 8
+            or length != sizeof(log_state) + head.counters * 8ULL + head.partitions * 16ULL + head.names_bytes):
+        return corrupt("the queue's state in the log does not fit its length")
+    if head.counters > sizeof(queue_counts) // 8:
+        return corrupt("the queue's state in the log has counters that this version does not know; upgrade before opening it")
     if head.commit < d.state_commit:
         return WAN_OK
-    pairs = <const uint64_t *>(data + sizeof(log_state) + sizeof(queue_counts))
+    pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * 8ULL)
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
     d.state_commit = head.commit
-    d.holes_after_state = 0
-    memcpy(&g.counts, data + sizeof(log_state), sizeof(queue_counts))
+    memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
+    memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)
     g.queue.conflated = head.conflated
     for p in range(head.partitions):
         d.removed[p] = pairs[2 * p]
@@ -427,26 +539,19 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             if hole.partition < g.queue.partition_count:
                 if g.queue.partitions[hole.partition].removed < hole.sequence <= g.queue.partitions[hole.partition].appended:
                     wan_queue_punch(&g.queue, hole.partition, hole.sequence, hole.reason)
-                if commit > d.state_commit:
-                    d.holes_after_state += 1
-                    if hole.reason == WAN_HOLE_CONFLATED:
-                        g.queue.conflated += 1
-                    elif hole.reason == WAN_HOLE_FILTERED:
-                        g.counts.filtered_transmit += 1
-                    elif hole.reason == WAN_HOLE_PARKED:
-                        g.counts.parked += 1
-                    elif hole.reason == WAN_HOLE_DROPPED:
-                        g.counts.dropped_oldest += 1
-                    else:
-                        g.counts.conflated_batch += 1
+                # What a state knows it has counted: its own and older blocks, and sequences that it says are removed.
+                if commit > d.state_commit and hole.sequence > d.removed[hole.partition]:
+                    count_hole(&g.queue.conflated, &g.counts, hole.reason, 1)
             at += sizeof(wan_hole)
         return WAN_OK
     while at < head.length:
         record = <wan_record *>(data + at)
         if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
             return WAN_CORRUPT
-        if record.partition >= g.queue.partition_count or d.process_numbers[record.region] == 0:
-            return corrupt("a record in the log names a partition or region that is not there")
+        if record.partition >= g.queue.partition_count or record.sequence == 0:
+            return corrupt("a record in the log names a partition that is not there")
+        if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
+            return corrupt("a record in the log names a region that is not there")
         if record.sequence > d.log.segments[index].highest[record.partition]:
             d.log.segments[index].highest[record.partition] = record.sequence
         record.region = d.process_numbers[record.region]        # The bytes were read for us: they are ours to change.
@@ -471,7 +576,7 @@ cdef wan_status durable_recover(gateway_queue *g) noexcept nogil:
         if status != WAN_OK:
             return status
         fresh += partition.appended - d.state_appended[p]
-        d.appended[p] = partition.appended
+        d.appended[p] = partition.taken = partition.appended
         wan_queue_made_durable(&g.queue, p, partition.appended)
         partition.duplicate_through = partition.appended
     g.counts.queued += fresh

@@ -211,26 +211,27 @@ cdef class EventQueue:
         d.state_appended = <uint64_t *>calloc(partitions, 8)
         if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
             raise MemoryError()
-        d.synchronous, d.flush_ms = synchronous, flush_ms
+        d.synchronous, d.flush_ms, d.salvage = synchronous, flush_ms, salvage
+        d.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_limit // STAGED_PART_OF_LIMIT) if log_limit else STAGED_BYTES_MAX
         self.g.queue.persistent = 1
         cdef uint8_t conflates = self.g.queue.conflate
         self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
         memset(&reader, 0, sizeof(reader))
         reader.owner = self.g
         reader.part, reader.state = recover_part, recover_state
-        reader.salvage = salvage
+        reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
             status = wan_log_open(&d.log, &wan_env_posix, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
-            if status == WAN_OK and conflates:
+            self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
+            if status == WAN_OK and conflates and not salvage:
                 status = wan_queue_start_conflating(&self.g.queue)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
             raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, "
                             "nothing was changed")
         raise_for(status, f"queue {self.name!r}")
-        self.g.queue.holes = &d.holes
         return 0
 
     def __dealloc__(self):
@@ -248,6 +249,9 @@ cdef class EventQueue:
             wan_stage_close(&d.records)
             wan_stage_close(&d.holes)
             wan_stage_close(&d.names)
+            wan_stage_close(&d.superseded)
+            wan_stage_close(&d.taken_superseded)
+            wan_stage_close(&d.damages)
             wan_stage_close(&d.taken_records)
             wan_stage_close(&d.taken_holes)
             wan_stage_close(&d.taken_names)
@@ -281,8 +285,18 @@ cdef class EventQueue:
         return self.g.durable.log.id if self.g.durable != NULL else 0
 
     def recovery(self):
-        """What opening found: records in the log, and bytes of a torn tail that were cut."""
-        return {"records": self.g.durable.recovered_records, "cut_bytes": self.g.durable.cut_bytes} if self.g.durable != NULL else {}
+        """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
+        cdef durable_log *d = self.g.durable
+        cdef const wan_damage *damage
+        if d == NULL:
+            return {}
+        cdef uint32_t n
+        damages = []
+        for n in range(d.damages.count):
+            damage = &(<const wan_damage *>d.damages.bytes)[n]
+            damages.append({"file": (<bytes>damage.file).decode("utf-8", "surrogateescape"), "offset": damage.offset,
+                            "reason": (<bytes>damage.reason).decode("utf-8", "replace")})
+        return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damages}
 
     def log_state(self):
         """Sizes of the log, and why writing fails now (None: it does not)."""

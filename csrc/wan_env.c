@@ -1,6 +1,7 @@
 /* The real file system. */
 #include "wan_env.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -70,7 +71,7 @@ static wan_status create_file(const wan_env *env, const char *path, uint64_t byt
 static wan_status open_file(const wan_env *env, const char *path, int writable, int *file, uint64_t *bytes)
 {
     int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    if (opened < 0) return failed(errno, "open", path);
+    if (opened < 0) { int reason = errno; failed(reason, "open", path); return reason == ENOENT ? WAN_EMPTY : WAN_IO; }
     off_t end = lseek(opened, 0, SEEK_END);
     if (end < 0) { int reason = errno; close(opened); return failed(reason, "measure", path); }
     *file = opened;
@@ -127,7 +128,20 @@ static wan_status remove_file(const wan_env *env, const char *path)
 
 static void close_file(const wan_env *env, int file) { close(file); }
 
+static wan_status list_files(const wan_env *env, const char *directory, wan_status (*found)(void *owner, const char *name), void *owner)
+{
+    DIR *folder = opendir(directory);
+    if (!folder) return failed(errno, "list", directory);
+    wan_status status = WAN_OK;
+    struct dirent *entry;
+    while (status == WAN_OK && (errno = 0, entry = readdir(folder))) status = found(owner, entry->d_name);
+    if (status == WAN_OK && errno) status = failed(errno, "list", directory);
+    closedir(folder);
+    return status;
+}
+
 const wan_env wan_env_posix = {
     .map_overflow = map_overflow, .unmap = unmap, .create = create_file, .open = open_file, .write = write_file,
     .read = read_file, .sync = sync_file, .replace = replace_file, .remove = remove_file, .close = close_file,
+    .list = list_files,
 };

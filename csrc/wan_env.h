@@ -11,13 +11,15 @@ typedef struct wan_env {
     void (*unmap)(const struct wan_env *env, uint8_t *base, uint64_t bytes);
     /* Files of logs. All return WAN_OK, WAN_FULL (no room on the disk) or WAN_IO with the file and the reason. */
     wan_status (*create)(const struct wan_env *env, const char *path, uint64_t bytes, int *file);  /* New, `bytes` reserved. */
-    wan_status (*open)(const struct wan_env *env, const char *path, int writable, int *file, uint64_t *bytes);
+    wan_status (*open)(const struct wan_env *env, const char *path, int writable, int *file, uint64_t *bytes);  /* WAN_EMPTY: there is none. */
     wan_status (*write)(const struct wan_env *env, int file, const char *path, uint64_t at, const void *data, uint64_t bytes);
     wan_status (*read)(const struct wan_env *env, int file, const char *path, uint64_t at, void *to, uint64_t bytes);
     wan_status (*sync)(const struct wan_env *env, int file, const char *path);       /* Data is on the disk when it returns. */
     wan_status (*replace)(const struct wan_env *env, const char *from, const char *to, const char *directory);  /* Durably. */
     wan_status (*remove)(const struct wan_env *env, const char *path);
     void (*close)(const struct wan_env *env, int file);
+    /* Calls `found` with the name of everything in `directory`, in no order, until it returns anything but WAN_OK. */
+    wan_status (*list)(const struct wan_env *env, const char *directory, wan_status (*found)(void *owner, const char *name), void *owner);
     void *state;    /* A test's own. */
 } wan_env;
 

@@ -17,13 +17,15 @@ typedef struct {
     uint32_t kind;
     uint64_t log_id;
     uint64_t next_number;
-    uint64_t commit;                /* Of the newest block when it was written. */
-    uint32_t segments;              /* That many {number, bytes} pairs follow, then the owner's state. */
+    uint64_t commit;                /* Of the newest block when it was written: all up to it is to be found. */
+    uint64_t first_commit;          /* Of the oldest block that counts: the one found first carries it. */
+    uint32_t segments;              /* That many {number, bytes} pairs follow, then the owner's state. The file may be longer. */
     uint32_t owner_slots;
     uint64_t state_bytes;
     uint32_t reserved;
     uint32_t crc;                   /* CRC32C of the bytes before, continued over all that follows. */
 } manifest_head;
+_Static_assert(sizeof(manifest_head) == 72, "the manifest's header is a format");
 
 static void path_of(const wan_log *log, const char *name, char *path, size_t room) { snprintf(path, room, "%s/%s", log->directory, name); }
 
@@ -46,6 +48,20 @@ uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
 
 /* Manifest. */
 
+/* The file of the next manifest. Its room was kept when the last one was written, where that could be: a log on a full
+ * disk can be shortened, which is what makes room. */
+static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, int *file)
+{
+    uint64_t kept;
+    if (log->env->open(log->env, path, 1, file, &kept) == WAN_OK) {
+        if (kept >= length && kept <= 4 * length + 4 * WAN_LOG_PAGE) return WAN_OK;
+        log->env->close(log->env, *file);
+        *file = -1;
+    }
+    wan_status status = log->env->remove(log->env, path);
+    return status == WAN_OK ? log->env->create(log->env, path, length, file) : status;
+}
+
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t length = sizeof(manifest_head) + log->count * 16ull + state_bytes;
@@ -58,6 +74,7 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     head->log_id = log->id;
     head->next_number = log->next_number;
     head->commit = log->commit;
+    head->first_commit = log->first_commit;
     head->segments = log->count;
     head->owner_slots = log->owner_slots;
     head->state_bytes = state_bytes;
@@ -70,98 +87,132 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     path_of(log, "MANIFEST.new", fresh, sizeof fresh);
     path_of(log, "MANIFEST", path, sizeof path);
     int file = -1;
-    wan_status status = log->env->remove(log->env, fresh);
-    if (status == WAN_OK) status = log->env->create(log->env, fresh, length, &file);
+    wan_status status = create_fresh(log, fresh, length, &file);
     if (status == WAN_OK) status = log->env->write(log->env, file, fresh, 0, bytes, length);
     if (status == WAN_OK) status = log->env->sync(log->env, file, fresh);
     if (file >= 0) log->env->close(log->env, file);
-    if (status == WAN_OK) status = log->env->replace(log->env, fresh, path, log->directory);
-    else log->env->remove(log->env, fresh);
     free(bytes);
-    return status;
+    if (status != WAN_OK) return status;
+    log->unsure = 1;        /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
+    status = log->env->replace(log->env, fresh, path, log->directory);
+    if (status != WAN_OK) return status;
+    log->unsure = 0;
+    log->named = 1;
+    if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK) log->env->close(log->env, file);
+    return WAN_OK;
 }
 
-static void note_damage(wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+static void note_damage(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
 {
-    if (file != damage->file) snprintf(damage->file, sizeof damage->file, "%s", file);
-    damage->offset = offset;
-    snprintf(damage->reason, sizeof damage->reason, "%s", reason);
+    wan_damage noted = {.offset = offset};
+    snprintf(noted.file, sizeof noted.file, "%s", file);
+    snprintf(noted.reason, sizeof noted.reason, "%s", reason);
+    *damage = noted;
+    if (reader->damaged) reader->damaged(reader->owner, damage);
 }
 
-static wan_status refuse(wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+/* Damage: noted, and refused unless it is skipped for salvage. */
+static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
 {
-    note_damage(damage, file, offset, reason);
-    return WAN_FAIL(WAN_CORRUPT, "%s, offset %" PRIu64 ": %s", file, offset, reason);
+    note_damage(reader, damage, file, offset, reason);
+    return reader->salvage ? WAN_OK : WAN_FAIL(WAN_CORRUPT, "%.300s, offset %" PRIu64 ": %s", damage->file, offset, damage->reason);
 }
 
-/* *found 0: there is none. */
-static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, int *found, uint64_t *commit)
+static wan_status grow_segments(wan_log *log, uint32_t wanted)
+{
+    if (wanted <= log->capacity) return WAN_OK;
+    uint32_t capacity = wanted * 2 > 16 ? wanted * 2 : 16;
+    wan_log_segment *grown = realloc(log->segments, capacity * sizeof *grown);
+    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
+    log->segments = grown;
+    log->capacity = capacity;
+    return WAN_OK;
+}
+
+/* Adds a segment that is on the disk. */
+static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
+{
+    wan_status status = grow_segments(log, log->count + 1);
+    if (status != WAN_OK) return status;
+    wan_log_segment *segment = &log->segments[log->count];
+    *segment = (wan_log_segment){.number = number, .bytes = bytes, .used = WAN_LOG_PAGE, .file = -1};
+    segment->highest = calloc(log->owner_slots ? log->owner_slots : 1, sizeof *segment->highest);
+    if (!segment->highest) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment");
+    log->count++;
+    log->bytes += bytes;
+    return WAN_OK;
+}
+
+/* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
+static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
     char path[4096];
     path_of(log, "MANIFEST", path, sizeof path);
     int file;
     uint64_t bytes;
-    *found = 0;
     wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
-    if (status != WAN_OK) return WAN_OK;    /* Not there: the caller looks whether segments are. */
+    if (status == WAN_EMPTY) return WAN_OK;     /* The caller looks whether segments are. */
+    if (status != WAN_OK) return status;
     uint8_t *all = NULL;
-    if (bytes < sizeof(manifest_head) || bytes > sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + (64u << 20))
-        status = refuse(damage, path, 0, "the manifest has an impossible size");
-    else if (!(all = malloc(bytes))) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %s", path);
+    const char *wrong = NULL;
+    if (bytes < sizeof(manifest_head) || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + (64u << 20))) wrong = "the manifest has an impossible size";
+    else if (!(all = malloc(bytes))) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
     else status = log->env->read(log->env, file, path, 0, all, bytes);
     log->env->close(log->env, file);
     if (status != WAN_OK) { free(all); return status; }
 
     manifest_head *head = (manifest_head *)all;
-    if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) status = refuse(damage, path, 0, "this is no manifest of a log");
-    else if (head->version > WAN_LOG_VERSION)
-        status = WAN_FAIL(WAN_INVALID, "%s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path, head->version, WAN_LOG_VERSION);
-    else if (head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX
-             || bytes != sizeof *head + head->segments * 16ull + head->state_bytes
-             || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, bytes - sizeof *head))
-        status = refuse(damage, path, 0, "the manifest's checksum does not hold");
-    else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
-    else if (head->owner_slots != log->owner_slots)
-        status = WAN_FAIL(WAN_INVALID, "%s was written with %" PRIu32 " partitions, and %" PRIu32 " are configured; use the same number, or another directory", path, head->owner_slots, log->owner_slots);
-    if (status != WAN_OK) { free(all); return status; }
+    uint64_t length = 0;
+    if (!wrong) {
+        length = sizeof *head + head->segments * 16ull + head->state_bytes;
+        if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) wrong = "this is no manifest of a log";
+        else if (head->version > WAN_LOG_VERSION) {
+            status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
+                              head->version, WAN_LOG_VERSION);
+            if (reader->salvage) wrong = "the manifest says that it is of a newer version";
+        } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX || length > bytes
+                   || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
+            wrong = "the manifest's checksum does not hold";
+        else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
+        else if (head->owner_slots != log->owner_slots)
+            status = WAN_FAIL(WAN_INVALID, "%.300s was written with %" PRIu32 " partitions, and %" PRIu32 " are configured; use the same number, or another directory", path,
+                              head->owner_slots, log->owner_slots);
+    }
+    if (wrong) status = refuse(reader, damage, path, 0, wrong);
+    if (wrong || status != WAN_OK) { free(all); return status; }
 
+    log->named = 1;
     log->id = head->log_id;
     log->next_number = head->next_number;
-    log->capacity = head->segments + 16;
-    log->segments = calloc(log->capacity, sizeof *log->segments);
-    if (!log->segments) {
-        status = WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", head->segments);
-        free(all);
-        return status;
-    }
+    log->first_commit = head->first_commit;
+    *commit = head->commit;
     const uint64_t *pair = (const uint64_t *)(head + 1);
-    for (uint32_t n = 0; n < head->segments; n++) {
-        log->segments[n].number = *pair++;
-        log->segments[n].bytes = *pair++;
-        log->segments[n].file = -1;
-        log->count++;
-        if (n && log->segments[n].number <= log->segments[n - 1].number) status = refuse(damage, path, 0, "segment numbers do not ascend");
+    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) {
+        if ((n && pair[0] <= log->segments[n - 1].number) || pair[0] >= head->next_number)
+            status = WAN_FAIL(WAN_CORRUPT, "%.300s: segment numbers do not ascend", path);
+        else status = know_segment(log, pair[0], pair[1]);
     }
     if (status == WAN_OK && reader->state) status = reader->state(reader->owner, (const uint8_t *)pair, head->state_bytes);
-    *commit = head->commit;
     free(all);
-    *found = 1;
     return status;
 }
 
 /* Segments. */
 
+/* The normal size; smaller where the whole log may not be large, so that it can be shortened. */
+static uint64_t segment_bytes(const wan_log *log)
+{
+    uint64_t bytes = log->size_limit ? log->size_limit / 16 & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
+    if (bytes > WAN_LOG_SEGMENT_BYTES) return WAN_LOG_SEGMENT_BYTES;
+    return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
+}
+
 static wan_status add_segment(wan_log *log, uint64_t bytes)
 {
     if (log->size_limit && log->bytes + bytes > log->size_limit)
-        return WAN_FAIL(WAN_FULL, "the log in %s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
-    if (log->count == log->capacity) {
-        uint32_t capacity = log->capacity ? log->capacity * 2 : 16;
-        wan_log_segment *grown = realloc(log->segments, capacity * sizeof *grown);
-        if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
-        log->segments = grown;
-        log->capacity = capacity;
-    }
+        return WAN_FAIL(WAN_FULL, "the log in %.300s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
+    wan_status status = grow_segments(log, log->count + 1);
+    if (status != WAN_OK) return status;
     wan_log_segment *segment = &log->segments[log->count];
     memset(segment, 0, sizeof *segment);
     segment->number = log->next_number;
@@ -172,7 +223,7 @@ static wan_status add_segment(wan_log *log, uint64_t bytes)
 
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    wan_status status = log->env->remove(log->env, path);      /* A left-over that no manifest names. */
+    status = log->env->remove(log->env, path);      /* A left-over that no manifest names. */
     if (status == WAN_OK) status = log->env->create(log->env, path, bytes, &segment->file);
     if (status != WAN_OK) { free(segment->highest); return status; }
     uint8_t page[WAN_LOG_PAGE] = {0};
@@ -207,22 +258,30 @@ static void forget_segment(wan_log *log, uint32_t index)
 
 static uint64_t room_left(const wan_log_segment *segment) { return segment->bytes - segment->used; }
 
+static wan_status only_for_reading(const wan_log *log)
+{
+    return WAN_FAIL(WAN_IO, "the log in %.300s was opened for salvage; nothing is written to it", log->directory);
+}
+
 wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t need = length + sizeof(wan_block_head);
-    if (log->failed) return WAN_FAIL(WAN_IO, "the log in %s failed to write before; close it and open it again", log->directory);
+    wan_status status = WAN_OK;
+    if (log->for_reading) return only_for_reading(log);
+    if (log->unsure || !log->named) status = write_manifest(log, state, state_bytes);    /* A segment is there only beside a manifest. */
+    if (status != WAN_OK) return status;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (room_left(&log->segments[n]) >= need) return WAN_OK;
     /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait. */
-    uint64_t bytes = WAN_LOG_SEGMENT_BYTES;
+    uint64_t bytes = segment_bytes(log);
     if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
     uint32_t before = log->count;
-    wan_status status = add_segment(log, bytes);
+    status = add_segment(log, bytes);
     if (status != WAN_OK) return status;
     for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
-        if (add_segment(log, WAN_LOG_SEGMENT_BYTES) != WAN_OK) break;
+        if (add_segment(log, segment_bytes(log)) != WAN_OK) break;
     status = write_manifest(log, state, state_bytes);
-    if (status == WAN_OK) return WAN_OK;
+    if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */
     while (log->count > before) {
         char path[4096];
         segment_path(log, log->segments[log->count - 1].number, path, sizeof path);
@@ -242,13 +301,32 @@ static void leave_segments(wan_log *log, uint32_t index)
     log->writing = index;
 }
 
+/* An attempt that failed may have left a whole block behind the last one that counts; its commit goes elsewhere now. */
+static wan_status clean_end(wan_log *log, wan_log_segment *segment)
+{
+    static const uint8_t zeros[sizeof(wan_block_head)];
+    char path[4096];
+    segment_path(log, segment->number, path, sizeof path);
+    if (room_left(segment) >= sizeof zeros) {
+        wan_status status = log->env->write(log->env, segment->file, path, segment->used, zeros, sizeof zeros);
+        if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
+        if (status != WAN_OK) return status;
+    }
+    segment->torn = 0;
+    return WAN_OK;
+}
+
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
 {
     uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
     WAN_CHECK(length % 8 == 0 && length <= UINT32_MAX);
-    if (log->failed) return WAN_FAIL(WAN_IO, "the log in %s failed to write before; close it and open it again", log->directory);
+    if (log->for_reading) return only_for_reading(log);
+    WAN_CHECK(!log->unsure);
     uint32_t n = log->writing;
-    while (n < log->count && room_left(&log->segments[n]) < need) n++;
+    for (; n < log->count && room_left(&log->segments[n]) < need; n++) {
+        wan_status status = log->segments[n].torn ? clean_end(log, &log->segments[n]) : WAN_OK;
+        if (status != WAN_OK) return status;
+    }
     WAN_CHECK(n < log->count);      /* The caller made room. */
     wan_log_segment *segment = &log->segments[n];
     wan_block_head head = {BLOCK_MAGIC, 0, (uint32_t)length, count, log->commit + 1, segment->number};
@@ -265,12 +343,15 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
         at += sizeof parts[k].head + parts[k].head.length;
     }
     if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, segment->used, &head, sizeof head);
-    if (status != WAN_OK) return status;    /* Not counted as used: the next attempt writes over it. */
+    if (status != WAN_OK) { segment->torn = 1; return status; }     /* Not counted as used: the next attempt writes over it. */
+    /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
     status = log->env->sync(log->env, segment->file, path);
-    if (status != WAN_OK) { log->failed = 1; return status; }   /* What the disk holds now is not known, and no later sync tells. */
+    if (status != WAN_OK) { segment->torn = 1; return status; }
     leave_segments(log, n);
     segment->used += need;
+    segment->torn = 0;
     log->commit++;
+    if (!segment->first_commit) segment->first_commit = log->commit;
     *index = n;
     return WAN_OK;
 }
@@ -278,13 +359,19 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
 {
     WAN_CHECK(drop <= log->writing);
+    if (log->for_reading) return only_for_reading(log);
     wan_log_segment *gone = malloc((drop ? drop : 1) * sizeof *gone);
     if (!gone) return WAN_FAIL(WAN_NO_MEMORY, "no memory to drop segments");
     memcpy(gone, log->segments, drop * sizeof *gone);
     memmove(log->segments, log->segments + drop, (log->count - drop) * sizeof *log->segments);
     log->count -= drop;
+    uint64_t first_commit = log->first_commit;
+    log->first_commit = log->commit + 1;
+    for (uint32_t n = log->count; n--;)
+        if (log->segments[n].first_commit) log->first_commit = log->segments[n].first_commit;
     wan_status status = write_manifest(log, state, state_bytes);
     if (status != WAN_OK) {     /* As before; the next attempt drops them. */
+        log->first_commit = first_commit;
         memmove(log->segments + drop, log->segments, log->count * sizeof *log->segments);
         memcpy(log->segments, gone, drop * sizeof *gone);
         log->count += drop;
@@ -343,7 +430,7 @@ static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_byt
     if (status != WAN_OK) return status;
     uint64_t size = *bytes > expected_bytes ? *bytes : expected_bytes;
     *all = aligned_alloc(64, (size + WAN_LOG_PAGE + 63) & ~(uint64_t)63);
-    if (!*all) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %s", path);
+    if (!*all) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
     else status = log->env->read(log->env, file, path, 0, *all, size);
     log->env->close(log->env, file);
     if (status != WAN_OK) { free(*all); *all = NULL; }
@@ -351,52 +438,53 @@ static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_byt
     return status;
 }
 
-/* Hands out the blocks of one segment. *end: behind the last whole block; *more: whole blocks follow damage. */
-static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, uint64_t *end, int *more)
+/* Hands out the blocks of one segment, in order. */
+static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage)
 {
     wan_log_segment *segment = &log->segments[index];
     uint8_t *all = NULL;
     uint64_t bytes;
-    char path[4096];
-    *end = WAN_LOG_PAGE;
-    *more = 0;
+    char path[4096], reason[200];
+    segment->used = WAN_LOG_PAGE;
     wan_status status = read_file(log, segment->number, segment->bytes, &all, &bytes, path, sizeof path);
-    if (status != WAN_OK) {
-        if (status != WAN_IO) return status;
-        note_damage(damage, path, 0, "the segment cannot be read");
-        *more = 1;
-        return reader->salvage ? WAN_OK : WAN_FAIL(WAN_CORRUPT, "%s: the segment is named in the manifest and cannot be read (%.200s)", path, wan_detail);
-    }
+    if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
+    if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
+    if (status != WAN_OK) return status;
     const wan_segment_head *head = (const wan_segment_head *)all;
     if (memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
-        || head->log_id != log->id || head->number != segment->number) {
-        note_damage(damage, path, 0, "the segment's header is damaged, or it is another log's");
-        if (!reader->salvage) { free(all); return refuse(damage, path, 0, "the segment's header is damaged, or it is another log's"); }
+        || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
+        status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
+    } else if (head->version > WAN_LOG_VERSION) {
+        status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
+                          head->version, WAN_LOG_VERSION);
     }
-    uint64_t at = WAN_LOG_PAGE;
-    while (at + sizeof(wan_block_head) <= bytes) {
-        if (block_is_whole(all + at, bytes - at, segment->number)) {
-            const wan_block_head *block = (const wan_block_head *)(all + at);
-            if (log->commit && block->commit != log->commit + 1 && !*more && !reader->salvage) {
-                status = refuse(damage, path, at, "blocks are missing before this one");
-                break;
-            }
-            status = read_block(log, index, reader, block);
-            if (status != WAN_OK) break;
-            log->commit = block->commit;
-            at += sizeof *block + block->length;
-            *end = at;
+    for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
+        if (!block_is_whole(all + at, bytes - at, segment->number)) {
+            /* Torn, or damaged: whole blocks behind it tell which. */
+            uint64_t ahead = at + 8;
+            while (ahead + sizeof(wan_block_head) <= bytes
+                   && (((const wan_block_head *)(all + ahead))->magic != BLOCK_MAGIC || !block_is_whole(all + ahead, bytes - ahead, segment->number)))
+                ahead += 8;     /* By the magic alone for the megabytes of zeros in segments made ahead. */
+            if (ahead + sizeof(wan_block_head) > bytes) break;
+            status = refuse(reader, damage, path, at, "a damaged block with whole ones behind it");
+            at = ahead;
             continue;
         }
-        /* Torn, or damaged: whole blocks behind it tell which. */
-        uint64_t ahead = at + 8;
-        while (ahead + sizeof(wan_block_head) <= bytes
-               && (((const wan_block_head *)(all + ahead))->magic != BLOCK_MAGIC || !block_is_whole(all + ahead, bytes - ahead, segment->number)))
-            ahead += 8;     /* By the magic alone for the megabytes of zeros in segments made ahead. */
-        if (ahead + sizeof(wan_block_head) > bytes) break;
-        note_damage(damage, path, at, "a damaged block with whole ones behind it");
-        if (!reader->salvage) { status = refuse(damage, path, at, "a damaged block with whole ones behind it"); break; }
-        at = ahead;
+        const wan_block_head *block = (const wan_block_head *)(all + at);
+        if (block->commit != log->commit + 1 && (log->named || log->commit)) {      /* Without a manifest, the first one is the first that is left. */
+            snprintf(reason, sizeof reason, "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come", block->commit, log->commit + 1);
+            status = refuse(reader, damage, path, at, reason);
+            if (status != WAN_OK) break;
+        }
+        status = read_block(log, index, reader, block);
+        if (status == WAN_CORRUPT) {
+            snprintf(reason, sizeof reason, "%.190s", wan_detail);
+            status = refuse(reader, damage, path, at, reason);
+        }
+        if (!segment->first_commit) segment->first_commit = block->commit;
+        log->commit = block->commit;
+        at += sizeof *block + block->length;
+        segment->used = at;
     }
     free(all);
     return status;
@@ -405,10 +493,13 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
 wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 {
     wan_damage damage;
-    uint64_t end, commit = log->commit;
-    int more;
-    log->commit = 0;
-    wan_status status = scan_segment(log, index, reader, &damage, &end, &more);
+    wan_log_segment *segment = &log->segments[index];
+    uint64_t used = segment->used, commit = log->commit;
+    log->commit = segment->first_commit ? segment->first_commit - 1 : commit;
+    wan_status status = scan_segment(log, index, reader, &damage);
+    if (status == WAN_OK && segment->used != used)
+        status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
+    segment->used = used;
     log->commit = commit;
     return status;
 }
@@ -432,6 +523,98 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
     return *cut ? log->env->sync(log->env, segment->file, path) : WAN_OK;
 }
 
+typedef struct { wan_log *log; const wan_log_reader *reader; wan_damage *damage; } file_survey;
+
+/* A file in the log's folder: 0 if it is no segment's. */
+static uint64_t segment_number(const char *name)
+{
+    uint64_t number = 0;
+    int n = 0;
+    for (; name[n] >= '0' && name[n] <= '9' && n < 18; n++) number = number * 10 + (uint64_t)(name[n] - '0');
+    return n >= 12 && strcmp(name + n, ".seg") == 0 ? number : 0;
+}
+
+/* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that are
+ * still to come, and with a block in it, was written under a newer manifest than the one that is here. */
+static wan_status survey_file(void *owner, const char *name)
+{
+    const file_survey *survey = owner;
+    wan_log *log = survey->log;
+    uint64_t number = segment_number(name);
+    if (!number) return WAN_OK;
+    for (uint32_t n = 0; n < log->count; n++)
+        if (log->segments[n].number == number) return WAN_OK;
+    char path[4096];
+    path_of(log, name, path, sizeof path);
+    if (!log->named) return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
+    if (number >= log->next_number) {
+        wan_block_head head;
+        int file;
+        uint64_t bytes;
+        wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+        if (status != WAN_OK) return status == WAN_EMPTY ? WAN_OK : status;
+        status = log->env->read(log->env, file, path, WAN_LOG_PAGE, &head, sizeof head);
+        log->env->close(log->env, file);
+        if (status != WAN_OK) return status;
+        if (head.magic == BLOCK_MAGIC) return refuse(survey->reader, survey->damage, path, WAN_LOG_PAGE, "the manifest is older than this segment");
+    }
+    if (!survey->reader->salvage) log->env->remove(log->env, path);
+    return WAN_OK;
+}
+
+/* Salvage without a manifest: every segment file there is. */
+static wan_status adopt_file(void *owner, const char *name)
+{
+    wan_log *log = ((file_survey *)owner)->log;
+    uint64_t number = segment_number(name), bytes;
+    char path[4096];
+    int file;
+    if (!number) return WAN_OK;
+    path_of(log, name, path, sizeof path);
+    wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+    if (status != WAN_OK) return status == WAN_NO_MEMORY ? status : WAN_OK;
+    wan_segment_head head;
+    status = log->env->read(log->env, file, path, 0, &head, sizeof head);
+    log->env->close(log->env, file);
+    if (status == WAN_OK && memcmp(head.magic, SEGMENT_MAGIC, 8) == 0 && head.crc == wan_crc32c(0, &head, offsetof(wan_segment_head, crc))) log->id = head.log_id;
+    return know_segment(log, number, bytes);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t left = ((const wan_log_segment *)a)->number, right = ((const wan_log_segment *)b)->number;
+    return left < right ? -1 : left > right;
+}
+
+static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
+{
+    uint64_t newest = 0;
+    char path[4096], reason[200];
+    file_survey survey = {log, reader, damage};
+    wan_status status = read_manifest(log, reader, damage, &newest);
+    if (status == WAN_OK && reader->salvage && !log->named) {
+        status = log->env->list(log->env, log->directory, adopt_file, &survey);
+        if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);
+    } else if (status == WAN_OK) {
+        status = log->env->list(log->env, log->directory, survey_file, &survey);
+    }
+    if (status != WAN_OK) return status;
+    if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
+    if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
+    for (uint32_t n = 0; n < log->count && status == WAN_OK; n++) {
+        status = scan_segment(log, n, reader, damage);
+        if (log->segments[n].first_commit) log->writing = n;
+    }
+    if (status == WAN_OK && log->commit < newest) {
+        if (log->count) segment_path(log, log->segments[log->writing].number, path, sizeof path);
+        else path_of(log, "MANIFEST", path, sizeof path);
+        snprintf(reason, sizeof reason, "blocks are missing from here on: they end with number %" PRIu64 ", and the manifest knows of %" PRIu64, log->commit, newest);
+        status = refuse(reader, damage, path, log->count ? log->segments[log->writing].used : 0, reason);
+        log->commit = newest;
+    }
+    return status;
+}
+
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                         uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
 {
@@ -443,47 +626,21 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
     log->id = id;
     log->owner_slots = owner_slots;
     log->size_limit = size_limit;
-    log->next_number = 1;
+    log->next_number = log->first_commit = 1;
     log->directory = strdup(directory);
     if (!log->directory) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a log");
-    int found;
-    uint64_t manifest_commit = 0;
-    wan_status status = read_manifest(log, reader, damage, &found, &manifest_commit);
-    if (status == WAN_OK && !found) {
-        if (reader->state) status = reader->state(reader->owner, NULL, 0);
-        if (status != WAN_OK) goto failed;
-        return WAN_OK;      /* New: segments and manifest come with the first room that is made. */
-    }
-    if (status != WAN_OK) goto failed;
-
-    char path[4096];
-    for (uint32_t n = 0; n < log->count; n++) {
+    wan_status status = read_all(log, reader, damage);
+    log->for_reading = reader->salvage != 0;
+    for (uint32_t n = log->writing; n < log->count && status == WAN_OK && !reader->salvage; n++) {
         wan_log_segment *segment = &log->segments[n];
-        log->bytes += segment->bytes;
-        segment->highest = calloc(owner_slots ? owner_slots : 1, sizeof *segment->highest);
-        if (!segment->highest) { status = WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment"); goto failed; }
-        uint64_t end;
-        int more;
-        status = scan_segment(log, n, reader, damage, &end, &more);
-        if (status != WAN_OK) goto failed;
-        segment->used = end;
-        /* A block too large for the segments that were ahead went into one of its own behind them: they stay empty. Blocks that
-         * are gone show in the numbers of those that follow. */
-        if (end > WAN_LOG_PAGE) log->writing = n;
-    }
-    if (log->commit < manifest_commit) log->commit = manifest_commit;
-    for (uint32_t n = log->writing; n < log->count; n++) {
-        wan_log_segment *segment = &log->segments[n];
+        char path[4096];
         uint64_t bytes;
         segment_path(log, segment->number, path, sizeof path);
         status = log->env->open(log->env, path, 1, &segment->file, &bytes);
+        if (status == WAN_EMPTY) status = WAN_IO;
         if (status == WAN_OK) status = cut_tail(log, segment, path, cut_bytes);
-        if (status != WAN_OK) goto failed;
     }
-    return WAN_OK;
-
-failed:
-    wan_log_close(log);
+    if (status != WAN_OK) wan_log_close(log);
     return status;
 }
 

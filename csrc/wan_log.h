@@ -5,7 +5,9 @@
  * group commit. Staging is guarded by the owner's lock; writing belongs to one thread at a time.
  *
  * Invariants: a block counts only if its checksum holds and it names its segment; one block is written between two syncs,
- * so a damaged block with a whole one behind it is never a torn tail; blocks follow each other without gaps; the segments' numbers only grow and are never used twice; what a manifest does not name does not exist. */
+ * so a damaged block with a whole one behind it is never a torn tail; the commits of the blocks count up by one from the
+ * manifest's first, and reach its newest: what is missing between is loss, never a torn tail; the segments' numbers
+ * only grow and are never used twice; what a manifest does not name does not exist; a segment is there only beside a manifest. */
 #ifndef WAN_LOG_H
 #define WAN_LOG_H
 #include "wan_base.h"
@@ -14,7 +16,8 @@
 
 #define WAN_LOG_VERSION 1u
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
-#define WAN_LOG_SEGMENT_BYTES (8u << 20)
+#define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* A sixteenth of the size limit where that is less. */
+#define WAN_LOG_SEGMENT_BYTES_MIN (256u << 10)
 #define WAN_LOG_AHEAD 4u                        /* Segments made and named in the manifest before they are needed. */
 #define WAN_LOG_STATE_BYTES_MAX (8u << 20)      /* Of the owner's state in the manifest and in checkpoints. */
 
@@ -54,6 +57,8 @@ typedef struct {
     uint64_t number;
     uint64_t bytes;             /* Of the file. */
     uint64_t used;              /* Up to where blocks were written. */
+    uint64_t first_commit;      /* Of its oldest block; 0: it has none. */
+    uint8_t torn;               /* Behind `used` may lie what an attempt that failed left. */
     int file;                   /* -1: not open. Only the segment in writing and those ahead are. */
     uint64_t *highest;          /* Owner's: per partition the highest sequence in this segment (`owner_slots` of them). */
 } wan_log_segment;
@@ -69,10 +74,11 @@ typedef struct {
     uint32_t count, capacity, writing;
     uint64_t next_number;
     uint64_t commit;            /* Of the newest block. */
+    uint64_t first_commit;      /* Of the oldest block that counts. */
     uint64_t bytes;             /* Of all segment files. */
-    uint8_t *state;             /* Owner's state as of the last manifest. */
-    uint64_t state_bytes;
-    uint8_t failed;             /* A write failed half-way: nothing more is written until reopened. */
+    uint8_t named;              /* There is a manifest. */
+    uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
+    uint8_t for_reading;        /* Opened for salvage: nothing is written. */
 } wan_log;
 
 typedef struct {                /* Where damage was found, for the report. */
@@ -87,11 +93,15 @@ typedef struct {
     wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes);
     /* Owner's state out of the manifest, before any block. NULL, 0 for a new log. */
     wan_status (*state)(void *owner, const uint8_t *bytes, uint64_t length);
-    int salvage;                /* Skip damage in the middle instead of refusing; `damage` then tells the last one. */
+    /* Takes whatever is whole instead of refusing, with or without a manifest, and changes nothing on the disk: the log is
+     * then for reading. `damaged` (may be NULL) hears of each piece of damage. */
+    int salvage;
+    void (*damaged)(void *owner, const wan_damage *damage);
 } wan_log_reader;
 
 /* Opens the log in `directory`, which exists; makes a new one with `id` if it is empty. Cuts a torn tail. WAN_CORRUPT with
- * *damage for damage in the middle; WAN_INVALID for a log of another kind or a newer version. */
+ * *damage for damage in the middle; WAN_INVALID for a log of another kind or a newer version; WAN_IO, WAN_FULL: the system
+ * refused. Whatever it returns but WAN_OK, nothing that counts was changed. */
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                         uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
 void wan_log_close(wan_log *log);
@@ -100,9 +110,10 @@ void wan_log_close(wan_log *log);
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
-/* Makes sure that a block of `length` fits without a new manifest in between; may write one (with `state`). */
+/* Makes sure that a block of `length` fits without a new manifest in between; may write one (with `state`, which has to be durable). */
 wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes);
-/* Drops the oldest segments up to (not including) index `keep`: a new manifest with `state`, then their files. */
+/* Drops the `drop` oldest segments: a new manifest with `state`, which is durable with it, then their files. Also where the log
+ * is full, or the disk: room for the manifest is kept. */
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes);
 /* Calls `reader->part` for every part of one segment again: for moving what lives out of it. */
 wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader);

@@ -189,8 +189,12 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
         if (!same_key(older, record)) continue;
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
         if (older->stamp > record->stamp || (older->stamp == record->stamp && older->stamp_site > record->stamp_site)) return;
-        wan_queue_punch(queue, record->partition, slot->sequence, WAN_HOLE_CONFLATED);
-        queue->conflated++;
+        if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
+            (void)wan_stage_add(queue->superseded, &(wan_hole){record->partition, WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
+        } else {        /* Both reach the disk in one block, or this one later. */
+            wan_queue_punch(queue, record->partition, slot->sequence, WAN_HOLE_CONFLATED);
+            queue->conflated++;
+        }
         break;
     }
     slot->hash = hash;
@@ -377,6 +381,19 @@ static void move_out_of_sparse(wan_queue *queue)
     }
 }
 
+/* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they are
+ * settled, and a queue that conflates for days does not keep their entries. */
+static void drop_front_holes(wan_queue *queue, wan_partition *partition)
+{
+    if (partition->peeked != partition->removed) return;
+    uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
+        partition->peeked = ++partition->removed;
+        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+    }
+    unpin_file(queue, partition);
+}
+
 void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
 {
     wan_partition *partition = &queue->partitions[number];
@@ -389,16 +406,7 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint3
     if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
     queue->punched_bytes += ref_length(&queue->store, *entry);
     forget_entry(queue, partition, sequence);
-    /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they
-     * are settled, and a queue that conflates for days does not keep their entries. */
-    if (sequence == partition->removed + 1 && partition->peeked == partition->removed) {
-        uint64_t end = queue->persistent ? partition->durable : partition->appended;
-        while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
-            partition->peeked = ++partition->removed;
-            if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
-        }
-        unpin_file(queue, partition);
-    }
+    if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
     if (queue->punched_bytes >= WAN_SEGMENT_BYTES) move_out_of_sparse(queue);
 }
@@ -420,7 +428,20 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
         partition->durable++;
         if (partition->durable > partition->removed && *entry_of(partition, partition->durable)) partition->volatile_events--;
     }
+    if (partition->taken < durable) partition->taken = durable;
+    drop_front_holes(queue, partition);
     check_positions(partition);
+}
+
+void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
+{
+    const wan_hole *hole = (const wan_hole *)superseded->bytes;
+    for (uint32_t n = 0; n < superseded->count; n++, hole++) {
+        wan_partition *partition = &queue->partitions[hole->partition];
+        if (hole->sequence <= partition->peeked || !*entry_of(partition, hole->sequence)) continue;
+        wan_queue_punch(queue, hole->partition, hole->sequence, hole->reason);
+        queue->conflated++;
+    }
 }
 
 wan_status wan_queue_start_conflating(wan_queue *queue)

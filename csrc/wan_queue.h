@@ -37,6 +37,7 @@ typedef struct {
     uint64_t bytes;                 /* Their record bytes. */
     uint64_t unpeeked;              /* Those of them in (peeked, appended]. */
     uint64_t durable;               /* With persistence: on the disk up to here. peeked <= durable <= appended. */
+    uint64_t taken;                 /* With persistence: up to here it is on the disk or being written. durable <= taken <= appended. */
     uint64_t volatile_events;       /* With persistence: events in (durable, appended]; they are not peeked yet. */
     wan_block *blocks;              /* Ring of entry blocks by (sequence - 1) / WAN_BLOCK_ENTRIES; capacity a power of two. */
     uint32_t block_capacity;
@@ -55,6 +56,9 @@ typedef struct {
     uint64_t events, bytes;         /* Sums over the partitions. */
     wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
+    /* With persistence: older updates (as wan_hole) that wait to be taken out until the newer one is on the disk. Else a crash
+     * could leave neither: the older one passed over by a batch, or removed; the newer one not written. NULL otherwise. */
+    wan_stage *superseded;
     uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
 } wan_queue;
 
@@ -87,6 +91,8 @@ void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, ui
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: all up to `durable` is on the disk now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
+/* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
+void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
 /* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
  * hole (or is there already: nothing happens). Only while nothing is peeked. */
 wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash);

@@ -103,7 +103,7 @@ class EventQueue:
     @property
     def log_id(self) -> int:
         """Of the log: the queue's incarnation over restarts."""
-    def recovery(self) -> dict[str, int]:
+    def recovery(self) -> dict[str, Any]:
         """What opening found: records in the log, and bytes of a torn tail that were cut."""
     def log_state(self) -> dict[str, Any]:
         """Sizes of the log, and why writing fails now (None: it does not)."""

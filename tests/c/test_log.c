@@ -1,0 +1,521 @@
+/* The log on a disk that misbehaves: cut anywhere, any call failing, full, going down at any moment. */
+#include "log_owner.h"
+
+static memory_disk disk, other;
+static log_owner owner, again;
+
+static void begin(void)
+{
+    memory_disk_init(&disk);
+    owner_init(&owner, &disk);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+}
+
+static void end(void)
+{
+    owner_close(&owner);
+    memory_disk_close(&disk);
+}
+
+static wan_status reopen(void)
+{
+    owner_close(&owner);
+    return owner_open(&owner);
+}
+
+static void write_items(uint32_t count, uint64_t length)
+{
+    for (uint32_t n = 0; n < count; n++) EXPECT_EQUAL(owner_write(&owner, length + n % 57), WAN_OK);
+}
+
+static void what_was_committed_is_found_again(void)
+{
+    begin();
+    for (int round = 0; round < 5; round++) {
+        write_items(40, round * 4000);
+        EXPECT_EQUAL(reopen(), WAN_OK);
+        EXPECT(owner_is_whole(&owner));
+        EXPECT_EQUAL(owner.first, 1);
+        EXPECT_EQUAL(owner.last, owner.durable);
+        EXPECT_EQUAL(owner.cut_bytes, 0);
+    }
+    end();
+}
+
+static void a_block_longer_than_a_segment_gets_one_of_its_own(void)
+{
+    begin();
+    owner.limit = 0;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    write_items(3, 3u << 20);       /* The third needs the segments that are made ahead. */
+    write_items(1, 20u << 20);      /* Longer than any of them. */
+    write_items(2, 100);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    EXPECT_EQUAL(owner.first, 1);
+    write_items(3, 5u << 20);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    end();
+}
+
+static void dropped_segments_leave_no_file_and_the_rest_is_whole(void)
+{
+    begin();
+    write_items(150, 20000);
+    EXPECT(owner.log.writing >= 2);
+    EXPECT_EQUAL(owner_drop(&owner, 120), WAN_OK);
+    EXPECT(owner.log.bytes < OWNER_LIMIT);
+    EXPECT(memory_disk_find(&disk, "000000000001.seg") == NULL);
+    write_items(20, 20000);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    EXPECT_EQUAL(owner.state, 120);
+    EXPECT(owner.first > 1);
+    end();
+}
+
+static void files_that_no_manifest_names_are_cleared_away(void)
+{
+    begin();
+    write_items(150, 20000);
+    memory_file *old = memory_disk_find(&disk, "000000000001.seg");
+    uint8_t *bytes = malloc(old->size);
+    uint64_t size = old->size;
+    memcpy(bytes, old->bytes, size);
+    EXPECT_EQUAL(owner_drop(&owner, 100), WAN_OK);
+    int file;
+    EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file), WAN_OK);     /* The crash came before it was removed. */
+    disk.env.write(&disk.env, file, "log/000000000001.seg", 0, bytes, size);
+    disk.env.close(&disk.env, file);
+    free(bytes);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    EXPECT(memory_disk_find(&disk, "000000000001.seg") == NULL);
+    end();
+}
+
+/* Cut points. */
+
+enum { TRUNCATED, ZEROED, FLIPPED };
+
+/* Where each block of the newest segment ends, with the number of the item in it. */
+typedef struct { uint64_t end[OWNER_ITEMS], item[OWNER_ITEMS]; uint32_t count; } block_ends;
+
+static void damage_file(memory_file *file, uint64_t at, int how)
+{
+    if (how == TRUNCATED) file->size = at;
+    else if (how == ZEROED) memset(file->bytes + at, 0, file->size - at);
+    else file->bytes[at] ^= (uint8_t)(1u << at % 8);
+}
+
+/* Opens a copy of the disk with one file damaged. `whole_items`: those that must be found if it opens at all. */
+static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_items, int may_refuse)
+{
+    memory_disk_copy(&other, &disk);
+    damage_file(memory_disk_find(&other, name), at, how);
+    again = owner;
+    memset(&again.log, 0, sizeof again.log);
+    again.disk = &other;
+    again.durable = whole_items;
+    int good = 1;
+    wan_status status = owner_open(&again);
+    if (status == WAN_OK) {
+        good = owner_is_whole(&again);
+        for (uint32_t n = again.log.writing; good && n < again.log.count; n++) {        /* Nothing is left behind the cut, */
+            char left[64];
+            snprintf(left, sizeof left, "%012" PRIu64 ".seg", again.log.segments[n].number);
+            const memory_file *file = memory_disk_find(&other, left);
+            for (uint64_t k = again.log.segments[n].used; k < file->size && good; k++) good = file->bytes[k] == 0;
+        }
+        if (good) {                         /* and what is written there is found. */
+            again.staged = again.durable = again.last;
+            good = owner_write(&again, 300) == WAN_OK;
+            owner_close(&again);
+            good = good && owner_open(&again) == WAN_OK && owner_is_whole(&again);
+        }
+        owner_close(&again);
+    } else {
+        good = (may_refuse && status == WAN_CORRUPT && again.damage.file[0] && again.damage.reason[0])
+            || (how == FLIPPED && status == WAN_INVALID);      /* A flipped version says that it is newer. */
+        if (!good) printf("    opening says %d: %s\n", status, wan_detail);
+    }
+    if (!good) printf("    %s %s at %" PRIu64 "\n", name, how == TRUNCATED ? "cut" : how == ZEROED ? "zeroed from" : "with a bit flipped", at);
+    memory_disk_close(&other);
+    return good;
+}
+
+static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong(void)
+{
+    begin();
+    write_items(75, 20000);         /* Two segments, */
+    EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
+    write_items(120, 1500);
+    write_items(12, 40);            /* and small blocks at its end. */
+    char newest[64];
+    snprintf(newest, sizeof newest, "%012" PRIu64 ".seg", owner.log.segments[owner.log.writing].number);
+    static block_ends blocks;
+    memset(&blocks, 0, sizeof blocks);
+    const memory_file *file = memory_disk_find(&disk, newest);
+    uint64_t item = owner.log.segments[owner.log.writing].first_commit, used = owner.log.segments[owner.log.writing].used;
+    for (uint64_t at = WAN_LOG_PAGE; at < used; item++) {
+        const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
+        at += sizeof *head + head->length;
+        blocks.end[blocks.count] = at;
+        blocks.item[blocks.count++] = item;
+    }
+    EXPECT(blocks.count > 12);
+    EXPECT_EQUAL(blocks.item[blocks.count - 1], owner.durable);
+    uint64_t known;                 /* The newest block that the manifest knows of. */
+    memcpy(&known, memory_disk_find(&disk, "MANIFEST")->bytes + 32, 8);
+    EXPECT(known > blocks.item[0] && known < owner.durable - 100);
+    uint64_t before = blocks.item[0] - 1, dense = blocks.end[blocks.count - 4];
+    for (int how = TRUNCATED; how <= FLIPPED; how++) {
+        for (uint64_t at = 0; at < used && expectations_failed < 5; at += at >= dense ? 1 : 1 + (at * 7919) % 6007) {
+            uint64_t whole = before;
+            for (uint32_t n = 0; n < blocks.count && blocks.end[n] <= at; n++) whole = blocks.item[n];
+            /* Only the tail is torn: nothing that was synced before may be missed, and nothing is refused. With a bit
+             * flipped only the last block can be taken for torn; and what the manifest knows of is never missed silently. */
+            if (how == FLIPPED) whole = at < blocks.end[blocks.count - 2] ? owner.durable : owner.durable - 1;
+            EXPECT(open_damaged(newest, at, how, whole > known ? whole : known, how == FLIPPED || at < WAN_LOG_PAGE || whole < known));
+        }
+    }
+    /* Elsewhere: the older segments, those made ahead, the manifest. */
+    for (int n = 0; n < MEMORY_FILES; n++) {
+        const memory_file *each = &disk.files[n];
+        if (!each->name[0] || each->gone || strcmp(each->name, newest) == 0 || strcmp(each->name, "MANIFEST.new") == 0) continue;
+        for (int how = TRUNCATED; how <= FLIPPED; how++)
+            for (uint64_t at = 0; at < each->size && expectations_failed < 5; at += 1 + (at < 100 ? 0 : (at * 7919) % 70001))
+                EXPECT(open_damaged(each->name, at, how, owner.durable, 1));
+    }
+    end();
+}
+
+/* Failing calls. */
+
+/* The work during which something goes wrong: commits of all sizes and drops. Gives what the last call that failed said;
+ * with `give_up` nothing comes after that one. */
+static wan_status work(log_owner *o, int give_up)
+{
+    static const uint64_t lengths[] = {15000, 300, 37000, 20, 22000, 60000, 1700};
+    wan_status failed = WAN_OK, status;
+    for (int n = 0; n < 30 && !(give_up && failed != WAN_OK); n++) {
+        status = owner_write(o, lengths[n % 7]);
+        if (status != WAN_OK) failed = status;
+        if (n % 10 == 9 && o->durable > 8) {
+            status = owner_drop(o, o->durable - 8);
+            if (status != WAN_OK) failed = status;
+        }
+    }
+    return failed;
+}
+
+static uint64_t calls_of_the_work(void)
+{
+    memory_disk_init(&disk);
+    owner_init(&owner, &disk);
+    owner.limit = 1u << 20;
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT_EQUAL(work(&owner, 0), WAN_OK);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT_EQUAL(work(&owner, 0), WAN_OK);
+    uint64_t calls = disk.calls;
+    end();
+    return calls;
+}
+
+static void no_single_failing_call_loses_what_was_acknowledged(void)
+{
+    uint64_t calls = calls_of_the_work();
+    for (uint64_t fail_at = 1; fail_at <= calls && expectations_failed < 5; fail_at++)
+        for (int kind = 0; kind < 6; kind++) {
+            int give_up = kind == 3;
+            memory_disk_init(&disk);
+            disk.fail_at = fail_at;
+            disk.fail_with = kind == 1 ? WAN_FULL : WAN_IO;
+            disk.short_writes = kind == 2 ? 1 : kind >= 4 ? 2 : 0;
+            owner_init(&owner, &disk);
+            owner.limit = 1u << 20;
+            int before = expectations_failed;
+            wan_status status = owner_open(&owner);
+            if (status != WAN_OK) status = owner_open(&owner);
+            EXPECT_EQUAL(status, WAN_OK);
+            for (int part = 0; part < 2; part++) {
+                uint64_t durable = owner.durable;
+                status = work(&owner, give_up || kind == 5);
+                if (kind == 5 && status != WAN_OK) EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK);   /* A longer one next, and then it is closed. */
+                else if (!give_up) EXPECT(owner.durable >= durable + 28);      /* It goes on by itself. */
+                status = reopen();
+                if (status != WAN_OK) { EXPECT(disk.calls >= fail_at); status = owner_open(&owner); }
+                EXPECT_EQUAL(status, WAN_OK);
+                EXPECT(owner_is_whole(&owner));
+                owner.staged = owner.durable = owner.last;
+            }
+            if (expectations_failed > before) printf("    call %" PRIu64 " (%s) failing, kind %d\n", fail_at, disk.failed_what, kind);
+            end();
+        }
+}
+
+static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(void)
+{
+    uint64_t calls = calls_of_the_work();
+    random_source source = {1};
+    for (uint64_t fail_at = 1; fail_at <= calls && expectations_failed < 5; fail_at++)
+        for (int what = LOSE_UNSYNCED; what <= TEAR_UNSYNCED; what++) {
+            memory_disk_init(&disk);
+            disk.fail_at = fail_at;
+            disk.stopped = 1;
+            disk.short_writes = 1;
+            owner_init(&owner, &disk);
+            owner.limit = 1u << 20;
+            int before = expectations_failed;
+            for (int part = 0; part < 2 && (part == 0 || disk.calls < fail_at); part++) {
+                if (part) owner_close(&owner);
+                if (owner_open(&owner) != WAN_OK) continue;
+                work(&owner, 0);
+            }
+            owner_close(&owner);
+            memory_disk_crash(&disk, what, &source);
+            EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+            EXPECT(owner_is_whole(&owner));
+            owner.staged = owner.durable = owner.last > owner.dropped ? owner.last : owner.dropped;
+            EXPECT_EQUAL(work(&owner, 0), WAN_OK);
+            EXPECT_EQUAL(reopen(), WAN_OK);
+            EXPECT(owner_is_whole(&owner));
+            if (expectations_failed > before)
+                printf("    down at call %" PRIu64 " (%s), %s: %s\n", fail_at, disk.failed_what, what == LOSE_UNSYNCED ? "unsynced lost" : what == KEEP_UNSYNCED ? "all kept" : "torn", wan_detail);
+            end();
+        }
+}
+
+static void a_crash_keeps_every_acknowledged_block_whatever_else_it_takes(void)
+{
+    random_source source = {7};
+    memory_disk_init(&disk);
+    owner_init(&owner, &disk);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    for (int n = 0; n < 120 && !expectations_failed; n++) {
+        EXPECT_EQUAL(owner_write(&owner, random_below(&source, 90000)), WAN_OK);
+        if (n % 9 == 8) EXPECT_EQUAL(owner_drop(&owner, owner.durable - 4), WAN_OK);
+        owner_close(&owner);
+        memory_disk_crash(&disk, n % 3, &source);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner));
+    }
+    end();
+}
+
+/* Full. */
+
+static void a_full_disk_refuses_and_goes_on_when_room_returns(void)
+{
+    begin();
+    owner.limit = 0;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    disk.capacity = 20u << 20;
+    wan_status status;
+    while ((status = owner_write(&owner, 1u << 20)) == WAN_OK) {}
+    EXPECT_EQUAL(status, WAN_FULL);
+    uint64_t durable = owner.durable;
+    EXPECT(durable >= 8);
+    EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_FULL);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    disk.capacity = 60u << 20;
+    write_items(4, 1u << 20);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    EXPECT_EQUAL(owner.last, durable + 4);
+    end();
+}
+
+static void a_log_on_a_disk_without_a_byte_left_can_be_shortened(void)
+{
+    begin();
+    owner.limit = 0;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    disk.capacity = 25u << 20;
+    while (owner_write(&owner, 1u << 20) == WAN_OK) {}
+    disk.capacity = 1;              /* Somebody else took all the rest. */
+    EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_FULL);
+    uint32_t segments = owner.log.count;
+    EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
+    EXPECT(owner.log.count < segments);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    end();
+}
+
+static void the_limit_holds_and_is_named(void)
+{
+    begin();
+    wan_status status;
+    while ((status = owner_write(&owner, 50000)) == WAN_OK) EXPECT(owner.log.bytes <= OWNER_LIMIT);
+    EXPECT_EQUAL(status, WAN_FULL);
+    EXPECT(strstr(wan_detail, "limit of 16777216 bytes") != NULL);
+    EXPECT(owner.durable >= 250);
+    EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
+    write_items(10, 50000);
+    end();
+}
+
+/* What does not belong here. */
+
+static void expect_refusal(wan_status wanted, const char *words)
+{
+    owner_close(&owner);
+    wan_status status = owner_open(&owner);
+    EXPECT_EQUAL(status, wanted);
+    EXPECT(strstr(wan_detail, words) != NULL);
+    if (!strstr(wan_detail, words)) printf("    it says: %s\n", wan_detail);
+}
+
+static void a_log_without_its_manifest_is_not_taken_for_a_new_one(void)
+{
+    begin();
+    write_items(10, 100);
+    memory_disk_find(&disk, "MANIFEST")->gone = 1;
+    expect_refusal(WAN_CORRUPT, "no manifest that names it");
+    EXPECT(memory_disk_find(&disk, "000000000001.seg") != NULL);
+    end();
+}
+
+static void a_manifest_that_cannot_be_opened_is_not_taken_for_none(void)
+{
+    begin();
+    write_items(10, 100);
+    disk.fail_at = disk.calls + 1;
+    expect_refusal(WAN_IO, "open MANIFEST");
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    end();
+}
+
+static void an_older_manifest_put_back_is_noticed(void)
+{
+    begin();
+    write_items(10, 100);
+    memory_file *manifest = memory_disk_find(&disk, "MANIFEST");
+    uint64_t size = manifest->size;
+    uint8_t *old = malloc(size);
+    memcpy(old, manifest->bytes, size);
+    write_items(60, 50000);
+    EXPECT_EQUAL(owner_drop(&owner, 2), WAN_OK);
+    manifest = memory_disk_find(&disk, "MANIFEST");
+    if (manifest->size < size) EXPECT(0);
+    memcpy(manifest->bytes, old, size);
+    free(old);
+    expect_refusal(WAN_CORRUPT, "the manifest is older than this segment");
+    end();
+}
+
+static void a_segment_that_lost_all_its_blocks_is_noticed(void)
+{
+    for (int dropped = 0; dropped < 2; dropped++) {
+        begin();
+        write_items(60, 50000);
+        if (dropped) EXPECT_EQUAL(owner_drop(&owner, 30), WAN_OK);
+        char name[64];
+        snprintf(name, sizeof name, "%012" PRIu64 ".seg", owner.log.segments[0].number);
+        memory_file *first = memory_disk_find(&disk, name);
+        memset(first->bytes + WAN_LOG_PAGE, 0, first->size - WAN_LOG_PAGE);
+        expect_refusal(WAN_CORRUPT, "blocks are missing before this one");
+        end();
+    }
+}
+
+static void a_missing_segment_is_named(void)
+{
+    begin();
+    write_items(60, 50000);
+    memory_disk_find(&disk, "000000000002.seg")->gone = 1;
+    expect_refusal(WAN_CORRUPT, "000000000002.seg, offset 0: the manifest names this segment, and the file is gone");
+    end();
+}
+
+static void a_newer_format_another_kind_and_another_count_of_partitions_are_refused(void)
+{
+    begin();
+    write_items(3, 100);
+    owner_close(&owner);
+    wan_log_reader reader = {.owner = &owner};
+    uint64_t cut;
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, 0, &reader, &owner.damage, &cut), WAN_INVALID);
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, 0, &reader, &owner.damage, &cut), WAN_INVALID);
+    EXPECT(strstr(wan_detail, "written with 1 partitions, and 2 are configured") != NULL);
+    memory_disk_find(&disk, "MANIFEST")->bytes[8] = 2;
+    expect_refusal(WAN_INVALID, "newer version");
+    end();
+}
+
+static void salvage_gives_what_is_whole_and_changes_nothing(void)
+{
+    begin();
+    write_items(60, 50000);
+    for (int with_manifest = 1; with_manifest >= 0; with_manifest--) {
+        memory_disk_copy(&other, &disk);
+        memory_file *first = memory_disk_find(&other, "000000000001.seg");
+        memset(first->bytes + 200000, 0x55, 100);
+        memory_file *second = memory_disk_find(&other, "000000000002.seg");
+        memset(second->bytes, 0, 100);
+        if (!with_manifest) memset(memory_disk_find(&other, "MANIFEST")->bytes, 0, 200);
+        static memory_disk kept;
+        memory_disk_copy(&kept, &other);
+        again = owner;
+        again.disk = &other;
+        again.salvage = 1;
+        EXPECT_EQUAL(owner_open(&again), WAN_OK);
+        EXPECT_EQUAL(again.wrong, 0);
+        EXPECT(again.damages >= 3 - (uint64_t)with_manifest);
+        uint64_t missing = 0;
+        for (uint64_t n = 1; n <= owner.durable; n++) missing += again.found[n] != 1;
+        EXPECT_EQUAL(missing, 1);
+        EXPECT_EQUAL(owner_write(&again, 10), WAN_IO);
+        EXPECT(strstr(wan_detail, "opened for salvage") != NULL);
+        for (int n = 0; n < MEMORY_FILES; n++) {
+            const memory_file *was = &kept.files[n], *is = &other.files[n];
+            EXPECT(strcmp(was->name, is->name) == 0 && was->size == is->size && (!was->size || memcmp(was->bytes, is->bytes, was->size) == 0));
+        }
+        owner_close(&again);
+        memory_disk_close(&kept);
+        memory_disk_close(&other);
+    }
+    end();
+}
+
+static void a_segment_is_read_again_while_the_log_is_written(void)
+{
+    begin();
+    write_items(60, 50000);
+    memset(owner.found, 0, sizeof owner.found);
+    EXPECT_EQUAL(owner_read_segment(&owner, 1), WAN_OK);
+    uint64_t found = 0;
+    for (int n = 0; n < OWNER_ITEMS; n++) found += owner.found[n];
+    EXPECT(found > 5 && owner.wrong == 0);
+    memory_disk_find(&disk, "000000000002.seg")->bytes[300000] ^= 1;      /* Damaged since. */
+    EXPECT(owner_read_segment(&owner, 1) == WAN_CORRUPT);
+    write_items(3, 100);
+    end();
+}
+
+const test_case log_tests[] = {
+    {"what was committed is found again", what_was_committed_is_found_again},
+    {"a block longer than a segment gets one of its own", a_block_longer_than_a_segment_gets_one_of_its_own},
+    {"dropped segments leave no file and the rest is whole", dropped_segments_leave_no_file_and_the_rest_is_whole},
+    {"files that no manifest names are cleared away", files_that_no_manifest_names_are_cleared_away},
+    {"a written store cut anywhere gives all before the cut or says what is wrong", a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong},
+    {"no single failing call loses what was acknowledged", no_single_failing_call_loses_what_was_acknowledged},
+    {"a machine that goes down at any call keeps what was acknowledged", a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged},
+    {"a crash keeps every acknowledged block whatever else it takes", a_crash_keeps_every_acknowledged_block_whatever_else_it_takes},
+    {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
+    {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},
+    {"the limit holds and is named", the_limit_holds_and_is_named},
+    {"a log without its manifest is not taken for a new one", a_log_without_its_manifest_is_not_taken_for_a_new_one},
+    {"a manifest that cannot be opened is not taken for none", a_manifest_that_cannot_be_opened_is_not_taken_for_none},
+    {"an older manifest put back is noticed", an_older_manifest_put_back_is_noticed},
+    {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},
+    {"a missing segment is named", a_missing_segment_is_named},
+    {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
+    {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
+    {"a segment is read again while the log is written", a_segment_is_read_again_while_the_log_is_written},
+    {0}};
