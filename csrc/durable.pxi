@@ -555,7 +555,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         if record.sequence > d.log.segments[index].highest[record.partition]:
             d.log.segments[index].highest[record.partition] = record.sequence
         record.region = d.process_numbers[record.region]        # The bytes were read for us: they are ours to change.
-        status = wan_queue_restore(&g.queue, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        status = wan_queue_restore(&g.queue, record, 0)     # The hash is for conflation, which starts afterwards.
         if status != WAN_OK:
             return status
         d.recovered_records += 1

@@ -2,6 +2,9 @@
 # attached senders. Everything here that is `nogil` is also the receiver's way in.
 
 cdef enum:
+    SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
+
+cdef enum:
     MAX_ATTACHED = 128
 
 cdef struct attachment:
@@ -390,9 +393,12 @@ cdef class RegionCore:
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
         self.choose_durable(queues)
-        self.full_timeout_us = 0
+        # A disk that is slower than the changes come holds them up rather than refusing them.
+        self.full_timeout_us = SLOW_DISK_US if self.r.log != NULL else 0
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
+            if queue.g.durable != NULL and queue.g.full_policy == FULL_BLOCK:
+                self.full_timeout_us = max(self.full_timeout_us, <uint64_t>SLOW_DISK_US)
         with nogil:
             # Under all entry locks in turn: after that nobody can hold what was read before.
             wan_lock_take(&self.r.table.shards[0].lock)
@@ -437,7 +443,7 @@ cdef class RegionCore:
         if status == WAN_FULL:
             from pywan.errors import QueueFullError
             detail = (<bytes>wan_detail).decode("utf-8", "replace")
-            raise QueueFullError(f"region {self.name!r}: {what} refused, because a gateway sender's queue has no room: {detail}; "
+            raise QueueFullError(f"region {self.name!r}: {what} refused, because there is no room for it: {detail}; "
                                  "nothing was stored or sent - free disk space or raise maximum-queue-memory, then repeat it")
         return raise_for(status, f"region {self.name!r}: {what}")
 
@@ -493,6 +499,7 @@ cdef class RegionCore:
             raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, nothing was changed")
         raise_for(status, f"region {self.name!r}")
         self.r.log = log
+        self.full_timeout_us = SLOW_DISK_US
         self.choose_durable(self.attached_queues)
         return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self)}
 
@@ -1197,8 +1204,14 @@ cdef extern from *:
         wan_shard *shard = wan_table_shard(table, hash);
         wan_lock_take(&shard->lock);
         if (shard->slots) {
-            const wan_slot *slot = &shard->slots[hash & shard->mask];
-            if (slot->entry) { __builtin_prefetch(slot->entry); __builtin_prefetch((const char *)slot->entry + 64); }
+            uint64_t at = hash & shard->mask;
+            while (shard->slots[at].entry && shard->slots[at].hash != hash) at = (at + 1) & shard->mask;
+            const wan_entry *entry = shard->slots[at].entry;
+            if (entry) {
+                __builtin_prefetch(entry);
+                __builtin_prefetch((const char *)entry + 64, 1);
+                __builtin_prefetch((const char *)entry + 128, 1);
+            }
         }
         wan_lock_release(&shard->lock);
     }

@@ -2,11 +2,15 @@
 # applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
+cdef enum:
+    REGION_BLOCK_BYTES = 4 << 20
+
 cdef struct region_log:
     wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
     wan_log log                 # The committer's.
     wan_stage records           # Staged.
     wan_stage taken, moved      # The committer's.
+    uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
     uint32_t epoch, work
     int waiting, stop, failing
@@ -76,21 +80,30 @@ cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
 cdef wan_status region_log_commit(region_log *log) noexcept nogil:
     cdef wan_part part
     cdef uint32_t segment
-    cdef uint64_t staged
+    cdef uint64_t staged, length
     cdef wan_status status
     wan_lock_take(&log.lock)
     if log.taken.used == 0:
         swap_stages(&log.records, &log.taken)
     staged = log.staged - log.records.count
     wan_lock_release(&log.lock)
-    if log.taken.used == 0:
-        return WAN_OK
-    add_part(&part, 0, WAN_PART_RECORDS, &log.taken)
-    status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
-    if status == WAN_OK:
-        status = wan_log_commit(&log.log, &part, 1, &segment)
-    if status != WAN_OK:
-        return status
+    # In blocks that fit into an ordinary segment: the log is shortened by segments, so they had better be small.
+    while log.written < log.taken.used:
+        part.head.kind, part.head.count, part.head.length = WAN_PART_RECORDS, 0, 0
+        part.bytes = log.taken.bytes + log.written
+        while log.written + part.head.length < log.taken.used:
+            length = (<const wan_record *>(part.bytes + part.head.length)).length
+            if part.head.count and part.head.length + length > REGION_BLOCK_BYTES:
+                break
+            part.head.length += length
+            part.head.count += 1
+        status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+        if status == WAN_OK:
+            status = wan_log_commit(&log.log, &part, 1, &segment)
+        if status != WAN_OK:
+            return status
+        log.written += part.head.length
+    log.written = 0
     wan_stage_empty(&log.taken)
     wan_lock_take(&log.lock)
     log.durable = staged
@@ -112,21 +125,22 @@ cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
     cdef wan_part part
     cdef uint32_t segment
     cdef wan_status status
-    if log.log.writing < LOG_SEGMENTS_KEPT or log.log.bytes < 3 * region_log_live_bytes(log):
-        return WAN_OK
-    wan_stage_empty(&log.moved)
-    memset(&reader, 0, sizeof(reader))
-    reader.owner = log
-    reader.part = region_log_move
-    status = wan_log_read_segment(&log.log, 0, &reader)
-    if status == WAN_OK and log.moved.used:
-        add_part(&part, 0, WAN_PART_MOVED, &log.moved)
-        status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+    while log.log.writing >= LOG_SEGMENTS_KEPT and log.log.bytes > 3 * region_log_live_bytes(log):
+        wan_stage_empty(&log.moved)
+        memset(&reader, 0, sizeof(reader))
+        reader.owner = log
+        reader.part = region_log_move
+        status = wan_log_read_segment(&log.log, 0, &reader)
+        if status == WAN_OK and log.moved.used:
+            add_part(&part, 0, WAN_PART_MOVED, &log.moved)
+            status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+            if status == WAN_OK:
+                status = wan_log_commit(&log.log, &part, 1, &segment)
         if status == WAN_OK:
-            status = wan_log_commit(&log.log, &part, 1, &segment)
-    if status == WAN_OK:
-        status = wan_log_drop_first(&log.log, 1, NULL, 0)
-    return status
+            status = wan_log_drop_first(&log.log, 1, NULL, 0)
+        if status != WAN_OK:
+            return status
+    return WAN_OK
 
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
