@@ -70,7 +70,7 @@ cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
 
 cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition) noexcept nogil:
     # Under the lock, after a commit. The file to write to once the lock is released, or -1.
-    cdef signal *s = &g.signals[partition % g.dispatchers]
+    cdef signal *s = &g.signals[0 if g.dispatchers == 1 else partition % g.dispatchers]
     s.pending += 1
     if s.pending >= s.wake_at:
         s.wake_at = NEVER

@@ -314,6 +314,7 @@ cdef class DispatcherSession:
         cdef uint8_t *to
         cdef uint64_t duplicates = 0
         cdef int packed
+        cdef bint compress
         cdef wan_section *held
         if f.capacity < sections:
             held = <wan_section *>realloc(f.section, sections * sizeof(wan_section))
@@ -328,11 +329,15 @@ cdef class DispatcherSession:
                     if not self.announce(self.records[at].region):
                         return 0
                 at += 1
-        if not buffer_reserve(&self.out, sizeof(wan_frame) + payload):
+        # Laid out where it is sent from; to be packed, beside it, so that packing is the only copy into what is sent.
+        compress = self.options.compress and payload > 256
+        if not buffer_reserve(&self.out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
+            return 0
+        if compress and not buffer_reserve(&self.pack, payload):
             return 0
         frame = <wan_frame *>(self.out.data + self.out.end)
         memset(frame, 0, sizeof(wan_frame))
-        head = <wan_batch_head *>(frame + 1)
+        head = <wan_batch_head *>self.pack.data if compress else <wan_batch_head *>(frame + 1)
         head.sections, head.reserved = sections, 0
         to = <uint8_t *>(head + 1) + sections * sizeof(wan_section)
         at = 0
@@ -358,16 +363,15 @@ cdef class DispatcherSession:
         frame.id = self.next_batch
         frame.count = kept
         frame.length = frame.raw_length = <uint32_t>payload
-        if self.options.compress and payload > 256:
-            if not buffer_reserve(&self.pack, lz4_bound(<uint32_t>payload)):
-                return 0
-            packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, self.pack.data, lz4_bound(<uint32_t>payload))
+        if compress:
+            packed = lz4_pack(<uint8_t *>head, <uint32_t>payload, <uint8_t *>(frame + 1), lz4_bound(<uint32_t>payload))
             if packed > 0 and <uint64_t>packed < payload:
-                memset(<uint8_t *>head + (wan_align8(<uint64_t>packed) - 8), 0, 8)
-                memcpy(head, self.pack.data, <size_t>packed)
+                memset(<uint8_t *>(frame + 1) + packed, 0, <size_t>(wan_align8(<uint64_t>packed) - <uint64_t>packed))
                 frame.length = <uint32_t>packed
                 frame.flags = WAN_FRAME_LZ4
-        frame.crc = wan_frame_crc(frame, head, frame.length)
+            else:
+                memcpy(frame + 1, head, payload)
+        frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
         self.out.end += sizeof(wan_frame) + wan_align8(frame.length)
         f.id = self.next_batch
         f.events = kept
