@@ -9,12 +9,13 @@ from typing import Any, Callable
 
 import pywan
 from pywan import process
+from pywan.addresses import is_loopback, parse_locators, resolve
 from pywan.cli import grammar
 from pywan.cli.grammar import Command, Option
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
-from pywan.errors import ConfigurationError, NotFoundError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 
 Values = dict[str, Any]
 
@@ -321,7 +322,19 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
         return Result(data={"name": name}, notes=properties.notes)
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
     line = f"{kind.capitalize()} {name} is online on {found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
-    return Result(data=found, lines=[line], notes=properties.notes)
+    notes = list(properties.notes)
+    if options.get("remote_locators") and not options.get("bind_address") and not options.get("hostname_for_clients") and is_loopback(found["host"]):
+        own = next((a for a in parse_locators(options.get("locators") or "") if a.port == found["port"]), None)
+        if own is not None and _is_outside(own.host):
+            notes.append(f"locator {name} listens on {found['host']} only, so no other machine reaches {own}; if one should, give --bind-address={own.host}")
+    return Result(data=found, lines=[line], notes=notes)
+
+
+def _is_outside(host: str) -> bool:
+    try:
+        return not is_loopback(resolve(host, 2.0))
+    except ConnectivityError:
+        return False
 
 
 def start_locator(session: Session, values: Values) -> Result:
