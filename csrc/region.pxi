@@ -436,7 +436,7 @@ cdef class RegionCore:
     cdef int check_open(self) except -1:
         if self.r.closed:
             from pywan.errors import RegionNotFoundError
-            raise RegionNotFoundError(f"region {self.name!r} was destroyed")
+            raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
         return 0
 
     cdef int fail(self, wan_status status, str what) except -1:

@@ -93,6 +93,10 @@ class Cache:
         self._membership = Membership(locators, profile)
         self._server.start()
         self._membership.join(join_timeout)
+        others = [member["name"] for member in self._membership.servers() if member["name"] != self.name]
+        if others:
+            log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders in this version: each holds"
+                        " its own part of the data", self.name, ", ".join(others))
         self._stages = RowStages(site=self._site, member_name=self.name, directory=str(self._overflow), find_region=self._find_region)
         if configuration is not None:
             self._apply_xml(configuration)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import secrets
 import socket
 import threading
@@ -13,7 +14,7 @@ from pywan import _core
 from pywan.callbacks import GatewayEventFilter
 from pywan.config import SenderAttributes, altered_sender_attributes, make_instance
 from pywan.disk_store import DiskStore
-from pywan.errors import GatewaySenderError, ProtocolError, PywanError
+from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
 from pywan.membership import Membership
 from pywan.protocol.gateway import SenderHello, Welcome, encode
@@ -54,6 +55,9 @@ class GatewaySender:
         dispatchers = min(attributes.dispatcher_threads, partitions)
         memory = attributes.maximum_queue_memory << 20
         overflow = attributes.overflow_directory or directory
+        if not os.access(overflow, os.W_OK | os.X_OK):
+            raise GatewaySenderConfigurationError(
+                f"gateway sender {attributes.id!r}: overflow_directory {overflow} is not a directory that can be written to; make it, or name another")
         self.queue = _core.EventQueue(
             attributes.id, remote_site=attributes.remote_distributed_system_id, partitions=partitions, dispatchers=dispatchers,
             memory_limit=memory, directory=overflow, conflate=attributes.enable_batch_conflation,

@@ -42,7 +42,8 @@ def test_a_file_fed_through_a_chain_ends_with_equal_sites_and_balanced_ledgers(t
         writer.writerow(["path", "what", "text"])
         writer.writerows([f"k{n % 1000}", "destroy" if n % 1000 < 10 else "update", f"text {n}"] for n in range(5_000))
     directory = tmp_path / "work"
-    demo = start_demo(directory, "--json", "--input", str(feed), "--key", "path", "--operation", "what", "--topology", "chain", "--cut-seconds", "1")
+    demo = start_demo(directory, "--json", "--input", str(feed), "--key", "path", "--operation", "what", "--topology", "chain", "--cut-seconds", "1",
+                      "--persistent")
     out, _ = demo.communicate(timeout=200)
     progress = (tmp_path / "progress.txt").read_text()
     assert out, progress
@@ -52,7 +53,8 @@ def test_a_file_fed_through_a_chain_ends_with_equal_sites_and_balanced_ledgers(t
     assert report["feed"] == {"source": "feed.csv.gz", "events": 5_000, "live_keys": 990}
     assert [site["live_keys"] for site in report["sites"].values()] == [990] * 3
     assert [sender["balanced"] for sender in report["senders"]] == [True] * 4
-    for what in ("link to LN is cut", "link to LN is restored", "receiver was stopped and started", "locator is killed", "locator was started again"):
+    for what in ("link to LN is cut", "link to LN is restored", "receiver was stopped and started", "locator is killed", "locator was started again",
+                 "server is killed", "from its disk store"):
         assert what in progress
     assert not directory.exists() and not processes_in(directory)
 

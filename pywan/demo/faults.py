@@ -138,3 +138,10 @@ def restart_locator(members: Members, site: Site, meanwhile: Callable[[], None])
     members.kill(site.locator_name)
     meanwhile()
     members.start_locator(site)
+
+
+def restart_server(members: Members, site: Site, meanwhile: Callable[[], None]) -> None:
+    """The same with the site's server, whose queues and region are on disk."""
+    members.kill(site.server_name)
+    meanwhile()
+    members.start_server(site)

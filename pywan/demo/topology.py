@@ -90,10 +90,11 @@ def build(name: str) -> Topology:
     return Topology(name, sites)
 
 
-def cache_xml(site: Site, ids: dict[str, int]) -> str:
+def cache_xml(site: Site, ids: dict[str, int], *, persistent: bool = False) -> str:
     """The site's `cache.xml`, as in the seeds: a parallel sender per remote site, a receiver, the region."""
+    kept = ' enable-persistence="true"' if persistent else ""
     senders = "".join(
-        f'  <gateway-sender id={quoteattr(remote)} parallel="true" remote-distributed-system-id="{ids[remote]}"/>\n'
+        f'  <gateway-sender id={quoteattr(remote)} parallel="true" remote-distributed-system-id="{ids[remote]}"{kept}/>\n'
         for remote in site.senders
     )
     first, last = site.receiver_ports
@@ -103,19 +104,19 @@ def cache_xml(site: Site, ids: dict[str, int]) -> str:
         "<cache>\n"
         f"{senders}"
         f'  <gateway-receiver bind-address="{site.address}" start-port="{first}" end-port="{last}"{link}/>\n'
-        f'  <region name="{REGION}" refid="PARTITION">\n'
+        f'  <region name="{REGION}" refid="PARTITION{"_PERSISTENT" if persistent else ""}">\n'
         f'    <region-attributes gateway-sender-ids="{",".join(site.senders)}"/>\n'
         "  </region>\n"
         "</cache>\n"
     )
 
 
-def write_configuration(topology: Topology, directory: Path) -> dict[str, Path]:
+def write_configuration(topology: Topology, directory: Path, *, persistent: bool = False) -> dict[str, Path]:
     """Write every site's file into `directory`; returns them by site."""
     files = {}
     for site in topology.sites.values():
         files[site.name] = directory / f"{site.name}.xml"
-        files[site.name].write_text(cache_xml(site, topology.ids()), encoding="utf-8")
+        files[site.name].write_text(cache_xml(site, topology.ids(), persistent=persistent), encoding="utf-8")
     return files
 
 
