@@ -229,7 +229,7 @@ cdef class EventQueue:
                 status = wan_queue_start_conflating(&self.g.queue)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
-            raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, "
+            raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
                             "nothing was changed")
         raise_for(status, f"queue {self.name!r}")
         return 0

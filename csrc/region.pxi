@@ -496,7 +496,7 @@ cdef class RegionCore:
             free(log)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
-            raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store`, nothing was changed")
+            raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, nothing was changed")
         raise_for(status, f"region {self.name!r}")
         self.r.log = log
         self.full_timeout_us = SLOW_DISK_US

@@ -1,12 +1,13 @@
 """Owns the folders of a disk store: who may open it (one process), and where each queue's and region's log lies in it."""
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 from pywan.config import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
@@ -15,6 +16,34 @@ log = logging.getLogger("pywan.disk_store")
 
 LOCK_NAME = "LOCK"
 OWNER_NAME = "owner.json"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """The store in `path` for this process alone. IllegalStateError while a member has it open."""
+    descriptor = _lock(path, str(path))
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path, what: str) -> int:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; make it writable, or name another") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise IllegalStateError(
+            f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
 
 
 class DiskStore:
@@ -32,7 +61,7 @@ class DiskStore:
         self._locks: list[int] = []
         try:
             for path, _ in self._directories:
-                self._locks.append(self._lock(path))
+                self._locks.append(_lock(path, f"disk store {self.name!r}"))
         except BaseException:
             self.close()
             raise
@@ -44,23 +73,6 @@ class DiskStore:
     @property
     def directories(self) -> list[Path]:
         return [path for path, _ in self._directories]
-
-    def _lock(self, path: Path) -> int:
-        try:
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise DiskError(f"disk store {self.name!r}: the directory {path} cannot be used: {error.strerror}; make it writable, or name another") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            os.close(descriptor)
-            raise IllegalStateError(
-                f"disk store {self.name!r}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return descriptor
 
     def log_directory(self, owner: str, identity: dict[str, Any]) -> tuple[str, int]:
         """(folder, limit in bytes or 0) of the log of `owner` ("queue-ln", "region-data"), made if it is new. `identity` is what it

@@ -29,7 +29,7 @@ LAYERS = (
     Layer(4, "protocol: messages and their sans-IO state machines", ("protocol",), never=("socket", "ssl", "selectors", "threading", "time")),
     Layer(5, "transport: sockets, TLS, server loops", ("transport",), never=("pywan.region",)),
     Layer(6, "what a member knows of its site", ("membership",), never=("pywan.region",)),
-    Layer(7, "locator, sender, receiver, row staging, management", ("locator", "sender", "receiver", "staging", "management"), apart=True),
+    Layer(7, "locator, sender, receiver, row staging, management", ("locator", "sender", "receiver", "staging", "management", "salvage"), apart=True),
     Layer(8, "composition root, configuration files, programs, clients", ("cache", "cache_xml", "process", "cli", "demo", "client", "spark", "testing")),
 )
 

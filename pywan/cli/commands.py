@@ -358,6 +358,15 @@ def start_locator(session: Session, values: Values) -> Result:
     return result
 
 
+def salvage_disk_store(session: Session, values: Values) -> Result:
+    from pywan.salvage import salvage_store
+
+    found = salvage_store(values["dir"], values["to"])
+    table = Table(("Log", "Saved", "Damage"), [(each["log"], each["saved"], each["damage"] or "none") for each in found])
+    return Result(data={"logs": found, "to": values["to"]}, tables=[table],
+                  lines=[f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of the damaged folder."])
+
+
 def start_server(session: Session, values: Values) -> Result:
     properties = _properties(values)
     xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
@@ -530,6 +539,9 @@ COMMANDS: tuple[Command, ...] = (
         )),
         Command("start server", "a server as a process of its own", start_server, (
             *START_OPTIONS, Option("cache-xml-file", "its senders, regions and receiver"), Option("server-port", "where it listens (a free port)"),
+        )),
+        Command("salvage disk-store", "save what is whole of a damaged disk store", salvage_disk_store, (
+            Option("dir", "the folder disk-store-NAME of a member that is stopped", required=True), Option("to", "a new folder", required=True),
         )),
         Command("stop locator", "stop a locator and wait for its end", _stop("locator"), STOP_OPTIONS),
         Command("stop server", "stop a server and wait for its end", _stop("server"), STOP_OPTIONS),

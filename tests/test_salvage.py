@@ -1,0 +1,71 @@
+"""Salvage: what is whole of a damaged disk store is written anew, and the damaged one is not touched."""
+import pytest
+
+from pywan.cli.main import main
+from pywan.errors import ConfigurationError, DiskError, IllegalStateError
+from pywan.salvage import salvage_store
+
+
+@pytest.fixture
+def damaged(network, tmp_path):
+    """A member's store with a queue and a region of 200 events, a block of each of them damaged in the middle."""
+    ny = network.site("ny")
+    ny.cache.close()
+    ny.new_cache(dir=tmp_path / "ny")
+    ny.send_to("ln", parallel=True, enable_persistence=True)
+    data = ny.region(type="PARTITION_PERSISTENT")
+    for n in range(200):
+        data[n] = f"value {n}"
+    ny.cache.close()
+    store = tmp_path / "ny" / "disk-store-DEFAULT"
+    for segment in store.glob("*/000000000001.seg"):
+        image = bytearray(segment.read_bytes())
+        image[4096 + 3000] ^= 1
+        segment.write_bytes(image)
+    return ny, store
+
+
+def contents(store):
+    return {file.relative_to(store): file.read_bytes() for file in store.glob("*/*")}
+
+
+def test_what_is_whole_is_saved_and_goes_on(network, damaged, tmp_path):
+    ny, store = damaged
+    before = contents(store)
+    ny.new_cache(dir=tmp_path / "ny")
+    with pytest.raises(DiskError, match="salvage disk-store"):
+        ny.send_to("ln", parallel=True, enable_persistence=True)
+    ny.cache.close()
+    found = {each["log"]: each for each in salvage_store(store, tmp_path / "saved" / store.name)}
+    assert contents(store) == before
+    for log in ("queue-ln", "region-data"):
+        assert 150 < found[log]["saved"] < 200 and "000000000001.seg" in found[log]["damage"]
+    assert found["parked-ln"]["saved"] == 0 and found["parked-ln"]["damage"] == ""
+    ny.new_cache(dir=tmp_path / "saved")
+    sender = ny.send_to("ln", parallel=True, enable_persistence=True)
+    data = ny.region(type="PARTITION_PERSISTENT")
+    assert sender.queue_size == found["queue-ln"]["saved"] and len(data) == found["region-data"]["saved"]
+    assert all(value == f"value {key}" for key, value in data.items())
+    data["after"] = 1
+    assert sender.queue_size == found["queue-ln"]["saved"] + 1 and sender.ledger()["balanced"]
+
+
+def test_the_command_tells_what_was_saved(damaged, tmp_path, capsys):
+    _, store = damaged
+    with pytest.raises(SystemExit) as ended:
+        main(["salvage", "disk-store", f"--dir={store}", f"--to={tmp_path / 'saved'}"])
+    assert not ended.value.code
+    assert "queue-ln" in capsys.readouterr().out
+
+
+def test_a_store_that_is_open_or_no_store_or_a_full_folder_is_refused(network, damaged, tmp_path):
+    ny, store = damaged
+    with pytest.raises(ConfigurationError, match="holds no log"):
+        salvage_store(tmp_path, tmp_path / "to")
+    with pytest.raises(ConfigurationError, match="not empty"):
+        salvage_store(store, store)
+    ny.new_cache(dir=tmp_path / "ny")
+    ny.cache.create_disk_store("other")
+    ny.cache.create_region("other", type="REPLICATE_PERSISTENT")
+    with pytest.raises(IllegalStateError, match="open in process"):
+        salvage_store(store, tmp_path / "to")
