@@ -1,7 +1,7 @@
 /* Owns a log on disk: numbered segment files, each a header page and blocks behind it; and the manifest, which says which
  * segments live and is replaced as a whole by rename. docs/segment_format.md shows all of it byte by byte.
  *
- * What is staged (in memory, by many) is written as blocks by one writer and is durable when `wan_log_write` returns:
+ * What is staged (in memory, by many) is written as blocks by one writer and is durable when `wan_log_commit` returns:
  * group commit. Staging is guarded by the owner's lock; writing belongs to one thread at a time.
  *
  * Invariants: a block counts only if its checksum holds and it names its segment; one block is written between two syncs,
