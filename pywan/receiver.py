@@ -71,6 +71,7 @@ class GatewayReceiver:
         self._listener: socket.socket | None = None     # None while stopped. Guarded by _lock, like all below.
         self._acceptor: threading.Thread | None = None
         self._connections: dict[threading.Thread, tuple[socket.socket, Any, str]] = {}   # -> socket, session or None, sender
+        self._ending: set[threading.Thread] = set()     # Done with their connection, perhaps not yet gone.
         self._port = 0
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
 
@@ -140,14 +141,14 @@ class GatewayReceiver:
                 raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
             listener, self._listener, self._port = self._listener, None, 0
             acceptor = self._acceptor
-            connections = dict(self._connections)
+            connections, ending = dict(self._connections), set(self._ending)
         shut(listener)
         listener.close()
         for sock, session, _ in connections.values():
             if session is not None:
                 session.stop()
             shut(sock)
-        for thread in [acceptor, *connections]:
+        for thread in [acceptor, *connections, *ending]:
             if thread is not None and thread is not threading.current_thread():
                 thread.join(JOIN_TIMEOUT_S)
         log.info("gateway receiver stopped")
@@ -169,8 +170,9 @@ class GatewayReceiver:
                 if self._listener is not listener or len(self._connections) >= MAX_CONNECTIONS:
                     sock.close()
                     continue
+                self._ending = {each for each in self._ending if each.is_alive()}
                 self._connections[thread] = sock, None, ""
-            thread.start()
+                thread.start()      # Under the lock: who stops us joins only what was started.
 
     def _wait_a_moment(self) -> bool:
         return threading.Event().wait(0.2) or self._listener is None
@@ -197,6 +199,7 @@ class GatewayReceiver:
         finally:
             with self._lock:
                 self._connections.pop(thread, None)
+                self._ending.add(thread)
             sock.close()
             self._on_change(self)
 

@@ -64,6 +64,7 @@ class ControlServer:
         self.host, self.port = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
         self._connections: dict[threading.Thread, socket.socket] = {}   # Guarded by _lock.
+        self._ending: set[threading.Thread] = set()                     # Done with their connection, perhaps not yet gone. Guarded by _lock.
         self._stopping = False                                          # Guarded by _lock.
         self._acceptor: threading.Thread | None = None
         self._refused_logged_at = float("-inf")
@@ -84,7 +85,7 @@ class ControlServer:
             self._stopping = True
             for sock in self._connections.values():
                 sockets.shut(sock)
-            threads = [self._acceptor, *self._connections]
+            threads = [self._acceptor, *self._connections, *self._ending]
         sockets.shut(self._listener)
         self._listener.close()
         deadline = time.monotonic() + timeout
@@ -120,6 +121,7 @@ class ControlServer:
 
     def _admit(self, sock: socket.socket, peer: tuple) -> None:
         with self._lock:
+            self._ending = {thread for thread in self._ending if thread.is_alive()}
             refusal = None
             if self._stopping:
                 refusal = "stopping"
@@ -169,6 +171,7 @@ class ControlServer:
         finally:
             with self._lock:
                 self._connections.pop(threading.current_thread(), None)
+                self._ending.add(threading.current_thread())
             sock.close()
 
     def _first_bytes(self, sock: socket.socket) -> bytes:
