@@ -253,7 +253,7 @@ cdef uint32_t segments_done(const gateway_queue *g, const wan_stage *state) noex
 
 
 cdef bint log_is_long(gateway_queue *g) noexcept nogil:
-    """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the segments
+    """Whether most of the log is history: conflation leaves it mostly dead. At 2.5 times what lives, so that with the segments
     made ahead it stays under three times."""
     cdef durable_log *d = g.durable
     cdef uint64_t written = 0
@@ -262,7 +262,7 @@ cdef bint log_is_long(gateway_queue *g) noexcept nogil:
         return False
     for n in range(d.log.writing + 1):
         written += d.log.segments[n].bytes
-    return written * 5 > 12 * wan_read(&g.queue.bytes)
+    return written * 2 > 5 * wan_read(&g.queue.bytes)
 
 
 cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
