@@ -24,6 +24,8 @@ cdef enum:
     CHECKPOINT_EVENTS = 10000
     CHECKPOINT_US = 1000000
     LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.
+    MOVED_BYTES_MAX = 16 << 20              # Moved in one go, a segment more or less; out of
+    MOVED_SEGMENTS_MAX = 32                 # so many segments at most.
     DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
 
 cdef struct durable_log:
@@ -44,6 +46,7 @@ cdef struct durable_log:
     uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
     uint64_t removed_at_checkpoint          # Sum over the partitions.
     uint64_t checkpoint_us
+    uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had.
     uint64_t *appended                      # Per partition, when the stages were taken.
     uint64_t *removed                       # Per partition, as of the last durable state.
     int failing                             # wan_status of the last attempt; enqueues are refused while it is not WAN_OK.
@@ -226,7 +229,7 @@ cdef void state_is_durable(gateway_queue *g) noexcept nogil:
 
 
 cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
-    return <uint64_t *>(state.bytes + sizeof(log_state) + sizeof(queue_counts))
+    return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * 8ULL)
 
 
 cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage) noexcept nogil:
@@ -250,7 +253,7 @@ cdef uint32_t segments_done(const gateway_queue *g, const wan_stage *state) noex
 
 
 cdef bint log_is_long(gateway_queue *g) noexcept nogil:
-    """Whether most of the log is history: conflation leaves it mostly dead. At 2.5 times what lives, so that with the segments
+    """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the segments
     made ahead it stays under three times."""
     cdef durable_log *d = g.durable
     cdef uint64_t written = 0
@@ -259,14 +262,14 @@ cdef bint log_is_long(gateway_queue *g) noexcept nogil:
         return False
     for n in range(d.log.writing + 1):
         written += d.log.segments[n].bytes
-    return written * 2 > 5 * wan_read(&g.queue.bytes)
+    return written * 5 > 12 * wan_read(&g.queue.bytes)
 
 
 cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
     """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives out of
     the oldest ones, as long as the log is long."""
     cdef durable_log *d = g.durable
-    cdef uint32_t done = segments_done(g, &d.state), p
+    cdef uint32_t done = segments_done(g, &d.state) if d.state.used else 0, p, n, count
     cdef uint64_t last = d.log.segments[d.log.writing].number
     cdef wan_status status
     cdef wan_log_reader reader
@@ -279,17 +282,24 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
     reader.part = move_part
     while log_is_long(g) and d.log.segments[0].number < last:       # Up to where it was when this began: once around.
         wan_stage_empty(&d.moved)
-        status = wan_log_read_segment(&d.log, 0, &reader)
-        if status != WAN_OK:
-            return status
+        count = 0
+        # Several at once, so that more goes than comes in the block that is written meanwhile.
+        while count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < MOVED_BYTES_MAX and d.log.segments[count].number < last:
+            status = wan_log_read_segment(&d.log, count, &reader)
+            if status != WAN_OK:
+                return status
+            count += 1
         # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
         status = durable_commit(g, True, &d.moved)
         if status != WAN_OK:
             return status
         for p in range(g.queue.partition_count):
-            if d.log.segments[0].highest[p] > d.log.segments[d.log.writing].highest[p]:
-                d.log.segments[d.log.writing].highest[p] = d.log.segments[0].highest[p]
-        status = wan_log_drop_first(&d.log, 1, d.state.bytes, d.state.used)
+            for n in range(count):
+                if d.log.segments[n].highest[p] > d.log.segments[d.log.writing].highest[p]:
+                    d.log.segments[d.log.writing].highest[p] = d.log.segments[n].highest[p]
+        if (<log_state *>d.state.bytes).commit != d.log.commit:     # Its holes would be counted by no state and found in no block.
+            return WAN_OK
+        status = wan_log_drop_first(&d.log, count, d.state.bytes, d.state.used)
         if status != WAN_OK:
             return status
     return WAN_OK
@@ -393,7 +403,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         now = wan_monotonic_us()
         checkpoint = (removed != d.removed_at_checkpoint and (
             stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
-            or staged != 0 and log_is_long(g))
+            or log_is_long(g) and d.log.commit != d.shortened_commit)
         if staged == 0 and not checkpoint:
             if stopping:
                 return
@@ -407,8 +417,9 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         status = durable_commit(g, checkpoint, NULL)
         if status == WAN_FULL and durable_relieve(g) == WAN_OK:
             continue
-        if status == WAN_OK and checkpoint:
-            durable_shorten(g)      # It is tried again at the next checkpoint; what is durable already is not less so.
+        if status == WAN_OK and (checkpoint or log_is_long(g)):
+            durable_shorten(g)      # It is tried again later; what is durable already is not less so.
+            d.shortened_commit = d.log.commit
         if status != WAN_OK:
             strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
             wan_flag_set(&d.failing, <int>status)
@@ -509,6 +520,9 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
+    wan_stage_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
+    if wan_stage_add(&d.state, data, length) != WAN_OK:
+        return WAN_NO_MEMORY
     d.state_commit = head.commit
     memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
     memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)

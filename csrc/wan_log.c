@@ -438,8 +438,8 @@ static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_byt
     return status;
 }
 
-/* Hands out the blocks of one segment, in order. */
-static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage)
+/* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
+static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
     wan_log_segment *segment = &log->segments[index];
     uint8_t *all = NULL;
@@ -471,8 +471,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             continue;
         }
         const wan_block_head *block = (const wan_block_head *)(all + at);
-        if (block->commit != log->commit + 1 && (log->named || log->commit)) {      /* Without a manifest, the first one is the first that is left. */
-            snprintf(reason, sizeof reason, "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come", block->commit, log->commit + 1);
+        if (block->commit != *commit + 1 && (log->named || *commit)) {      /* Without a manifest, the first one is the first that is left. */
+            snprintf(reason, sizeof reason, "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come", block->commit, *commit + 1);
             status = refuse(reader, damage, path, at, reason);
             if (status != WAN_OK) break;
         }
@@ -482,7 +482,7 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             status = refuse(reader, damage, path, at, reason);
         }
         if (!segment->first_commit) segment->first_commit = block->commit;
-        log->commit = block->commit;
+        *commit = block->commit;
         at += sizeof *block + block->length;
         segment->used = at;
     }
@@ -494,13 +494,11 @@ wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_read
 {
     wan_damage damage;
     wan_log_segment *segment = &log->segments[index];
-    uint64_t used = segment->used, commit = log->commit;
-    log->commit = segment->first_commit ? segment->first_commit - 1 : commit;
-    wan_status status = scan_segment(log, index, reader, &damage);
+    uint64_t used = segment->used, commit = segment->first_commit ? segment->first_commit - 1 : log->commit;
+    wan_status status = scan_segment(log, index, reader, &damage, &commit);
     if (status == WAN_OK && segment->used != used)
         status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
     segment->used = used;
-    log->commit = commit;
     return status;
 }
 
@@ -602,7 +600,7 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
     if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
     for (uint32_t n = 0; n < log->count && status == WAN_OK; n++) {
-        status = scan_segment(log, n, reader, damage);
+        status = scan_segment(log, n, reader, damage, &log->commit);
         if (log->segments[n].first_commit) log->writing = n;
     }
     if (status == WAN_OK && log->commit < newest) {

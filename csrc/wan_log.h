@@ -18,7 +18,7 @@
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
 #define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* A sixteenth of the size limit where that is less. */
 #define WAN_LOG_SEGMENT_BYTES_MIN (256u << 10)
-#define WAN_LOG_AHEAD 4u                        /* Segments made and named in the manifest before they are needed. */
+#define WAN_LOG_AHEAD 2u                        /* Segments made and named in the manifest before they are needed. */
 #define WAN_LOG_STATE_BYTES_MAX (8u << 20)      /* Of the owner's state in the manifest and in checkpoints. */
 
 enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 };                     /* Whose log it is. */

@@ -1,0 +1,105 @@
+"""Owns how tests speak of a persistent queue: its folder, a commit at a chosen moment, a crash that leaves what was written."""
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+from pywan import _core
+from pywan.stats import ledger
+from records import CREATE, DESTROY, Fields, read_record
+
+
+class DurableQueue:
+    """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs (`background`)."""
+
+    def __init__(self, folder: Path, *, background: bool = False, **options: Any) -> None:
+        self.folder, self.background = folder, background
+        self.options = {"remote_site": 2, "partitions": 1, "memory_limit": 256 << 20, "log_id": 5, "synchronous": False, "flush_ms": 1, **options}
+        self.clock = _core.Clock()
+        self._committer: threading.Thread | None = None
+        self.open()
+
+    def open(self) -> None:
+        (self.folder / "log").mkdir(parents=True, exist_ok=True)
+        self.queue = _core.EventQueue("ln", directory=str(self.folder), log_directory=str(self.folder / "log"), **self.options)
+        self.queue.running = True
+        self.region = _core.RegionCore("data", self.clock, site=1, member=7)
+        self.region.attach([self.queue])
+        if self.background:
+            self._committer = threading.Thread(target=self.queue.commit_loop)
+            self._committer.start()
+
+    def commit(self) -> None:
+        """All that was enqueued is on the disk, and a checkpoint of what was removed."""
+        if self._committer is not None:
+            self.queue.wait_durable()
+        else:
+            self.queue.stop_log()       # Then the loop returns when everything is written.
+            self.queue.commit_loop()
+
+    def close(self) -> None:
+        self.queue.stop_log()
+        if self._committer is not None:
+            self._committer.join()
+            self._committer = None
+        else:
+            self.queue.commit_loop()
+        self.let_go()
+
+    def let_go(self) -> None:
+        self.region.attach([])
+        del self.queue, self.region
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def crash(self) -> None:
+        """As kill -9 at this moment: what was written is there, what was only staged is not."""
+        kept = self.folder / "after-the-crash"
+        shutil.copytree(self.folder / "log", kept)
+        if self._committer is not None:
+            self.queue.stop_log()
+            self._committer.join()
+            self._committer = None
+        self.let_go()
+        shutil.rmtree(self.folder / "log")
+        kept.rename(self.folder / "log")
+        self.open()
+
+    # What is in it
+
+    def events(self) -> list[Fields]:
+        return [read_record(record) for _, record in self.queue.records(1_000_000)]
+
+    def sequences(self) -> list[int]:
+        return [event.sequence for event in self.events()]
+
+    def latest(self) -> dict[str, bytes | None]:
+        """Where each queued key ends at a receiver that takes all of it."""
+        found: dict[str, bytes | None] = {}
+        for event in self.events():
+            found[event.key.decode()] = None if event.operation == DESTROY else event.value
+        return found
+
+    def send(self, count: int, partition: int = 0) -> list[Fields]:
+        """As a dispatcher: takes the next events, and has them acknowledged."""
+        taken = [read_record(record) for record in self.queue.peek(partition, count)]
+        self.queue.remove(partition, self.queue.positions()[partition][1])
+        return taken
+
+    def peek(self, count: int = 1000, partition: int = 0) -> list[Fields]:
+        return [read_record(record) for record in self.queue.peek(partition, count)]
+
+    def check_ledger(self) -> None:
+        entry = ledger(self.queue.counts())
+        assert entry["balanced"], entry
+
+    @property
+    def disk_bytes(self) -> int:
+        return sum(file.stat().st_blocks * 512 for file in (self.folder / "log").glob("*.seg"))
+
+
+assert CREATE == 0
