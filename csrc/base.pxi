@@ -29,6 +29,8 @@ cdef extern from "wan_clock.h" nogil:
 cdef extern from "wan_thread.h" nogil:
     uint32_t wan_thread_number()
     uint64_t wan_thread_next_event()
+    uint64_t wan_thread_first_event()
+    void wan_thread_count_events(uint64_t count)
     void wan_count(uint64_t *counter, uint64_t by)
     uint64_t wan_read(const uint64_t *counter)
     int wan_flag_read(const int *flag)
@@ -173,6 +175,14 @@ cdef extern from "wan_queue.h" nogil:
     wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
+    ctypedef struct wan_run:
+        uint8_t *at
+        uint64_t room
+        uint32_t segment
+    enum: WAN_RUN_RECORD_BYTES_MAX
+    wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
+    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
+                                  uint32_t count)
     wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
     uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
                             wan_record **records, uint64_t *peeked_bytes)

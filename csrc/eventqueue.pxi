@@ -68,10 +68,10 @@ cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
     wan_lock_release(&g.lock)
 
 
-cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition) noexcept nogil:
-    # Under the lock, after a commit. The file to write to once the lock is released, or -1.
+cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition, uint32_t count) noexcept nogil:
+    # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
     cdef signal *s = &g.signals[0 if g.dispatchers == 1 else partition % g.dispatchers]
-    s.pending += 1
+    s.pending += count
     if s.pending >= s.wake_at:
         s.wake_at = NEVER
         return s.file
@@ -127,7 +127,7 @@ cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation, uin
     if g.durable != NULL:
         durable_stage(g, <const wan_record *>reservation.at)
         return -1       # Its dispatcher hears of it when it is on the disk.
-    return queue_note_pending(g, reservation.partition)
+    return queue_note_pending(g, reservation.partition, 1)
 
 
 cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record) noexcept nogil:

@@ -1071,6 +1071,7 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 cdef enum:
     GROUP = 64      # Rows whose slots and entries are fetched ahead together.
+    RUN = 256       # Rows that a proxy hands on under one lock.
 
 cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
@@ -1088,6 +1089,12 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     row = result.done
     cdef bint straight = not r.stores and r.forwards
     while row < keys.length:
+        if straight:
+            k = region_forward_rows(r, keys, values, codes, stamps, row)
+            result.applied += k
+            row += k
+            if k:
+                continue
         n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
         base = row
         first_stamp = wan_clock_take(r.clock, wan_now_ms(), n)
@@ -1120,16 +1127,6 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 wan_table_prefetch_slot(&r.table, c.hash)
         if r.stores:
             region_prefetch_entries(r, changes, n)
-        elif straight:
-            # Nothing to look up and one queue: the whole group goes in under one lock.
-            k = region_forward_group(r, changes, n)
-            result.applied += k
-            row += k
-            if k == n:
-                continue
-            memmove(changes, changes + k, (n - k) * sizeof(wan_change))
-            base += k
-            n -= k
         for k in range(n):
             c = &changes[k]
             if c.keep:
@@ -1151,43 +1148,108 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     result.done = row
 
 
-cdef uint32_t region_forward_group(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
-    """Enqueues changes of a proxy region with one running sender, as far as each is whole and finds room. Returns how
-    many; the caller takes the rest one by one, and so finds out what is wrong with the next."""
+cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
+                                  const int64_t *stamps, int64_t row) noexcept nogil:
+    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is whole
+    and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
     cdef wan_shard *shard = &r.table.shards[0]
+    cdef ColumnView keys = key_column[0], values
     cdef attachment *attached
     cdef gateway_queue *g
-    cdef origin from_
-    cdef wan_reservation reservation
-    cdef uint32_t k, done = 0
-    cdef uint64_t length
+    cdef wan_run run
+    cdef wan_record head
+    cdef wan_record *record
+    cdef uint32_t lengths[RUN]
+    cdef uint16_t partitions[RUN]
+    cdef uint64_t hashes[RUN]
+    cdef uint32_t n, count, key_length, value_length = 0, done = 0
+    cdef uint64_t length, used = 0, stamp, hash
+    cdef const uint8_t *key
+    cdef const uint8_t *value = NULL
+    cdef uint8_t *to
     cdef int wake = -1, file
-    cdef const wan_change *c
+    cdef bint many, keyed
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
     attached = r.attached
     if attached == NULL or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
         wan_lock_release(&shard.lock)
         return 0
     g = attached.queues[0]
-    origin_local(&from_, r)
+    if g.durable != NULL and g.queue.conflate:      # What conflation moves meanwhile could not be staged for the log any more.
+        wan_lock_release(&shard.lock)
+        return 0
+    many = g.queue.partition_count > 1
+    keyed = many or g.queue.conflate
+    count = RUN if keys.length - row >= RUN else <uint32_t>(keys.length - row)
+    memset(&head, 0, sizeof(head))
+    head.region = r.number
+    head.stamp_site = head.origin_site = r.site
+    head.event_member, head.event_thread = r.member, wan_thread_number()
+    head.event_sequence = wan_thread_first_event()
+    head.recipients_count = 1
+    head.callback_form = WAN_FORM_NONE
+    head.operation = WAN_UPDATE
+    stamp = wan_clock_take(r.clock, wan_now_ms(), count)
+    if value_column != NULL:
+        values = value_column[0]
     wan_lock_take(&g.lock)
-    for k in range(count):
-        c = &changes[k]
-        if c.keep:
+    run.room = 0
+    for n in range(count):
+        column_row(&keys, row + n, &key, &key_length, &head.key_form)
+        if head.key_form == WAN_FORM_NONE or key_length > WAN_KEY_BYTES_MAX:
             break
-        length = wan_record_size(c.key_length, c.value_length, 0, 1)
-        if queue_reserve(g, queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread), length, &reservation) != WAN_OK:
+        if codes != NULL:
+            head.operation = codes[row + n]
+        if value_column != NULL and head.operation != WAN_DESTROY:
+            column_row(&values, row + n, &value, &value_length, &head.value_form)
+        else:
+            value_length, head.value_form = 0, WAN_FORM_NONE
+        length = wan_record_size(key_length, value_length, 0, 1)
+        if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&g.queue, length, &run) != WAN_OK:
             break
-        write_record(reservation.at, length, r, c, c.operation, &from_, attached.recipients, 1, c.value, c.value_length, c.value_form)
-        file = queue_commit(g, &reservation, c.hash)
-        if file >= 0:
-            if wake >= 0 and wake != file:
-                eventfd_write(wake, 1)
-            wake = file
-        from_.event_sequence = wan_thread_next_event()
+        if used + length > run.room:
+            break
+        if g.durable != NULL and durable_reserve(g, length) != WAN_OK:
+            break
+        head.length, head.value_length, head.key_length = <uint32_t>length, value_length, <uint16_t>key_length
+        head.stamp = stamp + n
+        if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < head.stamp:
+            head.stamp = (<uint64_t>stamps[row + n]) << 16
+        lengths[n] = <uint32_t>length
+        if keyed:
+            hashes[n] = hash = wan_key_hash(key, key_length, head.key_form)
+            if many:
+                partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
+        to = run.at + used
+        used += length
+        (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
+        (<wan_record *>to)[0] = head
+        head.event_sequence += 1
+        to += sizeof(wan_record)
+        wan_copy_small(to, key, key_length)
+        to += key_length
+        wan_copy_small(to, value, value_length)
+        to[value_length] = attached.recipients[0]
         done += 1
+    if run.room:
+        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, hashes, done)
+    wan_thread_count_events(done)
     g.counts.queued += done
     g.counts.received += done
+    if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
+        for n in range(done):
+            durable_stage(g, <const wan_record *>run.at)
+            run.at += lengths[n]
+    elif not many:
+        if done:
+            wake = queue_note_pending(g, 0, done)
+    else:
+        for n in range(done):
+            file = queue_note_pending(g, partitions[n], 1)
+            if file >= 0:
+                if wake >= 0:
+                    eventfd_write(wake, 1)
+                wake = file
     wan_lock_release(&g.lock)
     wan_lock_release(&shard.lock)
     if wake >= 0:

@@ -203,10 +203,10 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
 
 /* Append. */
 
-wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+/* The next sequence has an entry, and a slot in the index. */
+static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
 {
-    wan_partition *partition = &queue->partitions[number];
-    wan_status status;
+    wan_status status = WAN_OK;
     uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
     if (WAN_UNLIKELY(!has_block(partition, block))) {
         status = add_block(queue, partition, block);
@@ -214,8 +214,16 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     }
     if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
         status = grow_index(partition);
-        if (status != WAN_OK) { unpin_file(queue, partition); return status; }
+        if (status != WAN_OK) unpin_file(queue, partition);
     }
+    return status;
+}
+
+wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[number];
+    wan_status status = entry_room(queue, partition);
+    if (status != WAN_OK) return status;
     status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
     if (status != WAN_OK) { unpin_file(queue, partition); return status; }  /* An entry block in memory stays for the next one. */
     reservation->partition = number;
@@ -252,6 +260,68 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
     queue->bytes += reservation->length;
     if (queue->conflate) conflate(queue, partition, record, hash);
     check_positions(partition);
+}
+
+wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
+{
+    wan_store *store = &queue->store;
+    WAN_CHECK(least <= WAN_RUN_RECORD_BYTES_MAX);
+    wan_status status = wan_store_take(store, &store->record_segment, least, &run->at, &run->segment);
+    if (status != WAN_OK) return status;
+    wan_store_untake(store, run->segment, least);
+    const wan_segment *segment = &store->segments[run->segment];
+    run->room = segment->bytes - segment->used;
+    return WAN_OK;
+}
+
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
+                              uint32_t count)
+{
+    wan_segment *segment = &queue->store.segments[run->segment];
+    uint8_t *at = run->at;
+    uint64_t offset = (uint64_t)(at - segment->base), whole = 0;
+    uint32_t done = 0;
+    for (uint32_t n = 0; n < count; n++) whole += lengths[n];
+    WAN_DEBUG_CHECK(whole <= run->room && segment->used == offset);
+    segment->used += (uint32_t)whole;       /* All of it first: conflation may move other records to the end of the segment. */
+    segment->live += (uint32_t)whole;
+    while (done < count) {
+        uint32_t number = partitions ? partitions[done] : 0;
+        wan_partition *partition = &queue->partitions[number];
+        if (entry_room(queue, partition) != WAN_OK) break;
+        /* As many as follow in the same partition, and in the same block of entries. */
+        uint64_t sequence = partition->appended;
+        uint32_t in_block = (uint32_t)(sequence % WAN_BLOCK_ENTRIES), n = 0;
+        wan_block *block = block_of(partition, sequence + 1);
+        const uint8_t *first = at;
+        do {
+            wan_record *record = (wan_record *)at;
+            record->sequence = sequence + n + 1;
+            record->partition = (uint16_t)number;
+            block->entries[in_block + n] = make_ref(run->segment, offset, lengths[done]);
+            at += lengths[done];
+            offset += lengths[done];
+            n++;
+            done++;
+        } while (done < count && in_block + n < WAN_BLOCK_ENTRIES && !queue->conflate && (!partitions || partitions[done] == number));
+        uint64_t bytes = (uint64_t)(at - first);
+        block->live += n;
+        partition->appended += n;
+        partition->events += n;
+        partition->unpeeked += n;
+        partition->volatile_events += queue->persistent ? n : 0;
+        partition->bytes += bytes;
+        queue->events += n;
+        queue->bytes += bytes;
+        whole -= bytes;
+        if (queue->conflate) conflate(queue, partition, (const wan_record *)first, hashes[done - 1]);
+        check_positions(partition);
+    }
+    segment = &queue->store.segments[run->segment];
+    if (whole && segment->is_current && segment->used == offset + whole) wan_store_untake(&queue->store, run->segment, whole);
+    else if (whole) wan_store_give(&queue->store, run->segment, whole);
+    if (segment->base && segment->live == 0) wan_store_emptied(&queue->store, run->segment);
+    return done;
 }
 
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)

@@ -76,6 +76,18 @@ void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
  * conflation an update takes out the older update of its key that was not peeked. `hash` is the key's. */
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash);
 
+/* A run: records written one behind the other at the end of the current segment, and made the newest together. */
+typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
+#define WAN_RUN_RECORD_BYTES_MAX (64u << 10)    /* A longer record goes alone, by reserve and commit. */
+
+/* Says where a run can be written: there is room for `least` bytes at least. Nothing else on the queue before append. */
+wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
+/* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all of the
+ * first), in this order, as commit does it. `hashes` may be NULL without conflation. Returns how many: fewer where there is
+ * no memory for more entries; the rest is as if it had never been written. 0 records end a run unused. */
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
+                              uint32_t count);
+
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
 

@@ -76,16 +76,19 @@ static inline int wan_record_reaches(const wan_record *record, uint8_t site)
     return 0;
 }
 
-/* Copies a few dozen bytes without a call: a libc copy through the PLT costs four times as much at these sizes. What does not
- * fill a word is copied as a whole word that overlaps the one before. */
+/* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these sizes.
+ * Two runs, from the front and up to the end, that overlap in the middle. */
 static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
 {
-    if (length > 256) { memcpy(to, from, length); return; }
-    if (length >= 16) {
-        for (size_t at = 0; at + 16 < length; at += 16) {
-            memcpy(to + at, from + at, 16);
-            __asm__("" : "+r"(at));     /* Else the compiler sees a copy in this loop, and calls memcpy for it. */
-        }
+    if (length > 128) { memcpy(to, from, length); return; }
+    if (length > 64) {
+        memcpy(to, from, 64);
+        memcpy(to + length - 64, from + length - 64, 64);
+    } else if (length > 32) {
+        memcpy(to, from, 32);
+        memcpy(to + length - 32, from + length - 32, 32);
+    } else if (length >= 16) {
+        memcpy(to, from, 16);
         memcpy(to + length - 16, from + length - 16, 16);
     } else if (length >= 8) {
         memcpy(to, from, 8);

@@ -14,6 +14,9 @@ static inline uint32_t wan_thread_number(void)
     return wan_thread_own;
 }
 static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_events; }
+/* For many events at once: the number of the first of them; they count when they are told. */
+static inline uint64_t wan_thread_first_event(void) { return wan_thread_events + 1; }
+static inline void wan_thread_count_events(uint64_t count) { wan_thread_events += count; }
 
 static inline void wan_count(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
 static inline uint64_t wan_read(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }

@@ -31,18 +31,25 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
     p->index[event->key] = p->appended;
 }
 
-static void append(queue_model *m, random_source *source, uint32_t number)
+static record_plan draw_plan(queue_model *m, random_source *source, char key[16], uint32_t *key_number)
 {
     static uint8_t value[300000];
-    model_partition *p = &m->partitions[number];
-    if (p->appended == MODEL_EVENTS) return;
-    char key[16];
-    uint32_t key_number = random_below(source, MODEL_KEYS);
-    snprintf(key, sizeof key, "key-%u", key_number);
+    *key_number = random_below(source, MODEL_KEYS);
+    snprintf(key, 16, "key-%u", *key_number);
     record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3), .key = key,
                         .flags = random_below(source, 40) ? 0 : WAN_FLAG_CONFLICT, .value = value,
                         .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
     if (!random_below(source, 20)) plan.stamp /= 2;     /* Comes late, as an event that was parked does. */
+    return plan;
+}
+
+static void append(queue_model *m, random_source *source, uint32_t number)
+{
+    model_partition *p = &m->partitions[number];
+    if (p->appended == MODEL_EVENTS) return;
+    char key[16];
+    uint32_t key_number;
+    record_plan plan = draw_plan(m, source, key, &key_number);
     uint64_t length = plan_length(&plan);
     wan_reservation reservation;
     uint64_t events = m->queue.events, bytes = m->queue.bytes;
@@ -60,6 +67,40 @@ static void append(queue_model *m, random_source *source, uint32_t number)
     wan_queue_commit(&m->queue, &reservation, plan_hash(&plan));
     model_event event = {plan.stamp, length, key_number, plan.operation, plan.flags, 1};
     model_append(m, p, &event);
+}
+
+/* The same for several at once, written behind one another. */
+static void append_run(queue_model *m, random_source *source)
+{
+    enum { RUN = 200 };
+    uint32_t lengths[RUN], count = random_below(source, RUN + 1), written = 0;
+    uint16_t partitions[RUN];
+    uint64_t hashes[RUN], used = 0;
+    model_event events[RUN];
+    int one_partition = random_below(source, 2) != 0;
+    wan_run run = {0};
+    for (uint32_t n = 0; n < MODEL_PARTITIONS; n++)
+        if (m->partitions[n].appended + RUN > MODEL_EVENTS) return;
+    if (!random_below(source, 10)) { m->disk.fail_at = m->disk.calls + 1 + random_below(source, 2); m->disk.fail_count = 1; }
+    for (; written < count; written++) {
+        char key[16];
+        uint32_t key_number;
+        record_plan plan = draw_plan(m, source, key, &key_number);
+        if (plan_length(&plan) > WAN_RUN_RECORD_BYTES_MAX) plan.value_length = 5;
+        uint64_t length = plan_length(&plan);
+        if (written == 0 && wan_queue_open_run(&m->queue, length, &run) != WAN_OK) break;
+        if (used + length > run.room) break;
+        write_plan(run.at + used, &plan);
+        used += length;
+        lengths[written] = (uint32_t)length;
+        partitions[written] = one_partition ? 0 : (uint16_t)random_below(source, MODEL_PARTITIONS);
+        hashes[written] = plan_hash(&plan);
+        events[written] = (model_event){plan.stamp, length, key_number, plan.operation, plan.flags, 1};
+    }
+    uint32_t done = 0;
+    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, hashes, random_below(source, 10) ? written : 0);
+    m->disk.fail_at = 0;
+    for (uint32_t n = 0; n < done; n++) model_append(m, &m->partitions[partitions[n]], &events[n]);
 }
 
 static void peek(queue_model *m, random_source *source, uint32_t number)
@@ -162,7 +203,10 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
         model_partition *p = &m->partitions[number];
         if (!random_below(source, 200)) growing = !growing;
         uint32_t choice = random_below(source, 100);
-        if (choice < (growing ? 85u : 40u)) append(m, source, number);
+        if (choice < (growing ? 85u : 40u)) {
+            if (random_below(source, 30)) append(m, source, number);
+            else append_run(m, source);
+        }
         else if (choice < 92) peek(m, source, number);
         else if (choice < 97) {
             uint64_t through = p->removed + (p->peeked > p->removed ? random_below(source, (uint32_t)(p->peeked - p->removed) + 1) : 0);
