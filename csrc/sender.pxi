@@ -13,7 +13,7 @@ cdef enum:
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
     PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
     HEARTBEAT_US = 5000000
-    SILENCE_US = 30000000               # No byte either way for so long with something due: the link is dead.
+    SILENCE_US = 30000000               # No byte either way for so long with something due: the link is dead. Unless the user says otherwise.
 
 cdef struct flight:
     uint64_t id
@@ -30,6 +30,7 @@ cdef struct sender_options:
     uint8_t batch_conflation
     uint8_t compress
     uint32_t alert_threshold_ms         # Events acknowledged at a greater age are counted; 0: nobody asks.
+    uint64_t silence_us
 
 
 cdef class DispatcherSession:
@@ -90,8 +91,9 @@ cdef class DispatcherSession:
         buffer_close(&self.pack)
 
     def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
-                  uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0):
-        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait."""
+                  uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0, uint64_t silence_ms=0):
+        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait. `silence_ms`: without a
+        sign of life for so long the connection is given up; 0: 30 s."""
         if compress:
             lz4_load()
         self.options.batch_size = BATCH_EVENTS_MAX if batch_size < 0 else min(batch_size, <int>BATCH_EVENTS_MAX)
@@ -99,6 +101,7 @@ cdef class DispatcherSession:
         self.options.batch_conflation = batch_conflation
         self.options.compress = compress
         self.options.alert_threshold_ms = alert_threshold_ms
+        self.options.silence_us = silence_ms * 1000 if silence_ms else SILENCE_US
         self.options.batch_bytes_max = min(batch_bytes_max, <uint64_t>(32 << 20))
 
     def set_callbacks(self, transmit_filter, acknowledged):
@@ -661,11 +664,11 @@ cdef class DispatcherSession:
                     return 1
                 self.last_sent_us = now
                 continue
-            if now - self.last_heard_us > SILENCE_US and now - self.last_sent_us < now - self.last_heard_us and self.out.start == self.out.end:
-                set_detail("no answer from the receiver for %d s", SILENCE_US // 1000000)
+            if now - self.last_heard_us > self.options.silence_us and now - self.last_sent_us < now - self.last_heard_us and self.out.start == self.out.end:
+                set_detail("no answer from the receiver for %d s", <int>(self.options.silence_us // 1000000))
                 return 1
-            if self.out.start < self.out.end and now - self.last_sent_us > SILENCE_US:
-                set_detail("the receiver has taken no byte for %d s", SILENCE_US // 1000000)
+            if self.out.start < self.out.end and now - self.last_sent_us > self.options.silence_us:
+                set_detail("the receiver has taken no byte for %d s", <int>(self.options.silence_us // 1000000))
                 return 1
             # Sleep until there is something to do. Announced under the lock, so that no event slips between.
             wait_us = self.heartbeat_us

@@ -279,7 +279,7 @@ class DispatcherSession:
         """Batches sent and not acknowledged."""
     def configure(
         self, batch_size: int, batch_time_interval_ms: float, *, batch_conflation: bool = False, compress: bool = False,
-        batch_bytes_max: int = 8388608, alert_threshold_ms: int = 0,
+        batch_bytes_max: int = 8388608, alert_threshold_ms: int = 0, silence_ms: int = 0,
     ) -> None:
         """Takes effect with the next batch."""
     def set_callbacks(

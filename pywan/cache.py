@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pywan import _core
+from pywan.callback_lock import LifeCycleLock, check_no_callback
 from pywan.config import (
     DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance, make_receiver_attributes, make_region_attributes, make_sender_attributes, validate_attachment,
     validate_colocation,
@@ -53,7 +54,7 @@ class Cache:
         self.name = name
         self.shutdown_requested = threading.Event()
         self._bind_address = bind_address
-        self._lock = threading.RLock()                      # Guards the composition, below.
+        self._lock = LifeCycleLock(f"cache {name!r}")        # Guards changes of the composition, below; a dict is read as it is.
         self._regions: dict[str, Region] = {}
         self._senders: dict[str, GatewaySender] = {}
         self._receiver: GatewayReceiver | None = None
@@ -135,8 +136,7 @@ class Cache:
         return self._closed.is_set()
 
     def regions(self) -> dict[str, Region]:
-        with self._lock:
-            return dict(self._regions)
+        return dict(self._regions)
 
     def region(self, name: str) -> Region:
         found = self._find_region(name.lstrip("/"))
@@ -148,8 +148,7 @@ class Cache:
         return self._regions.get(name)
 
     def gateway_senders(self) -> dict[str, GatewaySender]:
-        with self._lock:
-            return dict(self._senders)
+        return dict(self._senders)
 
     def gateway_sender(self, id: str) -> GatewaySender:
         try:
@@ -163,15 +162,14 @@ class Cache:
 
     def status(self) -> dict[str, Any]:
         """Name, place, site and sizes, as plain values."""
-        with self._lock:
-            return {
-                "name": self.name, "distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port, "pid": os.getpid(),
-                "directory": str(self.directory), "uptime_seconds": round(time.time() - self._started_at, 1),
-                "locator_connected": self._membership.is_connected if self._membership else False,
-                "regions": {name: len(region) for name, region in self._regions.items()},
-                "gateway_senders": {id: sender.status for id, sender in self._senders.items()},
-                "gateway_receiver_port": self._receiver.port if self._receiver else None,
-            }
+        return {
+            "name": self.name, "distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port, "pid": os.getpid(),
+            "directory": str(self.directory), "uptime_seconds": round(time.time() - self._started_at, 1),
+            "locator_connected": self._membership.is_connected if self._membership else False,
+            "regions": {name: len(region) for name, region in self.regions().items()},
+            "gateway_senders": {id: sender.status for id, sender in self.gateway_senders().items()},
+            "gateway_receiver_port": self._receiver.port if self._receiver else None,
+        }
 
     def __repr__(self) -> str:
         return f"<Cache {self.name}>"
@@ -189,6 +187,9 @@ class Cache:
             if made.async_event_queue_ids:
                 raise ConfigurationError(f"region {made.name!r}: asynchronous event queues are not in this version; leave async_event_queue_ids empty")
             self._validate_region(made)
+            if made.redundant_copies:
+                log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep no copies of each other's entries",
+                            made.name, made.redundant_copies)
             listeners = [make_instance(listener, f"region {made.name!r}: cache_listener") for listener in made.cache_listeners]
             region = Region(
                 made.name, self._clock, site=self._site, member=self.member_id, stores="PROXY" not in made.type, forwards=made.feeds_gateways,
@@ -347,8 +348,7 @@ class Cache:
             return store
 
     def disk_stores(self) -> dict[str, DiskStore]:
-        with self._lock:
-            return dict(self._stores)
+        return dict(self._stores)
 
     def _store(self, name: str | None) -> DiskStore:
         if name is None:
@@ -415,6 +415,7 @@ class Cache:
         """Ends everything this member does, in an order that loses no acknowledged event. Closing again is no error."""
         if self._closed.is_set():
             return
+        check_no_callback(f"cache {self.name!r}")
         self._closed.set()
         self.shutdown_requested.set()
         if self._receiver is not None and self._receiver.is_running:

@@ -49,7 +49,7 @@ class SenderAttributes:
     parallel: bool = False
     manual_start: bool = False
     socket_buffer_size: int = 524288
-    socket_read_timeout: int = 0                    # 0: wait for ever.
+    socket_read_timeout: int = 0                    # Without a sign of life for so long the connection is given up; 0: 30 s.
     enable_batch_conflation: bool = False
     batch_size: int = 100                           # Events; -1: only the time interval closes a batch.
     batch_time_interval: int = 1000                 # -1: never wait for more events.
@@ -511,23 +511,7 @@ def _leader(name: str, colocated_with: Mapping[str, str | None]) -> str:
     return name
 
 
-# Attributes in the order and form in which they are compared and shown.
-
-_COMPARED = (
-    "remote_distributed_system_id", "parallel", "enable_batch_conflation", "enable_persistence", "alert_threshold",
-    "disk_synchronous", "group_transaction_events",
-)
-
-
-def check_same_sender(mine: SenderAttributes, other: SenderAttributes, member: str) -> None:
-    """Members of one site must agree about a sender of one id; IllegalStateError names what differs."""
-    names = list(_COMPARED) if mine.parallel else [*_COMPARED, "manual_start", "order_policy"]
-    for name in names:
-        if getattr(mine, name) != getattr(other, name):
-            raise IllegalStateError(
-                f"cannot create gateway sender {mine.id!r} with {name} {getattr(mine, name)!r}: member {member} has it with {getattr(other, name)!r}"
-            )
-
+# Attributes as they are shown.
 
 def to_plain(attributes: Any) -> dict[str, Any]:
     """Attributes as a map of plain values (for messages, tables and JSON); classes and instances by their name."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Callable
 
 from pywan import _core
+from pywan.callback_lock import CallbackLock
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
 from pywan.config import RegionAttributes
 from pywan.errors import BatchError, DiskError, QueueFullError, RegionNotFoundError
@@ -42,7 +43,7 @@ class Region(_core.RegionCore, MutableMapping):
         self._alter = alter
         self._senders: dict[Any, Any] = {}          # Attached EventQueue -> GatewaySender.
         # Changes that meet user code go one at a time, so that a filter, resolver or listener sees them in the order of the queue.
-        self._callback_lock = threading.RLock()
+        self._callback_lock = CallbackLock(name)
         self._committer: threading.Thread | None = None
         self._choose_path()
 

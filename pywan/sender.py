@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable
 
 from pywan import _core
+from pywan.callback_lock import LifeCycleLock
 from pywan.callbacks import GatewayEventFilter
 from pywan.config import SenderAttributes, altered_sender_attributes, make_instance
 from pywan.disk_store import DiskStore
@@ -78,7 +79,9 @@ class GatewaySender:
             self._say_recovered()
         self._sessions = [
             _core.DispatcherSession(self.queue, n, self._parked, on_failure=self._note_failure) for n in range(dispatchers)]
-        self._lock = threading.RLock()              # Guards the life cycle, below.
+        self._lock = LifeCycleLock(f"gateway sender {attributes.id!r}", self._is_waited_for)     # Guards the life cycle, below.
+        self._flushes_lock = threading.Lock()
+        self._flushes = 0                           # Callers that wait until the queue is flushed.
         self._times_lock = threading.Lock()
         self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
             time.monotonic(), [session.times() for session in self._sessions], {"filter": 0.0, "blocked": 0.0})
@@ -271,6 +274,10 @@ class GatewaySender:
         """Names of dispatchers that were told to end and have not."""
         return ", ".join(t.name for t in self._threads if t.is_alive() and t is not threading.current_thread())
 
+    def _is_waited_for(self) -> bool:
+        """Whether this thread is a dispatcher of its own that was told to end."""
+        return self._stopping.is_set() and threading.current_thread() in self._threads
+
     def pause(self) -> None:
         """Queues, but sends no further batch. No effect while stopped."""
         with self._lock:
@@ -341,8 +348,7 @@ class GatewaySender:
     def wait_until_flushed(self, timeout: float = 30.0) -> bool:
         """Sends without waiting for full batches until the queue is empty. False if it is not within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        for session in self._sessions:
-            session.flush(True)
+        self._ask_to_flush(1)
         try:
             while len(self.queue):
                 left = deadline - time.monotonic()
@@ -350,8 +356,13 @@ class GatewaySender:
                     return False
             return True
         finally:
+            self._ask_to_flush(-1)
+
+    def _ask_to_flush(self, by: int) -> None:
+        with self._flushes_lock:        # Several may wait at once: the first one turns it on, the last one off.
+            self._flushes += by
             for session in self._sessions:
-                session.flush(False)
+                session.flush(self._flushes > 0)
 
     # User's callbacks
 
@@ -374,7 +385,7 @@ class GatewaySender:
         a = self.attributes
         for session in self._sessions:
             session.configure(a.batch_size, a.batch_time_interval, batch_conflation=a.enable_batch_conflation, compress=a.compression == "lz4",
-                              alert_threshold_ms=a.alert_threshold)
+                              alert_threshold_ms=a.alert_threshold, silence_ms=a.socket_read_timeout)
             session.set_callbacks(self._filter_batch if self._transmit_filters else None,
                                   self._tell_acknowledged if self._acknowledgement_filters else None)
         self.queue.wake()       # A dispatcher that waits for a batch to fill goes by what holds now.

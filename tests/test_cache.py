@@ -36,3 +36,10 @@ def test_what_a_batch_refused_does_not_claim_that_nothing_was_stored(cache):
 def test_a_busy_port_is_told_by_an_error_of_its_own(cache):
     with pytest.raises(pywan.PortInUseError, match=f"port {cache.port} is in use"):
         pywan.Locator("other", distributed_system_id=1, port=cache.port).start()
+
+
+def test_copies_that_are_not_made_are_not_promised_in_silence(cache, caplog):
+    cache.create_region("plain")
+    assert "redundant_copies" not in caplog.text
+    cache.create_region("copied", type="PARTITION_REDUNDANT")
+    assert "region copied: redundant_copies 1 has no effect in this version" in caplog.text

@@ -108,13 +108,6 @@ def test_regions_share_a_parallel_sender_only_when_colocated():
         validate_colocation(make_region_attributes("other", colocated_with="missing"), [orders], senders)
 
 
-def test_members_must_agree_about_a_sender():
-    mine = make_sender_attributes("ln", remote_distributed_system_id=2)
-    config.check_same_sender(mine, make_sender_attributes("ln", remote_distributed_system_id=2, batch_size=5), "b")
-    with pytest.raises(IllegalStateError, match="parallel False.*member b has it with True"):
-        config.check_same_sender(mine, make_sender_attributes("ln", remote_distributed_system_id=2, parallel=True), "b")
-
-
 class Filter:
     def __init__(self, word="none"):
         self.word = word

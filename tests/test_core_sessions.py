@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
 import struct
 import time
 
@@ -764,3 +765,12 @@ def test_an_event_is_passed_on_to_sites_that_do_not_have_it_and_to_no_other():
     assert fields["origin_site"] == 1 and {2, 3} <= set(fields["recipients"])
     check_ledger(back.counts())
     check_ledger(onward.counts())
+
+
+def test_a_receiver_without_a_sign_of_life_is_given_up_after_the_time_that_was_set(sites):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sites.dispatcher.configure(1, -1, silence_ms=100)
+        sites.dispatcher.connected(1_000_000, 64 << 20, 0, 10_000)
+        sites.put(("k", "1"))
+        assert sites.dispatcher.run(ours.fileno()).startswith("no answer from the receiver")

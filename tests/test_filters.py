@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from pywan import CacheListener, GatewayEventFilter, GatewayEventSubstitutionFilter
-from pywan.errors import ConfigurationError
+from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.testing.waiting import eventually
 
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
@@ -304,6 +304,61 @@ def test_a_listener_that_raises_changes_nothing(two_sites, network, caplog):
     ny.data["k"] = 1
     network.settle()
     assert ln.data["k"] == 1 and ny.sender(ln).parked_count == 0 and "broken listener" in caplog.text
+
+
+@pytest.mark.parametrize("doing", ["start", "stop", "pause", "resume", "alter", "destroy", "attach", "close"])
+def test_a_callback_of_a_region_that_would_wait_for_itself_is_told_so(network, doing):
+    """A stop waits for the region's callbacks, and this one would wait for the stop."""
+    ny, ln, sender = link(network, False)
+    errors = []
+    what = {
+        "alter": lambda: sender.alter(batch_size=7), "attach": lambda: ny.data.alter(gateway_sender_ids=[]), "close": ny.cache.close,
+    }.get(doing) or getattr(sender, doing)
+
+    class Careless(CacheListener):
+        def after_create(self, event):
+            try:
+                what()
+            except Exception as error:
+                errors.append(error)
+
+    ny.data.add_listener(Careless())
+    ny.data["k"] = 1
+    assert [type(error) for error in errors] == [IllegalStateError] and "callback of region 'data'" in str(errors[0])
+    network.settle()
+    assert ln.data["k"] == 1 and sender.is_running and not sender.is_paused and sender.attributes.batch_size != 7
+    assert ny.data.gateway_sender_ids == (sender.id,) and not ny.cache.is_closed
+
+
+def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_stopped(network):
+    entered, gate, outcomes = threading.Event(), threading.Event(), []
+
+    class Pausing(GatewayEventFilter):
+        def before_transmit(self, event):
+            entered.set()
+            gate.wait(10)
+            try:
+                sender.pause()
+                outcomes.append("paused")
+            except IllegalStateError as error:
+                outcomes.append(str(error))
+            return True
+
+    ny, ln, sender = link(network, False, dispatcher_threads=1, batch_size=1, batch_time_interval=-1, gateway_event_filters=[Pausing()])
+    gate.set()
+    ny.data["first"] = 1
+    eventually(lambda: outcomes == ["paused"])
+    gate.clear()
+    entered.clear()
+    sender.resume()
+    ny.data["second"] = 2
+    assert entered.wait(10)
+    stopping = threading.Thread(target=sender.stop)
+    stopping.start()
+    eventually(lambda: not sender.is_running)
+    gate.set()
+    stopping.join(10)       # Far below the time for which a stop waits for a filter that hangs.
+    assert not stopping.is_alive() and len(outcomes) == 2 and "is being stopped" in outcomes[1]
 
 
 def test_lag_names_a_slow_filter_and_a_slow_receiver(network):

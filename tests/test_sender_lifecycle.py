@@ -258,6 +258,23 @@ def test_flushing_does_not_wait_for_a_batch_to_fill(network, parallel):
     assert not sender.wait_until_flushed(timeout=5.0) and time.monotonic() - began < 3
 
 
+def test_who_gives_up_flushing_does_not_end_it_for_others(network):
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], parallel=False, batch_time_interval=600_000)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    ln.receiver.stop()
+    eventually(lambda: not sender.is_connected)
+    fill(ny.data, range(50))
+    outcomes = []
+    waiting = threading.Thread(target=lambda: outcomes.append(sender.wait_until_flushed(timeout=30)))
+    waiting.start()
+    assert not sender.wait_until_flushed(timeout=0.05)
+    ln.receiver.start()
+    waiting.join(30)
+    assert outcomes == [True] and len(ln.data) == 50
+
+
 # Rules
 
 def test_one_id_is_one_sender(network):
