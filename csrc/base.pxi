@@ -80,6 +80,9 @@ cdef extern from "wan_env.h" nogil:
         pass
     const wan_env wan_env_posix
 
+cdef extern from "Python.h":
+    void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
+
 cdef extern from "wan_stage.h" nogil:
     ctypedef struct wan_stage:
         uint8_t *bytes
@@ -288,6 +291,11 @@ cdef extern from "wan_frame.h" nogil:
     uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
     wan_status wan_frame_check(const wan_frame *frame)
     wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count)
+
+
+cdef const wan_env *environment_of(object capsule) except NULL:
+    """What stands in for the operating system's files: the `wan_env` in a capsule of that name, or the real ones for None."""
+    return &wan_env_posix if capsule is None else <const wan_env *>PyCapsule_GetPointer(capsule, "wan_env")
 
 
 cdef object error_for(wan_status status, str during):

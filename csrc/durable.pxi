@@ -391,7 +391,6 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
     cdef uint32_t seen
     cdef uint64_t staged, removed, now
     cdef bint stopping, checkpoint
-    cdef wan_status status
     while True:
         seen = __atomic_load_n(&d.work, __ATOMIC_ACQUIRE)
         stopping = wan_flag_read(&d.stop) != 0
@@ -414,21 +413,28 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
                 wan_wait_change(&d.epoch, d.epoch, d.flush_ms)
             continue
         wan_flag_set(&d.waiting, 0)
-        status = durable_commit(g, checkpoint, NULL)
-        if status == WAN_FULL and durable_relieve(g) == WAN_OK:
-            continue
-        if status == WAN_OK and (checkpoint or log_is_long(g)):
-            durable_shorten(g)      # It is tried again later; what is durable already is not less so.
-            d.shortened_commit = d.log.commit
-        if status != WAN_OK:
-            strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
-            wan_flag_set(&d.failing, <int>status)
-            wan_signal_change(&d.epoch)
+        if durable_step(g, checkpoint) != WAN_OK:
             if stopping:
                 return
             wan_wait_change(&d.work, __atomic_load_n(&d.work, __ATOMIC_ACQUIRE), 100)      # Then it is tried again.
-        else:
-            wan_flag_set(&d.failing, 0)
+
+
+cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
+    """One round of the committer. Not WAN_OK: the disk took nothing, and enqueues are refused until it does."""
+    cdef durable_log *d = g.durable
+    cdef wan_status status = durable_commit(g, checkpoint, NULL)
+    while status == WAN_FULL and durable_relieve(g) == WAN_OK:      # Each time by a segment at least.
+        status = durable_commit(g, checkpoint, NULL)
+    if status != WAN_OK:
+        strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
+        wan_flag_set(&d.failing, <int>status)
+        wan_signal_change(&d.epoch)
+        return status
+    if checkpoint or log_is_long(g):
+        durable_shorten(g)      # It is tried again later; what is durable already is not less so.
+        d.shortened_commit = d.log.commit
+    wan_flag_set(&d.failing, 0)
+    return WAN_OK
 
 
 cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:

@@ -152,21 +152,24 @@ cdef class EventQueue:
 
     Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
     With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
-    of its own, and `wait_durable` waits for the disk. Thread-safe; `close()` only when no dispatcher and no region uses it any more.
+    of its own, and `wait_durable` waits for the disk. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no dispatcher and no region uses it any more.
     """
     cdef gateway_queue *g
     cdef readonly object name
+    cdef object environment         # Keeps the capsule alive.
     cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
-                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False):
+                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False,
+                  environment=None):
         cdef bytes path = b""
+        cdef const wan_env *env = environment_of(environment)
         cdef const char *path_or_null = NULL
         if directory is not None:
             path = str(directory).encode("utf-8", "surrogateescape")
             path_or_null = path
-        self.name = name
+        self.name, self.environment = name, environment
         self.reachable = True
         if dispatchers == 0 or remote_site < 0 or remote_site > 255:
             from pywan.errors import ConfigurationError
@@ -174,7 +177,7 @@ cdef class EventQueue:
         self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
         if self.g == NULL:
             raise MemoryError(f"no memory for queue {name!r}")
-        raise_for(wan_queue_init(&self.g.queue, &wan_env_posix, path_or_null, memory_limit, partitions, conflate),
+        raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
         self.g.dispatchers = dispatchers
         self.g.remote_site = <uint8_t>remote_site
@@ -191,9 +194,9 @@ cdef class EventQueue:
                 from pywan.errors import DiskError
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
-            self.open_log(str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
+            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
 
-    cdef int open_log(self, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, uint64_t log_limit, bint salvage) except -1:
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, uint64_t log_limit, bint salvage) except -1:
         cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
         cdef wan_log_reader reader
         cdef wan_damage damage
@@ -221,7 +224,7 @@ cdef class EventQueue:
         reader.part, reader.state = recover_part, recover_state
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
-            status = wan_log_open(&d.log, &wan_env_posix, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
+            status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
             self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
@@ -299,18 +302,28 @@ cdef class EventQueue:
         return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damages}
 
     def log_state(self):
-        """Sizes of the log, and why writing fails now (None: it does not)."""
+        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
         cdef durable_log *d = self.g.durable
         if d == NULL:
             return {}
         return {"bytes": d.log.bytes, "segments": d.log.count, "commits": d.log.commit, "staged": d.staged - d.durable,
-                "failing": (<bytes>d.reason).decode("utf-8", "replace") if d.failing else None}
+                "failing": (<bytes>d.reason).decode("utf-8", "replace") if d.failing else None,
+                "durable": [wan_read(&self.g.queue.partitions[p].durable) for p in range(self.g.queue.partition_count)]}
 
     def commit_loop(self):
         """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
         if self.g.durable != NULL:
             with nogil:
                 durable_loop(self.g)
+
+    def commit_once(self, bint checkpoint=True):
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
+        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+        cdef wan_status status = WAN_OK
+        if self.g.durable != NULL:
+            with nogil:
+                status = durable_step(self.g, checkpoint)
+        return status == WAN_OK
 
     def stop_log(self):
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""

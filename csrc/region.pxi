@@ -340,6 +340,7 @@ cdef class RegionCore:
     cdef readonly str name
     cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
+    cdef object environment         # Of the log: keeps the capsule alive.
     cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
@@ -473,9 +474,12 @@ cdef class RegionCore:
 
     # Persistence
 
-    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False):
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False,
+                 environment=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
-        `commit_loop` has to run in a thread of its own. Before the region is used. Returns what was found."""
+        `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files. Before the region is
+        used. Returns what was found."""
+        cdef const wan_env *env = environment_of(environment)
         cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
         cdef wan_log_reader reader
         cdef wan_damage damage
@@ -491,14 +495,14 @@ cdef class RegionCore:
         reader.part = region_log_recover
         reader.salvage = salvage
         with nogil:
-            status = wan_log_open(&log.log, &wan_env_posix, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
+            status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
         if status != WAN_OK:
             free(log)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
             raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, nothing was changed")
         raise_for(status, f"region {self.name!r}")
-        self.r.log = log
+        self.r.log, self.environment = log, environment
         self.full_timeout_us = SLOW_DISK_US
         self.choose_durable(self.attached_queues)
         return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self)}
@@ -512,6 +516,15 @@ cdef class RegionCore:
         if self.r.log != NULL:
             with nogil:
                 region_log_loop(self.r.log)
+
+    def commit_once(self):
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
+        staged, and `log_state` says why."""
+        cdef wan_status status = WAN_OK
+        if self.r.log != NULL:
+            with nogil:
+                status = region_log_step(self.r.log)
+        return status == WAN_OK
 
     def stop_log(self):
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""

@@ -200,7 +200,6 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
     cdef uint32_t seen
     cdef uint64_t staged
     cdef bint stopping
-    cdef wan_status status
     while True:
         seen = __atomic_load_n(&log.work, __ATOMIC_ACQUIRE)
         stopping = wan_flag_read(&log.stop) != 0
@@ -217,13 +216,19 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
                 wan_wait_change(&log.epoch, __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE), log.flush_ms)
             continue
         wan_flag_set(&log.waiting, 0)
-        status = region_log_commit(log)
-        if status != WAN_OK:
-            strncpy(log.reason, wan_detail, sizeof(log.reason) - 1)
-            wan_flag_set(&log.failing, <int>status)
-            wan_signal_change(&log.epoch)
+        if region_log_step(log) != WAN_OK:
             if stopping:
                 return
             wan_wait_change(&log.work, __atomic_load_n(&log.work, __ATOMIC_ACQUIRE), 100)
-        else:
-            wan_flag_set(&log.failing, 0)
+
+
+cdef wan_status region_log_step(region_log *log) noexcept nogil:
+    """One round of the committer. Not WAN_OK: changes are refused until the disk takes what is staged."""
+    cdef wan_status status = region_log_commit(log)
+    if status != WAN_OK:
+        strncpy(log.reason, wan_detail, sizeof(log.reason) - 1)
+        wan_flag_set(&log.failing, <int>status)
+        wan_signal_change(&log.epoch)
+    else:
+        wan_flag_set(&log.failing, 0)
+    return status

@@ -487,8 +487,7 @@ cdef class DispatcherSession:
             if queue_append_copy(self.parked.g, park_reason(failures[n].reason), record) != WAN_OK:
                 self.tell_failure(failures[n].partition, failures[n].sequence, 0xffff)
                 return False
-        if self.parked.g.durable != NULL and not durable_wait(self.parked.g, 10000000):
-            set_detail("the parked events do not get onto the disk: %s", self.parked.g.durable.reason)
+        if self.parked.g.durable != NULL and not self.parked_are_durable():
             return False
         for n in range(count):
             wan_lock_take(&self.g.lock)
@@ -500,6 +499,14 @@ cdef class DispatcherSession:
             if record != NULL:
                 self.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
         return True
+
+    cdef bint parked_are_durable(self) noexcept with gil:
+        try:
+            self.parked.wait_durable(10.0)
+            return True
+        except BaseException as error:
+            set_detail("the parked events do not get onto the disk: %s", self.parked.g.durable.reason)
+            return False
 
     cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:
         try:

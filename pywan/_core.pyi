@@ -83,7 +83,7 @@ class EventQueue:
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
         log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
-        log_limit: int = 0, salvage: bool = False,
+        log_limit: int = 0, salvage: bool = False, environment: Any = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
     running: bool
@@ -106,9 +106,12 @@ class EventQueue:
     def recovery(self) -> dict[str, Any]:
         """What opening found: records in the log, and bytes of a torn tail that were cut."""
     def log_state(self) -> dict[str, Any]:
-        """Sizes of the log, and why writing fails now (None: it does not)."""
+        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
     def commit_loop(self) -> None:
         """Writes what is staged until `stop_log`; to be run in a thread of its own."""
+    def commit_once(self, checkpoint: bool = True) -> bool:
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
+        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
     def stop_log(self) -> None:
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def wait_durable(self, timeout: float = 60.0) -> None:
@@ -190,13 +193,16 @@ class RegionCore:
     def wait_durable(self) -> None:
         """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
     def open_log(
-        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0, salvage: bool = False,
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0, salvage: bool = False, environment: Any = None,
     ) -> dict[str, int]:
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
     @property
     def persistent(self) -> bool: ...
     def commit_loop(self) -> None:
         """Writes what is staged until `stop_log`."""
+    def commit_once(self) -> bool:
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
+        staged, and `log_state` says why."""
     def stop_log(self) -> None:
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def log_state(self) -> dict[str, Any]:

@@ -36,8 +36,7 @@ class DurableQueue:
         if self._committer is not None:
             self.queue.wait_durable()
         else:
-            self.queue.stop_log()       # Then the loop returns when everything is written.
-            self.queue.commit_loop()
+            self.queue.commit_once()
 
     def close(self) -> None:
         self.queue.stop_log()
