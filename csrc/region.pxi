@@ -1222,8 +1222,6 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
             break
         if used + length > run.room:
             break
-        if g.durable != NULL and durable_reserve(g, length) != WAN_OK:
-            break
         head.length, head.value_length, head.key_length = <uint32_t>length, value_length, <uint16_t>key_length
         head.stamp = stamp + n
         if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < head.stamp:
@@ -1244,6 +1242,8 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         wan_copy_small(to, value, value_length)
         to[value_length] = attached.recipients[0]
         done += 1
+    if g.durable != NULL and durable_reserve(g, used) != WAN_OK:
+        done = 0
     if run.room:
         done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, hashes, done)
     wan_thread_count_events(done)

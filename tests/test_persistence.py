@@ -93,6 +93,23 @@ def test_the_incarnation_is_kept_over_restarts(tmp_path):
     assert queue.queue.log_id == 5
 
 
+@pytest.mark.parametrize("conflate", [False, True])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions):
+    queue = DurableQueue(tmp_path, stores=False, partitions=partitions, conflate=conflate)
+    keys = [b"k%d" % n for n in range(5000)]
+    values = [b"v" * (n % 300) for n in range(5000)]
+    queue.region.put_columns(keys, values)
+    queue.region.put_columns(keys[:100], [b"newer"] * 100)
+    queue.commit()
+    before = queue.queue.records(10_000)
+    assert len(before) == (5000 if conflate else 5100)
+    queue.crash()
+    assert queue.queue.records(10_000) == before
+    assert queue.latest() == {key.decode(): value for key, value in zip(keys, [b"newer"] * 100 + values[100:])}
+    queue.check_ledger()
+
+
 # Conflation
 
 def test_an_update_stays_until_the_one_that_replaces_it_is_on_the_disk(tmp_path):
