@@ -186,6 +186,8 @@ cdef extern from "wan_queue.h" nogil:
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
                                   uint32_t count)
+    uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)
+    wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition)
     wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
     uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
                             wan_record **records, uint64_t *peeked_bytes)

@@ -96,12 +96,13 @@ cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
     for p in range(g.queue.partition_count):
         partition = &g.queue.partitions[p]
         wanted = (partition.unpeeked + 15) // 16
-        sequence = partition.peeked + 1
-        while wanted and sequence <= partition.appended:
-            if sequence > partition.removed and wan_queue_at(&g.queue, partition, sequence) != NULL:
-                wan_queue_punch(&g.queue, p, sequence, WAN_HOLE_DROPPED)
-                wanted -= 1
-            sequence += 1
+        sequence = partition.peeked
+        while wanted:
+            sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, partition.appended)
+            if sequence == 0:
+                break
+            wan_queue_punch(&g.queue, p, sequence, WAN_HOLE_DROPPED)
+            wanted -= 1
     dropped = before - g.queue.events
     g.counts.dropped_oldest += dropped
     return dropped
@@ -410,18 +411,11 @@ cdef class EventQueue:
     def oldest_ms(self):
         """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
         cdef uint64_t oldest = NEVER, at
-        cdef wan_partition *partition
         cdef wan_record *record
-        cdef uint64_t sequence
         with nogil:
             wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
-                partition = &self.g.queue.partitions[p]
-                sequence = partition.removed + 1
-                record = NULL
-                while partition.events and sequence <= partition.appended and record == NULL:
-                    record = wan_queue_at(&self.g.queue, partition, sequence)
-                    sequence += 1
+                record = wan_queue_oldest(&self.g.queue, p)
                 if record != NULL:
                     at = wan_stamp_ms(record.stamp)
                     if at < oldest:
@@ -454,44 +448,36 @@ cdef class EventQueue:
 
     def records(self, uint64_t limit=100):
         """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
-        cdef uint64_t sequence, size = 0
+        cdef uint64_t sequence, at
         cdef uint32_t p
         cdef wan_partition *partition
         cdef wan_record *record
-        cdef uint8_t *copies = NULL
-        cdef uint8_t *grown
-        cdef uint64_t at
+        cdef wan_stage copies
         cdef bint whole = True
+        memset(&copies, 0, sizeof(copies))
         with nogil:
             wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
                 partition = &self.g.queue.partitions[p]
-                for sequence in range(partition.removed + 1, partition.appended + 1):
-                    if limit == 0 or not whole:
+                sequence = partition.removed
+                while whole and copies.count < limit:
+                    sequence = wan_queue_next_live(partition, sequence + 1, partition.appended)
+                    if sequence == 0:
                         break
                     record = wan_queue_at(&self.g.queue, partition, sequence)
-                    if record == NULL:
-                        continue
-                    grown = <uint8_t *>realloc(copies, size + record.length)
-                    if grown == NULL:
-                        whole = False
-                        break
-                    copies = grown
-                    memcpy(copies + size, record, record.length)
-                    size += record.length
-                    limit -= 1
+                    whole = wan_stage_add(&copies, record, record.length) == WAN_OK
             wan_lock_release(&self.g.lock)
         try:
             if not whole:
                 raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
             found, at = [], 0
-            while at < size:
-                record = <wan_record *>(copies + at)
+            while at < copies.used:
+                record = <wan_record *>(copies.bytes + at)
                 found.append((record.partition, PyBytes_FromStringAndSize(<char *>record, record.length)))
                 at += record.length
             return found
         finally:
-            free(copies)
+            wan_stage_close(&copies)
 
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.g.queue.partition_count:

@@ -430,7 +430,7 @@ cdef class DispatcherSession:
             return False
         if self.acknowledged is not None:
             removed = wan_monotonic_us()
-            self.tell_acknowledged(f, failures, failure_count)
+            self.tell_acknowledged(f)
             wan_count(&self.filter_us, wan_monotonic_us() - removed)
             removed = 0
         if self.options.alert_threshold_ms:
@@ -452,12 +452,16 @@ cdef class DispatcherSession:
     cdef void note_late(self, const flight *f) noexcept nogil:
         cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
         cdef uint32_t s
-        cdef wan_record *record
+        cdef wan_partition *partition
         wan_lock_take(&self.g.lock)
         for s in range(f.sections):
-            for sequence in range(f.section[s].first, f.section[s].through + 1):
-                record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[f.section[s].partition], sequence)
-                if record != NULL and wan_stamp_ms(record.stamp) + self.options.alert_threshold_ms < now_ms:
+            partition = &self.g.queue.partitions[f.section[s].partition]
+            sequence = max(f.section[s].first, partition.removed + 1) - 1
+            while True:
+                sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
+                if sequence == 0:
+                    break
+                if wan_stamp_ms(wan_queue_at(&self.g.queue, partition, sequence).stamp) + self.options.alert_threshold_ms < now_ms:
                     late += 1
         self.g.counts.exceeding_alert_threshold += late
         wan_lock_release(&self.g.lock)
@@ -515,28 +519,25 @@ cdef class DispatcherSession:
         except BaseException as error:
             report_unraisable("on_failure", error)
 
-    cdef void tell_acknowledged(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept with gil:
+    cdef void tell_acknowledged(self, const flight *f) noexcept with gil:
+        # What failed was parked, and is a hole by now.
         cdef uint64_t sequence
-        cdef uint32_t s, n
-        cdef wan_section *section
+        cdef uint32_t s
+        cdef wan_partition *partition
         cdef wan_record *record
-        cdef bint failed
         try:
             raw = []
             for s in range(f.sections):
-                section = &f.section[s]
-                for sequence in range(section.first, section.through + 1):
-                    failed = False
-                    for n in range(failure_count):
-                        if failures[n].partition == section.partition and failures[n].sequence == sequence:
-                            failed = True
-                    if failed:
-                        continue
+                partition = &self.g.queue.partitions[f.section[s].partition]
+                sequence = f.section[s].first - 1
+                while True:
                     wan_lock_take(&self.g.lock)
-                    record = wan_queue_at(&self.g.queue, &self.g.queue.partitions[section.partition], sequence)
+                    sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, f.section[s].through)
+                    record = wan_queue_at(&self.g.queue, partition, sequence) if sequence else NULL
                     wan_lock_release(&self.g.lock)
-                    if record != NULL:
-                        raw.append(self.copy_of(record))
+                    if record == NULL:
+                        break
+                    raw.append(self.copy_of(record))
             if raw:
                 self.acknowledged(raw)
         except BaseException as error:

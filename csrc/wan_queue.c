@@ -331,6 +331,32 @@ wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition,
     return ref ? ref_record(&queue->store, ref) : NULL;
 }
 
+uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through)
+{
+    while (from <= through) {
+        const wan_block *block = block_of(partition, from);
+        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES;    /* Its last sequence. */
+        if (end > through) end = through;
+        if (block->entries && block->live) {
+            for (; from <= end; from++)
+                if (block->entries[(from - 1) % WAN_BLOCK_ENTRIES]) return from;
+        }
+        from = end + 1;
+    }
+    return 0;
+}
+
+wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (!partition->events) return NULL;
+    uint64_t known = partition->known_holes > partition->removed ? partition->known_holes : partition->removed;
+    uint64_t sequence = wan_queue_next_live(partition, known + 1, partition->appended);
+    WAN_CHECK(sequence);
+    partition->known_holes = sequence - 1;
+    return wan_queue_at(queue, partition, sequence);
+}
+
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, int at_least_one,
                         wan_record **records, uint64_t *peeked_bytes)
 {
@@ -576,6 +602,7 @@ wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_
     memcpy(at, record, record->length);
     block->live++;
     *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)(at - queue->store.segments[segment].base), record->length);
+    if (record->sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
     partition->volatile_events += queue->persistent && record->sequence > partition->durable;

@@ -43,6 +43,7 @@ typedef struct {
     uint32_t block_capacity;
     uint32_t block_count;
     uint64_t first_block;           /* Number of the oldest block held. */
+    uint64_t known_holes;           /* (removed, known_holes] holds holes only; where it is behind `removed` nothing is known. */
     wan_index_slot *index;          /* Conflation: key -> newest update not peeked. NULL until used. */
     uint64_t index_mask, index_used;
 } wan_partition;
@@ -90,6 +91,10 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
 
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
+/* The first sequence of from..through that is no hole; 0: all are. removed < from, through <= appended. Blocks of holes are passed as such. */
+uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through);
+/* The oldest event of a partition, or NULL. What was found to be holes is not looked at again. */
+wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition);
 
 /* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
  * `at_least_one`. Fills `records`, moves `peeked` past them and past holes (past nothing if none fits). Returns how many. */

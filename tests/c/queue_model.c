@@ -152,9 +152,10 @@ static void compare(queue_model *m)
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         const model_partition *p = &m->partitions[number];
         const wan_partition *q = &m->queue.partitions[number];
-        uint64_t events = 0, bytes = 0, unpeeked = 0;
+        uint64_t events = 0, bytes = 0, unpeeked = 0, oldest = 0;
         for (uint64_t sequence = p->removed + 1; sequence <= p->appended; sequence++) {
             const model_event *event = &p->events[sequence - 1];
+            if (event->alive && !oldest) oldest = sequence;
             events += event->alive;
             bytes += event->alive ? event->length : 0;
             unpeeked += event->alive && sequence > p->peeked;
@@ -165,6 +166,8 @@ static void compare(queue_model *m)
         SAME(q->events, events);
         SAME(q->bytes, bytes);
         SAME(q->unpeeked, unpeeked);
+        const wan_record *first = wan_queue_oldest(&m->queue, number);
+        SAME(first ? first->sequence : 0, oldest);
         all_events += events;
         all_bytes += bytes;
     }

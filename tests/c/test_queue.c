@@ -243,6 +243,29 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
     close_queue();
 }
 
+/* What a block of holes held was given back: looking for what lives behind it needs a look at the block, not at its entries. */
+static void the_oldest_event_is_found_behind_millions_of_holes(void)
+{
+    open_queue(1);
+    wan_record *records[1];
+    append("first", WAN_CREATE, 0);
+    peek(1, records);                                   /* On its way, so that what is behind it stays in the middle. */
+    for (uint32_t n = 0; n < 1000000; n++) append("key", WAN_UPDATE, 0);
+    wan_partition *partition = &queue.partitions[0];
+    EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->sequence, 1);
+    wan_queue_punch(&queue, 0, 1, WAN_HOLE_PARKED);
+    EXPECT_EQUAL(wan_queue_next_live(partition, partition->removed + 1, partition->appended), 1000001);
+    EXPECT_EQUAL(wan_queue_next_live(partition, partition->removed + 1, partition->appended - 1), 0);
+    EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->sequence, 1000001);
+    EXPECT_EQUAL(partition->known_holes, 1000000);
+    append("other", WAN_CREATE, 0);
+    EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->sequence, 1000001);
+    peek(1, records);
+    wan_queue_remove(&queue, 0, 1000001);
+    EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->sequence, 1000002);
+    close_queue();
+}
+
 static void a_reservation_given_up_leaves_no_trace(void)
 {
     open_queue(0);
@@ -339,6 +362,7 @@ const test_case queue_tests[] = {
     {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
     {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},
     {"the index of conflation survives many keys that come and go", the_index_of_conflation_survives_many_keys_that_come_and_go},
+    {"the oldest event is found behind millions of holes", the_oldest_event_is_found_behind_millions_of_holes},
     {"a reservation given up leaves no trace", a_reservation_given_up_leaves_no_trace},
     {"a queue that is drained holds no file even where a reservation was given up", a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
     {"a full disk refuses and changes nothing", a_full_disk_refuses_and_changes_nothing},
