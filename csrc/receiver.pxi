@@ -22,7 +22,8 @@ cdef class SourceMemory:
     """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
     cdef applied_slot *slots
     cdef readonly uint32_t partitions
-    cdef int must_wait          # What was applied may not be on the disk yet, where it has to be before it is acknowledged.
+    cdef int must_wait          # Something was applied that has to be on the disk before it is acknowledged. Stays: no connection can
+                                # tell for the others that nothing is left to wait for.
     cdef set cores              # Regions that were applied to, over all connections.
 
     def __cinit__(self, uint32_t partitions):
@@ -381,16 +382,13 @@ cdef class ReceiverSession:
         return self.acknowledge(frame.id)
 
     cdef int wait_durable(self) noexcept with gil:
-        # Cleared first: what another connection of this sender applies meanwhile sets it again. Set again if the disk fails,
-        # so that a batch which then is known already is not acknowledged before it is on the disk.
-        wan_flag_set(&self.memory.must_wait, 0)
+        # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
         try:
             for core in list(self.memory.cores):
                 (<RegionCore>core).wait_durable()
             return 1
         except BaseException as error:
             report_unraisable("waiting for the disk before an acknowledgement", error)
-            wan_flag_set(&self.memory.must_wait, 1)
             self.refused_code = 1       # Not acknowledged: the sender sends it again.
             return 0
 

@@ -6,6 +6,7 @@ import itertools
 import random
 import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -16,6 +17,7 @@ from records import (
 
 from pywan import _core
 from pywan.errors import ProtocolError, QueueFullError
+from pywan.testing.waiting import eventually
 
 MINUTE = 60_000
 
@@ -324,6 +326,29 @@ def test_an_acknowledgement_from_the_connection_before_is_not_believed(sites):
     with pytest.raises(ProtocolError, match="not sent"):
         sites.dispatcher.receive_data(late)
     assert len(sites.queue) == 1
+
+
+def test_what_an_old_connection_applied_and_is_not_on_the_disk_yet_is_not_acknowledged_on_its_successor(tmp_path):
+    sites = TwoSites(history=False)
+    region = sites.fast_region()
+    region.open_log(str(tmp_path), log_id=1)
+    sites.put(("k", "v"))
+    old = threading.Thread(target=sites.deliver, args=(sites.sent(),), daemon=True)
+    old.start()
+    eventually(lambda: "k" in region, what="the application")     # It waits for the disk, which nobody writes to yet.
+    sites.reconnect()
+    answers = []
+    successor = threading.Thread(target=lambda batch: answers.append(sites.deliver(batch)), args=(sites.sent(),), daemon=True)
+    successor.start()
+    successor.join(0.3)
+    assert answers == [] and region.log_state()["staged"] == 1
+    committer = threading.Thread(target=region.commit_loop)
+    committer.start()
+    successor.join()
+    assert [frame.type for frame in split_frames(answers[0])] == [FRAME_ACK] and region.log_state()["staged"] == 0
+    old.join()
+    region.stop_log()
+    committer.join()
 
 
 def test_a_receiver_whose_own_queue_is_full_acknowledges_nothing_and_takes_it_later():
