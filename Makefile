@@ -6,13 +6,14 @@
 #   make ctest     the C primitives' own test program
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 ...)
 #   make simulate  senders and receivers over a bad network   (ARGS="--seed 7" ...)
+#   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz simulate sanitize install build clean
+.PHONY: help demo test bench ctest fuzz simulate crash sanitize install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -68,6 +69,9 @@ fuzz:
 
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
+
+crash: build
+	$(PY) -m tests.crash $(ARGS)
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitize: build

@@ -1,0 +1,260 @@
+"""Owns the rounds of a crash campaign and what is checked after them. Rounds run in worlds: a world is one configuration and one set
+of disk stores, over many kills."""
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Callable
+
+import pywan
+from pywan.protocol.discovery import Timings
+from pywan.testing.waiting import eventually
+
+from . import load
+from .history import Applications, Written, check_journal
+from .processes import Member, MemberFailed, Nursery
+from .region_log import RegionLog, live_segments
+
+QUICK = Timings(ping_ms=200, retry_ms=10, retry_max_ms=50, change_delay_ms=1)
+ROUNDS_OF_A_WORLD = 25
+UNDER_LOAD_S = 0.25                 # A member is killed at most so long after all work, or
+STARTING_S = 0.06                   # so long after the last one was started.
+DRAIN_S = 60.0
+SENDER = {"enable_persistence": True, "disk_synchronous": True, "batch_time_interval": 2, "retry_interval_ms": 10, "dispatcher_threads": 3}
+
+# What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is shortened.
+WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("serial", {}),
+    ("parallel", {"sender": {"parallel": True}, "type": "PARTITION_PERSISTENT"}),
+    ("serial, not synchronous", {"sender": {"disk_synchronous": False, "batch_size": 30}, "region_a": {"disk_synchronous": False}}),
+    ("parallel, conflating, small store", {"sender": {"parallel": True, "enable_batch_conflation": True}, "type": "PARTITION_PERSISTENT",
+                                           "store_mb": (8, None)}),
+    ("serial, lz4, with a listener", {"sender": {"compression": "lz4", "batch_size": 500}, "journal": True}),
+    ("serial, small stores", {"sender": {"batch_size": 1000}, "store_mb": (8, 4)}),
+    ("a chain of three", {"sites": "abc"}),
+    ("a parallel chain of three, small stores", {"sites": "abc", "sender": {"parallel": True}, "type": "PARTITION_PERSISTENT", "store_mb": (8, 8, None)}),
+)
+
+
+class CampaignFailure(AssertionError):
+    """What must be true was not. Names the seed, the world, the round, and where the stores are kept."""
+
+
+class Remote:
+    """A site that receives: its member, and what it had on its disk over all its lives."""
+
+    def __init__(self, member: Member, folder: Path) -> None:
+        self.member = member
+        self.log = RegionLog(folder / "region-data")
+        self.applied = Applications()
+
+    def note_applied(self) -> int:
+        """While its member does not run, or rests. Gives how many were new."""
+        applied = self.log.read()
+        check(self.applied.note(applied))
+        return len(applied)
+
+
+def check(wrong: list[str]) -> None:
+    assert not wrong, f"{len(wrong)} wrong, first: " + "; ".join(wrong[:5])
+
+
+class World:
+    """Its members on fresh stores, what the writers did, and what the receiving ones had on their disks."""
+
+    def __init__(self, chance: random.Random, nursery: Nursery, directory: Path, index: int) -> None:
+        self.chance, self.directory = chance, directory
+        self.name, choices = WORLDS[index % len(WORLDS)]
+        self.counts: Counter[str] = Counter()
+        sites = choices.get("sites", "ab")
+        self.locators = start_locators(sites)
+        sender = {**SENDER, **choices.get("sender", {})}
+        sizes = choices.get("store_mb", (None,) * len(sites))
+        self.members = [
+            Member(nursery, {
+                "site": site, "directory": str(directory / site), "locators": str(locator.address), "store_mb": size, "sender": sender,
+                "type": choices.get("type", "REPLICATE_PERSISTENT"), "region": choices.get(f"region_{site}", {}),
+                "sends_to": n + 2 if n < len(sites) - 1 else 0, "receives": n > 0, "journal": choices.get("journal", False) and n > 0})
+            for n, (site, locator, size) in enumerate(zip(sites, self.locators, sizes))]
+        self.first = self.members[0]
+        self.remotes = [Remote(member, directory / member.spec["site"] / f"disk-store-{'small' if size else 'DEFAULT'}")
+                        for member, size in zip(self.members[1:], sizes[1:])]
+        self.conflates = bool(sender.get("enable_batch_conflation"))
+        self.written = Written()
+        self.next = [0] * load.WRITERS
+
+    # Rounds
+
+    def run(self, rounds: int, tell: Callable[[str], None]) -> None:
+        for member in self.members:
+            self._start(member)
+        for n in range(rounds):
+            try:
+                self._round()
+                if n == rounds - 1 or self.chance.random() < 0.12:
+                    self._check_at_rest()
+                    if n < rounds - 1:
+                        self.first.ask("resume")
+            except (AssertionError, MemberFailed, ValueError, OSError) as error:
+                raise AssertionError(f"round {n + 1} of {rounds} in this world: {error}") from error
+            tell(f"{n + 1} of {rounds} rounds")
+        for member in self.members:
+            member.stop()
+            member.let_go()
+        self._check_applied()
+        check([wrong for path in self.directory.glob("*/journal") for wrong in check_journal(path)])
+        check(left_over(self.directory))
+
+    def _start(self, member: Member) -> None:
+        member.start(**({"next": self.next} if member is self.first else {}))
+
+    def _round(self) -> None:
+        all_or_one = [*([member] for member in self.members), *([member] for member in self.members), self.members]
+        victims = self.chance.choice(all_or_one)
+        if self.chance.random() < 0.25:
+            self._hear(self.chance.uniform(0, STARTING_S))
+            self.counts["killed while starting"] += 1
+        else:
+            for member in self.members:
+                member.wait_until_ready()
+            self._hear(self.chance.uniform(0, UNDER_LOAD_S))
+            self.counts["killed under load"] += 1
+        for member in victims:
+            member.kill()
+            self.counts[f"kills of {member.spec['site']}"] += 1
+        for remote in self.remotes:
+            if remote.member in victims:
+                self.counts["applied"] += remote.note_applied()
+        if self.remotes[0].member in victims and self.first not in victims:
+            self._check_acknowledged_is_on_disk(self.remotes[0])
+        if self.first in victims:
+            self._hear(5.0)     # To the end of the pipe.
+            for writer, number in enumerate(self.next):
+                self.written.note(writer, number, in_doubt=True)
+                self.next[writer] += 1
+        for member in victims:
+            member.let_go()
+            self._start(member)
+
+    def _hear(self, seconds: float) -> None:
+        """What the writers did until `seconds` from now."""
+        for writer, outcome, number in self.first.outcomes(seconds):
+            assert number == self.next[writer], f"writer {writer} told of operation {number} where {self.next[writer]} was to come"
+            self.next[writer] += 1
+            self.counts[("acknowledged", "not there", "refused", "unknown")[outcome]] += 1
+            if outcome in (load.DONE, load.UNKNOWN):
+                self.written.note(writer, number, in_doubt=outcome == load.UNKNOWN)
+
+    # Checks
+
+    def _check_acknowledged_is_on_disk(self, remote: Remote) -> None:
+        """It is dead and the first member lives: all that it acknowledged must be on its disk."""
+        distributed = self.first.ask("tell")["ledger"]["distributed"]
+        on_disk = len(remote.applied)
+        assert on_disk >= distributed or not remote.log.is_whole, \
+            f"{distributed} events were acknowledged, and {on_disk} are on the disk of the killed receiver"
+        self.counts["acknowledgements compared with the disk"] += 1
+
+    def _check_at_rest(self) -> None:
+        """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers say so."""
+        self.first.ask("pause")
+        self._hear(0.0)
+        for sender in self.members[:-1]:        # In the order in which events go.
+            ledger = self._drain(sender)
+            assert ledger["balanced"] and ledger["queued"] == ledger["distributed"] + ledger["conflated"], ledger
+            if sender is self.first:
+                least, doubt = self.written.acknowledged, self.written.in_doubt
+                assert least <= ledger["queued"] == ledger["received"] <= least + doubt, f"{least} acknowledged, {doubt} in doubt: {ledger}"
+        contents = [member.ask("contents") for member in self.members]
+        for remote, at_remote in zip(self.remotes, contents[1:]):
+            told = remote.member.ask("tell")["received"]
+            assert told["exceptions_occurred"] == 0, told
+            check(self.written.check_contents(at_remote))
+            check([f"{key}: the sites that receive differ" for key in at_remote | contents[1] if at_remote.get(key) != contents[1].get(key)])
+        self.counts["entries that only the first site has otherwise, after a change in doubt"] += sum(
+            contents[0].get(key) != contents[1].get(key) for key in contents[0] | contents[1])
+        self._check_applied()
+        self.counts["checks at rest"] += 1
+
+    @staticmethod
+    def _drain(sender: Member) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+
+        def is_drained() -> bool:
+            told.update(sender.ask("tell"))
+            return told["ledger"]["in_queue"] == 0
+
+        try:
+            eventually(is_drained, DRAIN_S)
+        except AssertionError:
+            raise AssertionError(f"the queue of {sender} did not drain within {DRAIN_S:.0f} s: {told}") from None
+        return told["ledger"]
+
+    def _check_applied(self) -> None:
+        for n, remote in enumerate(self.remotes):
+            self.counts["applied"] += remote.note_applied()
+            # Of a site in the middle that was killed, the next one gets the newest change of a key, and perhaps not those before it.
+            if remote.log.is_whole and n == 0:
+                check(remote.applied.compare(self.written, self.conflates))
+
+    def close(self) -> None:
+        """Whatever still runs is killed."""
+        for member in self.members:
+            if member.pid:
+                member.kill()
+            member.let_go()
+        for locator in self.locators:
+            locator.stop()
+
+
+def start_locators(sites: str) -> list[pywan.Locator]:
+    """One for each site; each site is told of the one before."""
+    found: list[pywan.Locator] = []
+    for n, site in enumerate(sites):
+        found.append(pywan.Locator(f"locator_{site}", distributed_system_id=n + 1, port=0, timings=QUICK,
+                                   remote_locators=str(found[-1].address) if found else "").start())
+    eventually(lambda: all(len(locator.known_sites()) == len(sites) for locator in found), what="discovery")
+    return found
+
+
+def left_over(directory: Path) -> list[str]:
+    """Files that nobody will ever need again, after all members stopped."""
+    wrong = [f"{path} is left over" for path in directory.glob("*/overflow-*")]
+    for folder in directory.glob("*/disk-store-*/*/"):
+        known = {"owner.json", "MANIFEST", "MANIFEST.new"}      # The last keeps room for the next manifest.
+        known |= {f"{number:012}.seg" for number in live_segments(folder)}
+        wrong += [f"{path} is left over" for path in folder.iterdir() if path.name not in known]
+    return wrong
+
+
+def run(seed: int, rounds: int, *, first_world: int = 0, rounds_of_a_world: int = ROUNDS_OF_A_WORLD,
+        tell: Callable[[str], None] = lambda text: None) -> Counter[str]:
+    """Runs `rounds` rounds in as many worlds as that takes. Gives what was counted. CampaignFailure says what was wrong and how to repeat it.
+
+    The seed fixes the worlds, who is killed and how long after; the machine decides what that interrupts.
+    """
+    counts: Counter[str] = Counter()
+    index, done = first_world, 0
+    with Nursery() as nursery:
+        while done < rounds:
+            here = min(rounds_of_a_world, rounds - done)
+            directory = Path(tempfile.mkdtemp(prefix="pywan-crash-"))
+            world = World(random.Random(f"{seed}/{index}"), nursery, directory, index)
+            try:
+                world.run(here, lambda text: tell(f"world {index} ({world.name}): {text}"))
+            except (AssertionError, MemberFailed) as error:
+                raise CampaignFailure(
+                    f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\nstores and logs are kept in {directory}\n"
+                    f"repeat: python -m tests.crash --seed {seed} --world {index} --rounds {here}") from error
+            finally:
+                world.close()
+            shutil.rmtree(directory)
+            counts.update(world.counts)
+            counts["rounds"] += here
+            counts["worlds"] += 1
+            done += here
+            index += 1
+    return counts

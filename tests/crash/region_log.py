@@ -1,0 +1,82 @@
+"""Owns reading the log of a persistent region as docs/segment_format.md has it, not as the core does: what a member applied and had
+on its disk, change by change, whatever became of its process."""
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from pywan import _core
+
+PAGE = 4096
+BLOCK = struct.Struct("<4sIIIQQ")
+PART = struct.Struct("<IIQ")
+RECORD = struct.Struct("<IIQQQIIHHHHBBBBBBBB")
+RECORDS, DESTROY = 1, 2
+
+
+class Applied(NamedTuple):
+    key: str
+    stamp: int
+    site: int
+    value: bytes | None             # None: destroyed.
+
+
+def live_segments(folder: Path) -> list[int]:
+    """Numbers of the segments that the manifest names. None: nothing was written yet."""
+    manifest = folder / "MANIFEST"
+    if not manifest.exists():
+        return []
+    head = manifest.read_bytes()
+    count = struct.unpack_from("<I", head, 48)[0]
+    return [struct.unpack_from("<Q", head, 72 + 16 * n)[0] for n in range(count)]
+
+
+class RegionLog:
+    """Reads on where it stopped last. While nobody writes: between a member's end and its next start, or at rest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.commit = 0             # Of the last block that was read.
+        self.is_whole = True        # No segment was dropped before it was read.
+        self._places: dict[int, int] = {}
+
+    def read(self) -> list[Applied]:
+        found: list[Applied] = []
+        numbers = live_segments(self.folder)
+        for number in numbers:
+            self._read_segment(number, found)
+        self._places = {number: self._places[number] for number in numbers}
+        return found
+
+    def _read_segment(self, number: int, found: list[Applied]) -> None:
+        at = self._places.get(number, PAGE)
+        with open(self.folder / f"{number:012}.seg", "rb") as file:
+            file.seek(at)
+            bytes_ = file.read()
+        place = 0
+        while place + BLOCK.size <= len(bytes_):
+            magic, crc, length, parts, commit, segment = BLOCK.unpack_from(bytes_, place)
+            end = place + BLOCK.size + length
+            if magic != b"PWBK" or segment != number or end > len(bytes_) or _core.crc32c(bytes_[place + 8:end]) != crc:
+                break               # The end, or a torn tail.
+            if commit != self.commit + 1:
+                assert commit > self.commit, f"{self.folder}: block {commit} behind {self.commit}"
+                self.is_whole = False
+            self.commit = commit
+            self._read_parts(bytes_, place + BLOCK.size, parts, found)
+            place = end
+        self._places[number] = at + place
+
+    def _read_parts(self, bytes_: bytes, at: int, parts: int, found: list[Applied]) -> None:
+        for _ in range(parts):
+            kind, _, length = PART.unpack_from(bytes_, at)
+            at += PART.size
+            end = at + length
+            while kind == RECORDS and at < end:     # Moved ones are what was applied before, written again.
+                (size, value_length, _, stamp, _, _, _, _, _, key_length, _, operation, _, site, *_rest) = RECORD.unpack_from(bytes_, at)
+                key_end = at + RECORD.size + key_length
+                found.append(Applied(bytes_[at + RECORD.size:key_end].decode(), stamp, site,
+                                     None if operation == DESTROY else bytes_[key_end:key_end + value_length]))
+                at += size
+            at = end
