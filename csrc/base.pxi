@@ -134,6 +134,7 @@ cdef extern from "wan_log.h" nogil:
     uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
     wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
+    wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 
 cdef extern from "wan_queue.h" nogil:

@@ -405,6 +405,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
             or log_is_long(g) and d.log.commit != d.shortened_commit)
         if staged == 0 and not checkpoint:
             if stopping:
+                wan_log_seal(&d.log, d.state.bytes, d.state.used)      # Were it to fail, the log is as after a crash.
                 return
             wan_wait_change(&d.work, seen, 100)
             wan_flag_set(&d.waiting, 0)

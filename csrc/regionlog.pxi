@@ -209,6 +209,7 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
         wan_lock_release(&log.lock)
         if staged == 0:
             if stopping:
+                wan_log_seal(&log.log, NULL, 0)     # Were it to fail, the log is as after a crash.
                 return
             wan_wait_change(&log.work, seen, 100)
             wan_flag_set(&log.waiting, 0)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int open_nameless(const char *directory)
@@ -108,6 +109,9 @@ static wan_status sync_file(const wan_env *env, int file, const char *path)
 {
     while (fdatasync(file) < 0)
         if (errno != EINTR) return failed(errno, "sync", path);
+    struct stat now;
+    if (fstat(file, &now) == 0 && now.st_nlink == 0)        /* Written and synced, and gone with the process all the same. */
+        return WAN_FAIL(WAN_IO, "%s was removed while it was in use; restore its folder and start the member again", path);
     return WAN_OK;
 }
 

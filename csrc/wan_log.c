@@ -98,6 +98,7 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     if (status != WAN_OK) return status;
     log->unsure = 0;
     log->named = 1;
+    log->known_commit = log->commit;
     if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK) log->env->close(log->env, file);
     return WAN_OK;
 }
@@ -185,7 +186,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     log->id = head->log_id;
     log->next_number = head->next_number;
     log->first_commit = head->first_commit;
-    *commit = head->commit;
+    *commit = log->known_commit = head->commit;
     const uint64_t *pair = (const uint64_t *)(head + 1);
     for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) {
         if ((n && pair[0] <= log->segments[n - 1].number) || pair[0] >= head->next_number)
@@ -391,6 +392,12 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
     return WAN_OK;
 }
 
+wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
+{
+    if (log->for_reading) return only_for_reading(log);
+    return log->named && log->known_commit != log->commit ? write_manifest(log, state, state_bytes) : WAN_OK;
+}
+
 /* Reading. */
 
 static int block_is_whole(const uint8_t *bytes, uint64_t left, uint64_t number)
@@ -422,13 +429,14 @@ static wan_status read_block(wan_log *log, uint32_t index, const wan_log_reader 
     return WAN_OK;
 }
 
-static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_bytes, uint8_t **all, uint64_t *bytes, char *path, size_t room)
+/* *bytes: of *all, where what the file has less than expected (*found bytes) is zeros. */
+static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_bytes, uint8_t **all, uint64_t *bytes, uint64_t *found, char *path, size_t room)
 {
     segment_path(log, number, path, room);
     int file;
-    wan_status status = log->env->open(log->env, path, 0, &file, bytes);
+    wan_status status = log->env->open(log->env, path, 0, &file, found);
     if (status != WAN_OK) return status;
-    uint64_t size = *bytes > expected_bytes ? *bytes : expected_bytes;
+    uint64_t size = *found > expected_bytes ? *found : expected_bytes;
     *all = aligned_alloc(64, (size + WAN_LOG_PAGE + 63) & ~(uint64_t)63);
     if (!*all) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
     else status = log->env->read(log->env, file, path, 0, *all, size);
@@ -443,10 +451,10 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
 {
     wan_log_segment *segment = &log->segments[index];
     uint8_t *all = NULL;
-    uint64_t bytes;
+    uint64_t bytes, found;
     char path[4096], reason[200];
     segment->used = WAN_LOG_PAGE;
-    wan_status status = read_file(log, segment->number, segment->bytes, &all, &bytes, path, sizeof path);
+    wan_status status = read_file(log, segment->number, segment->bytes, &all, &bytes, &found, path, sizeof path);
     if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
     if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
     if (status != WAN_OK) return status;
@@ -457,6 +465,9 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     } else if (head->version > WAN_LOG_VERSION) {
         status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
                           head->version, WAN_LOG_VERSION);
+    } else if (found < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
+        snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
+        status = refuse(reader, damage, path, found, reason);
     }
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
         if (!block_is_whole(all + at, bytes - at, segment->number)) {

@@ -74,6 +74,7 @@ typedef struct {
     uint32_t count, capacity, writing;
     uint64_t next_number;
     uint64_t commit;            /* Of the newest block. */
+    uint64_t known_commit;      /* The newest that the manifest knows of. */
     uint64_t first_commit;      /* Of the oldest block that counts. */
     uint64_t bytes;             /* Of all segment files. */
     uint8_t named;              /* There is a manifest. */
@@ -115,6 +116,8 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
 /* Drops the `drop` oldest segments: a new manifest with `state`, which is durable with it, then their files. Also where the log
  * is full, or the disk: room for the manifest is kept. */
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes);
+/* At a regular end: the manifest comes to know the newest block, so that not even the last ones can go missing unnoticed. `state` as above. */
+wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes);
 /* Calls `reader->part` for every part of one segment again: for moving what lives out of it. */
 wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader);
 
