@@ -2,7 +2,7 @@
 # to the region tables. `ReceiverSession` is sans-IO (bytes in, bytes out) with a thin loop, `run`, around it.
 
 cdef enum:
-    CREDIT_EVENTS = 1000000
+    CREDIT_EVENTS = 4000000
     APPLY_GROUP = 32
     FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them.
 
@@ -344,6 +344,7 @@ cdef class ReceiverSession:
         cdef uint32_t s
         cdef wan_ack *ack
         cdef byte_buffer *pack = &self.unpacked
+        cdef uint64_t began = wan_monotonic_us()
         if frame.flags & WAN_FRAME_LZ4:
             pack.start = pack.end = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
@@ -373,13 +374,14 @@ cdef class ReceiverSession:
                 return 0
             at += section.bytes
             section += 1
+        buffer_trim(pack)
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # Acknowledged: whatever failed is named, everything else is in the tables.
         if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_ack) + self.failure_count * sizeof(wan_failure)):
             set_detail("no memory for an acknowledgement")
             return 0
-        return self.acknowledge(frame.id)
+        return self.acknowledge(frame.id, <uint32_t>min(wan_monotonic_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
         # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
@@ -392,7 +394,7 @@ cdef class ReceiverSession:
             self.refused_code = 1       # Not acknowledged: the sender sends it again.
             return 0
 
-    cdef int acknowledge(self, uint64_t id) noexcept nogil:
+    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
         cdef uint32_t length = <uint32_t>(sizeof(wan_ack) + self.failure_count * sizeof(wan_failure))
         cdef uint8_t small[1024]
         cdef uint8_t *payload = &small[0] if length <= 1024 else <uint8_t *>malloc(length)
@@ -406,7 +408,7 @@ cdef class ReceiverSession:
         ack.failures = self.failure_count
         if self.failure_count:
             memcpy(ack + 1, self.failures, self.failure_count * sizeof(wan_failure))
-        done = buffer_frame(&self.out, WAN_FRAME_ACK, id, 0, payload, length)
+        done = buffer_frame(&self.out, WAN_FRAME_ACK, id, worked_us, payload, length)
         if payload != &small[0]:
             free(payload)
         return done

@@ -8,8 +8,20 @@ cdef extern from "<sys/ioctl.h>" nogil:
 cdef extern from "<linux/sockios.h>" nogil:
     enum: SIOCOUTQ
 
+cdef extern from "wan_window.h" nogil:
+    ctypedef struct wan_window:
+        uint64_t bytes, round_trip_us
+    ctypedef struct wan_window_mark:
+        pass
+    void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us)
+    void wan_window_set_limit(wan_window *window, uint64_t limit)
+    int wan_window_is_open(const wan_window *window, uint64_t flight)
+    wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
+    void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, uint64_t now_us)
+
 cdef enum:
-    IN_FLIGHT_BATCHES = 1024            # Power of two. With batches of 100 events: 100,000 events on their way.
+    IN_FLIGHT_BATCHES = 64              # At first; power of two. Doubled as a longer link needs them, up to
+    IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
     PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
     HEARTBEAT_US = 5000000
@@ -22,6 +34,7 @@ cdef struct flight:
     uint32_t sections
     uint32_t capacity
     wan_section *section
+    wan_window_mark mark
 
 cdef struct sender_options:
     uint32_t batch_size
@@ -50,10 +63,15 @@ cdef class DispatcherSession:
     cdef int stop_flag, pause_flag, flush_flag
 
     # This connection's
-    cdef flight flights[IN_FLIGHT_BATCHES]
+    cdef flight *flights                        # Ring by batch id.
+    cdef uint32_t flight_capacity               # Power of two.
     cdef uint64_t next_batch, oldest_batch      # In flight: oldest_batch..next_batch-1.
     cdef uint64_t flight_events, flight_bytes
-    cdef uint64_t credit_events, credit_bytes   # As the receiver last said.
+    cdef uint64_t credit_events                 # As the receiver last said.
+    cdef wan_window window                      # Bytes: within the receiver's credit, what the link carries.
+    cdef uint64_t now_us                        # As last told.
+    cdef uint64_t answered_us                   # When the last acknowledgement came, or the oldest batch in flight left.
+    cdef uint64_t receiver_us                   # Time that the receiver says it worked on what it acknowledged, ever.
     cdef byte_buffer out, into
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
@@ -77,13 +95,15 @@ cdef class DispatcherSession:
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
         self.sections = <wan_section *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_section))
-        if self.records == NULL or self.sections == NULL:
+        if self.records == NULL or self.sections == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
             raise MemoryError()
+        wan_window_init(&self.window, 0, 0)
         self.configure(100, 1000)
 
     def __dealloc__(self):
-        for n in range(IN_FLIGHT_BATCHES):
+        for n in range(self.flight_capacity):
             free(self.flights[n].section)
+        free(self.flights)
         free(self.records)
         free(self.sections)
         buffer_close(&self.out)
@@ -119,9 +139,17 @@ cdef class DispatcherSession:
         eventfd_write(self.g.signals[self.index].file, 1)
 
     def times(self):
-        """Microseconds so far in the user's callbacks ("filter"), and waiting for the link or the receiver with events to send
-        ("blocked"): what lag is made of."""
-        return {"filter": wan_read(&self.filter_us), "blocked": wan_read(&self.blocked_us)}
+        """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
+        ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
+        return {"filter": wan_read(&self.filter_us), "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.receiver_us)}
+
+    def flow(self):
+        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known
+        (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+        cdef uint64_t now = wan_monotonic_us(), answered = wan_read(&self.answered_us)
+        return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.flight_bytes), "events_in_flight": wan_read(&self.flight_events),
+                "round_trip_us": wan_read(&self.window.round_trip_us),
+                "unanswered_us": now - answered if self.next_batch != self.oldest_batch and now > answered else 0}
 
     @property
     def in_flight(self):
@@ -134,12 +162,14 @@ cdef class DispatcherSession:
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
         self.next_batch = self.oldest_batch = 0
         self.flight_events = self.flight_bytes = 0
-        self.credit_events, self.credit_bytes = credit_events, credit_bytes
+        self.credit_events = credit_events
+        self.now_us = now_us if now_us else wan_monotonic_us()
+        wan_window_init(&self.window, credit_bytes, self.now_us)
         self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.out.start = self.out.end = self.into.start = self.into.end = 0
         memset(self.announced, 0, sizeof(self.announced))
         self.sent_bytes = self.taken_bytes = 0
-        self.last_sent_us = self.last_heard_us = now_us if now_us else wan_monotonic_us()
+        self.last_sent_us = self.last_heard_us = self.now_us
         wan_flag_set(&self.stop_flag, 0)
 
     def disconnected(self):
@@ -171,9 +201,20 @@ cdef class DispatcherSession:
         return now_us - self.waiting_since_us >= <uint64_t>self.options.batch_time_interval_us
 
     cdef bint window_is_open(self) noexcept nogil:
-        return (self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES
-                and (self.next_batch == self.oldest_batch
-                     or (self.flight_events < self.credit_events and self.flight_bytes < self.credit_bytes)))
+        return self.next_batch == self.oldest_batch or (
+            self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES_MAX and self.flight_events < self.credit_events
+            and wan_window_is_open(&self.window, self.flight_bytes))
+
+    cdef bint grow_flights(self, uint32_t capacity) noexcept nogil:
+        cdef flight *grown = <flight *>calloc(capacity, sizeof(flight))
+        cdef uint32_t n
+        if grown == NULL:
+            return False
+        for n in range(self.flight_capacity):       # All of them are in flight: the ring was full.
+            grown[(self.oldest_batch + n) & (capacity - 1)] = self.flights[(self.oldest_batch + n) & (self.flight_capacity - 1)]
+        free(self.flights)
+        self.flights, self.flight_capacity = grown, capacity
+        return True
 
     cdef int build_batch(self) noexcept nogil:
         """Peeks, filters, conflates and lays out one batch into `out`. 0: no memory (nothing was peeked)."""
@@ -307,7 +348,7 @@ cdef class DispatcherSession:
         free(newest)
 
     cdef int lay_out_batch(self, uint32_t sections) noexcept nogil:
-        cdef flight *f = &self.flights[self.next_batch & (IN_FLIGHT_BATCHES - 1)]
+        cdef flight *f
         cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section), length
         cdef uint32_t s, k, at = 0, kept = 0, in_section
         cdef wan_record *record
@@ -319,6 +360,9 @@ cdef class DispatcherSession:
         cdef int packed
         cdef bint compress
         cdef wan_section *held
+        if self.next_batch - self.oldest_batch == self.flight_capacity and not self.grow_flights(self.flight_capacity * 2):
+            return 0
+        f = &self.flights[self.next_batch & (self.flight_capacity - 1)]
         if f.capacity < sections:
             held = <wan_section *>realloc(f.section, sections * sizeof(wan_section))
             if held == NULL:
@@ -381,9 +425,12 @@ cdef class DispatcherSession:
         f.bytes = payload
         f.sections = sections
         memcpy(f.section, self.sections, sections * sizeof(wan_section))
+        if self.next_batch == self.oldest_batch:
+            self.answered_us = self.now_us
         self.next_batch += 1
         self.flight_events += kept
         self.flight_bytes += payload
+        f.mark = wan_window_sent(&self.window, self.flight_bytes, payload, self.now_us)
         if duplicates:
             wan_count(&self.g.counts.possible_duplicates, duplicates)
         wan_count(&self.g.counts.wire_bytes, sizeof(wan_frame) + frame.length)
@@ -410,14 +457,18 @@ cdef class DispatcherSession:
             if failures[n].partition == failures[n - 1].partition and failures[n].sequence <= failures[n - 1].sequence:
                 set_detail("acknowledgement with failures out of order")     # Or twice the same: it would be parked twice.
                 return 0
-        self.credit_events, self.credit_bytes = ack.credit_events, ack.credit_bytes
+        self.credit_events = ack.credit_events
+        wan_window_set_limit(&self.window, ack.credit_bytes)
+        self.answered_us = self.now_us
+        wan_count(&self.receiver_us, frame.count)
         while self.oldest_batch <= frame.id:
-            f = &self.flights[self.oldest_batch & (IN_FLIGHT_BATCHES - 1)]
+            f = &self.flights[self.oldest_batch & (self.flight_capacity - 1)]
             if not self.settle(f, failures, ack.failures):
                 return 0
             self.flight_events -= f.events
             self.flight_bytes -= f.bytes
             self.oldest_batch += 1
+            wan_window_acknowledged(&self.window, &f.mark, self.now_us)
         return 1
 
     cdef bint settle(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
@@ -581,6 +632,7 @@ cdef class DispatcherSession:
 
     def data_to_send(self, uint64_t now_us):
         """Bytes that should leave now: one more batch if one is due and the window is open."""
+        self.now_us = now_us
         if not wan_flag_read(&self.pause_flag) and self.window_is_open() and self.batch_is_due(now_us):
             if not self.build_batch():
                 raise MemoryError()
@@ -588,8 +640,10 @@ cdef class DispatcherSession:
         self.out.start = self.out.end = 0
         return data
 
-    def receive_data(self, const uint8_t[::1] data):
-        """Bytes that arrived. ProtocolError: give the connection up (`disconnected`) and connect again."""
+    def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
+        """Bytes that arrived at `now_us` (0: as last told). ProtocolError: give the connection up (`disconnected`) and connect again."""
+        if now_us:
+            self.now_us = now_us
         if data.shape[0] == 0:
             return
         if not buffer_reserve(&self.into, data.shape[0]):
@@ -626,7 +680,7 @@ cdef class DispatcherSession:
         while True:
             if wan_flag_read(&self.stop_flag):
                 return 0
-            now = wan_monotonic_us()
+            now = self.now_us = wan_monotonic_us()
             # Take in what is there.
             state = stream_receive(file, &self.into, 65536)
             if state == STREAM_OK:

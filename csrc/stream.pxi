@@ -12,6 +12,9 @@ cdef extern from "<poll.h>" nogil:
     int poll(pollfd *files, unsigned long count, int timeout_ms)
     enum: POLLIN, POLLOUT, POLLERR, POLLHUP
 
+cdef enum:
+    BUFFER_KEPT_BYTES = 32 << 20    # An empty buffer that is larger gives its memory back: only events of many MiB make one. Others need no more.
+
 cdef struct byte_buffer:
     uint8_t *data           # 8-aligned: frames are padded to 8, so records are read where they lie.
     size_t capacity
@@ -44,6 +47,13 @@ cdef int buffer_reserve(byte_buffer *b, size_t room) noexcept nogil:
 cdef void buffer_close(byte_buffer *b) noexcept nogil:
     free(b.data)
     memset(b, 0, sizeof(byte_buffer))
+
+
+cdef inline void buffer_trim(byte_buffer *b) noexcept nogil:
+    """Its content was used."""
+    b.start = b.end = 0
+    if b.capacity > BUFFER_KEPT_BYTES:
+        buffer_close(b)
 
 
 cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, uint32_t length) noexcept nogil:
@@ -83,7 +93,7 @@ cdef int stream_send(int file, byte_buffer *b) noexcept nogil:
             return STREAM_WAIT
         else:
             return STREAM_CLOSED
-    b.start = b.end = 0
+    buffer_trim(b)
     return STREAM_OK
 
 
@@ -133,7 +143,7 @@ cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) n
 cdef inline void stream_take(byte_buffer *b, const wan_frame *frame) noexcept nogil:
     b.start += sizeof(wan_frame) + wan_align8(frame.length)
     if b.start == b.end:
-        b.start = b.end = 0
+        buffer_trim(b)
 
 
 cdef extern from *:

@@ -22,7 +22,7 @@ typedef struct {
     uint32_t length;            /* Payload bytes that follow. */
     uint32_t crc;               /* CRC32C of this header with crc = 0, continued over the payload as sent. */
     uint32_t raw_length;        /* Payload bytes once unpacked. */
-    uint32_t count;             /* BATCH: events in it. */
+    uint32_t count;             /* BATCH: events in it. ACK: microseconds that the receiver worked on its batch. */
     uint64_t id;                /* BATCH: batch id; ACK: last batch id that is acknowledged. */
 } wan_frame;
 

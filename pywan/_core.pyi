@@ -295,8 +295,11 @@ class DispatcherSession:
     def stop(self) -> None:
         """Makes `run` return soon."""
     def times(self) -> dict[str, int]:
-        """Microseconds so far in the user's callbacks ("filter"), and waiting for the link or the receiver with events to send
-        ("blocked"): what lag is made of."""
+        """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
+        ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
+    def flow(self) -> dict[str, int]:
+        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known
+        (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:
@@ -307,8 +310,8 @@ class DispatcherSession:
         """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
     def data_to_send(self, now_us: int) -> bytes:
         """Bytes that should leave now: one more batch if one is due and the window is open."""
-    def receive_data(self, data: _Bytes) -> None:
-        """Bytes that arrived."""
+    def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
+        """Bytes that arrived at `now_us` (0: as last told)."""
     def run(self, file: int) -> str:
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection breaks."""
 

@@ -20,8 +20,8 @@ log = logging.getLogger("pywan.receiver")
 HANDSHAKE_TIMEOUT_S = 10.0
 JOIN_TIMEOUT_S = 15.0
 MAX_CONNECTIONS = 1024
-CREDIT_EVENTS = 1_000_000
-CREDIT_BYTES = 64 << 20
+CREDIT_EVENTS = 4_000_000
+CREDIT_BYTES = 256 << 20        # What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
 
 
 class AppliedMemory:

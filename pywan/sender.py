@@ -28,6 +28,7 @@ log = logging.getLogger("pywan.sender")
 CONNECT_TIMEOUT_S = 5.0
 JOIN_TIMEOUT_S = 15.0
 BUCKETS = 113
+DISK_SLOW_S = 0.1       # Events that wait for longer than this, most of them for the disk, do so since it is slow.
 FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
 REASONS = {
     1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
@@ -83,8 +84,6 @@ class GatewaySender:
         self._flushes_lock = threading.Lock()
         self._flushes = 0                           # Callers that wait until the queue is flushed.
         self._times_lock = threading.Lock()
-        self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
-            time.monotonic(), [session.times() for session in self._sessions], {"filter": 0.0, "blocked": 0.0})
         self._parked_lock = threading.Lock()        # One replay or drop at a time.
         self._stopping = threading.Event()
         self._stopping.set()
@@ -93,6 +92,8 @@ class GatewaySender:
         self._threads: list[threading.Thread] = []
         self._connections: dict[int, tuple[socket.socket, str]] = {}   # dispatcher -> (socket, receiver's "host:port")
         self._connecting: dict[int, socket.socket] = {}                # dispatcher -> socket that is not welcome yet
+        self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
+            time.monotonic(), self._measure_times(), dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0))
         self._trouble: str | None = None            # Why the last attempt to connect failed; None while connected.
         self._trouble_logged_at = 0.0
         self._failures_logged = 0
@@ -161,8 +162,11 @@ class GatewaySender:
     @property
     def stats(self) -> dict[str, Any]:
         """GatewaySenderStatistics, in snake_case."""
+        flows = [session.flow() for session in self._sessions]
         return sender_statistics(self.queue.counts(), more={
-            "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in self._sessions)})
+            "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in self._sessions),
+            "bytes_in_flight": sum(flow["bytes_in_flight"] for flow in flows), "window_bytes": sum(flow["window_bytes"] for flow in flows),
+            "round_trip_us": max(flow["round_trip_us"] for flow in flows)})
 
     def ledger(self) -> dict[str, Any]:
         """What became of every event; see docs/operations.md."""
@@ -185,27 +189,45 @@ class GatewaySender:
         if not self._connections:
             return f"link down: {self._trouble}" if self._trouble else "link down"
         log_state = self.queue.log_state()
-        if log_state and (log_state["failing"] or log_state["staged"] >= events > 0):
-            return f"disk: {log_state['failing']}" if log_state["failing"] else "disk slow"
-        times = self._time_shares()
-        if times["filter"] > max(0.3, times["blocked"]):
+        if log_state and log_state["failing"]:
+            return f"disk: {log_state['failing']}"
+        if log_state and log_state["staged"] * 2 >= events and seconds > DISK_SLOW_S:
+            return "disk slow"
+        shares = self._time_shares()
+        if shares["filter"] > max(0.3, shares["blocked"]):
             return "filter slow"
         is_late = seconds > 1.0 + self.attributes.batch_time_interval / 1000
-        if times["blocked"] > 0.3 or (is_late and any(s.in_flight for s in self._sessions)):
-            return "receiver or link slow"
-        return "in flight" if any(s.in_flight for s in self._sessions) else "waiting for a batch to fill"
+        is_sending = any(s.in_flight for s in self._sessions)
+        if shares["blocked"] > 0.3 or (is_late and is_sending):
+            return "receiver slow" if shares["receiver"] > 0.5 or self._is_receiver_stuck(shares) else "link slow"
+        return "in flight" if is_sending else "waiting for a batch to fill"
+
+    def _is_receiver_stuck(self, shares: dict[str, float]) -> bool:
+        """Whether a receiver says nothing for longer than the link takes, though its host has all that was sent, or no room for more."""
+        for session, connection in zip(self._sessions, [self._connections.get(n) for n in range(len(self._sessions))]):
+            flow = session.flow()
+            if connection is not None and flow["unanswered_us"] > max(1_000_000, 4 * flow["round_trip_us"]):
+                if data.untaken_bytes(connection[0]) == 0 or shares["held_back"] > 0.5:
+                    return True
+        return False
 
     def _time_shares(self) -> dict[str, float]:
-        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks, and waiting with events to send."""
+        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks ("filter") and waiting with events to
+        send ("blocked"), its receiver worked ("receiver"), and its receiver's host had no room for more ("held_back")."""
         with self._times_lock:
             now, before = time.monotonic(), self._times
-            times = [session.times() for session in self._sessions]
             if now - before[0] < 0.2:       # Too short a while to say more than before.
                 return before[2]
+            times = self._measure_times()
             elapsed = (now - before[0]) * 1e6
-            shares = {name: max((new[name] - old[name]) / elapsed for new, old in zip(times, before[1])) for name in ("filter", "blocked")}
+            shares = {name: max((new[name] - old[name]) / elapsed for new, old in zip(times, before[1])) for name in times[0]}
             self._times = now, times, shares
             return shares
+
+    def _measure_times(self) -> list[dict[str, int]]:
+        connections = dict(self._connections)
+        return [{**session.times(), "held_back": data.held_back_us(connections[n][0]) if n in connections else 0}
+                for n, session in enumerate(self._sessions)]
 
     @property
     def status(self) -> str:

@@ -67,10 +67,12 @@ class TwoSites:
 
     def connect(self, credit_events=1_000_000, credit_bytes=64 << 20):
         self.dispatcher.connected(credit_events, credit_bytes, self.now_us)
+        self.credit_bytes = credit_bytes
         self.connect_receiver(self.remote.get)
 
     def connect_receiver(self, find_region):
-        self.receiver = _core.ReceiverSession(self.memory, self.counts, find_region, lambda region, record: self.history.apply(record))
+        self.receiver = _core.ReceiverSession(self.memory, self.counts, find_region, lambda region, record: self.history.apply(record),
+                                              credit_bytes=self.credit_bytes)
 
     def reconnect(self, **credit):
         self.dispatcher.disconnected()
@@ -193,7 +195,10 @@ def test_a_batch_is_closed_before_it_is_over_the_frame_limit_whatever_partition_
     sites = TwoSites(partitions=2)
     keys = {_partition(key): key for key in map(str, range(20))}
     sites.put((keys[0], "x" * (7 << 20)), (keys[1], "y" * (59 << 20)))
-    frames = [f for f in split_frames(sites.sent()) if f.type == BATCH]
+    frames = []
+    while data := sites.sent():         # The first one fills the window.
+        frames += [f for f in split_frames(data) if f.type == BATCH]
+        sites.dispatcher.receive_data(sites.deliver(data))
     assert [f.count for f in frames] == [1, 1]
     assert all(len(f.payload) <= 64 << 20 for f in frames)
 
@@ -615,14 +620,39 @@ def test_the_window_closes_by_events_and_by_bytes(sites):
     assert sites.dispatcher.in_flight == 2
 
 
-def test_at_most_a_thousand_and_24_batches_are_on_their_way(sites):
+def test_batches_on_their_way_are_many_and_bounded(sites):
     sites.dispatcher.configure(1, -1)
-    sites.put(*[("k", "v") for n in range(1100)])
+    sites.put(*[("k", "v") for n in range(17_000)])
     data = sites.sent()
-    assert sites.dispatcher.in_flight == 1024
+    assert sites.dispatcher.in_flight == 16_384
     sites.dispatcher.receive_data(sites.deliver(data))
     sites.settle()
-    assert len(sites.history.applied) == 1100
+    assert [value for _, value, *_ in sites.history.applied] == ["v"] * 17_000
+
+
+def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_credit(sites):
+    """Each round trip of 100 ms answers all that was sent: the link is as wide as one likes."""
+    sites.dispatcher.configure(100, -1)
+    sites.reconnect(credit_bytes=16 << 20)
+    sites.put(*[(f"k{n}", "x" * 1000) for n in range(40_000)])
+    seen = []
+    while data := sites.sent():
+        flow = sites.dispatcher.flow()
+        seen.append(flow["window_bytes"])
+        assert 0 < flow["bytes_in_flight"] <= flow["window_bytes"] + 120_000
+        sites.now_us += 100_000
+        sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
+    assert all(before < now <= 2 * before + 240_000 for before, now in zip(seen[:4], seen[1:4]))     # Doubles, batch by batch.
+    assert max(seen) == 16 << 20 and sites.dispatcher.flow()["round_trip_us"] == 100_000
+    assert len(sites.history.applied) == 40_000
+
+
+def test_an_acknowledgement_tells_how_long_the_receiver_worked(sites):
+    sites.put(("k", "1"))
+    ack = split_frames(sites.deliver(sites.sent()))[0]
+    assert 0 < ack.count < 60_000_000
+    sites.dispatcher.receive_data(ack.raw)
+    assert sites.dispatcher.times()["receiver"] == ack.count
 
 
 # Bytes that are not what they should be

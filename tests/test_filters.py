@@ -384,6 +384,6 @@ def test_lag_names_a_slow_filter_and_a_slow_receiver(network):
     for n in range(3000):
         ny.data[n] = b"v"
     eventually(lambda: filtered.lag()["cause"] == "filter slow", timeout=20)
-    eventually(lambda: plain.lag()["cause"] == "receiver or link slow", timeout=20)
+    eventually(lambda: plain.lag()["cause"] == "receiver slow", timeout=20)
     gate.set()
     network.settle()

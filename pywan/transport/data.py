@@ -1,8 +1,12 @@
 """Owns the opening exchange on a data connection's socket, and its options; afterwards compiled code moves the bytes."""
 from __future__ import annotations
 
+import array
+import fcntl
 import logging
 import socket
+import struct
+import termios
 from pathlib import Path
 
 from pywan.errors import ConnectivityError, ProtocolError
@@ -10,6 +14,7 @@ from pywan.protocol import gateway
 
 log = logging.getLogger("pywan.transport")
 
+_HELD_BACK_OFFSET = 176             # tcpi_rwnd_limited in struct tcp_info.
 DEFAULT_SOCKET_BUFFER = 524288      # As configured by nobody: the kernel's own tuning is left alone.
 
 
@@ -54,6 +59,25 @@ def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int, what
         sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
 
 
+def untaken_bytes(sock: socket.socket) -> int:
+    """Bytes given to the kernel that the other side's kernel has not taken yet; 0 for a closed socket."""
+    waiting = array.array("i", [0])
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, waiting)
+    except (OSError, ValueError):
+        return 0
+    return waiting[0]
+
+
+def held_back_us(sock: socket.socket) -> int:
+    """For how long so far the other side's kernel had no room for what we had to send: its program does not read. 0 where the kernel does not tell."""
+    try:
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _HELD_BACK_OFFSET + 8)
+    except OSError:
+        return 0
+    return struct.unpack_from("=Q", told, _HELD_BACK_OFFSET)[0] if len(told) >= _HELD_BACK_OFFSET + 8 else 0
+
+
 def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     """Warns that the system's maximum is below what is configured. Returns whether it was."""
     if not buffer_bytes or buffer_bytes == DEFAULT_SOCKET_BUFFER:
@@ -70,4 +94,4 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     return True
 
 
-__all__ = ["ProtocolError", "receive_exactly", "receive_message", "refuse", "set_socket_options", "warn_if_buffer_too_large"]
+__all__ = ["ProtocolError", "held_back_us", "receive_exactly", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]

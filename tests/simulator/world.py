@@ -188,7 +188,7 @@ class Connection:
             self.out.send(data, now_us)
         self.pump_receiver(now_us)
         for piece in self.back.arrivals(now_us):
-            self.dispatcher.receive_data(piece)
+            self.dispatcher.receive_data(piece, now_us)
         if not self.receiver_open and not len(self.back):
             raise ProtocolError("the receiver closed the connection")
 

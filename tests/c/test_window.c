@@ -1,0 +1,176 @@
+/* Owns the tests of the window: a link in simulated time, of which only its delay and its rate are known here. */
+#include "harness.h"
+#include "wan_window.h"
+
+#define BATCHES_MAX 65536u
+
+typedef struct {
+    uint64_t one_way_us;
+    double bytes_per_us;
+    uint64_t batch;
+    uint64_t limit;
+    uint64_t every_us;          /* A batch is there every so often; 0: always. */
+    uint64_t noise_us;          /* Up to so much later, each. */
+    /* State */
+    wan_window window;
+    uint64_t now_us, flight, acknowledged, most_in_flight, next_batch_us;
+    double line_free_us;        /* When the line has carried all it was given. */
+    struct { wan_window_mark mark; uint64_t arrives_us, bytes; } ring[BATCHES_MAX];
+    uint32_t first, count;
+    random_source source;
+} simulated_link;
+
+static simulated_link l;
+
+static void open_link(uint64_t round_trip_ms, double megabytes_per_s, uint64_t batch)
+{
+    memset(&l, 0, sizeof l);
+    l.one_way_us = round_trip_ms * 500;
+    l.bytes_per_us = megabytes_per_s;
+    l.batch = batch;
+    l.limit = 64u << 20;
+    l.now_us = 1000000;
+    l.source.state = 1;
+    wan_window_init(&l.window, l.limit, l.now_us);
+}
+
+static void run_for(uint64_t us)
+{
+    uint64_t end = l.now_us + us;
+    l.most_in_flight = l.acknowledged = 0;
+    while (l.now_us < end) {
+        while (wan_window_is_open(&l.window, l.flight) && l.count < BATCHES_MAX && l.now_us >= l.next_batch_us) {
+            l.flight += l.batch;
+            uint32_t at = (l.first + l.count++) % BATCHES_MAX;
+            l.ring[at].mark = wan_window_sent(&l.window, l.flight, l.batch, l.now_us);
+            l.ring[at].bytes = l.batch;
+            double start = (double)(l.now_us + l.one_way_us);
+            if (l.line_free_us > start) start = l.line_free_us;
+            l.line_free_us = start + (double)l.batch / l.bytes_per_us;
+            l.ring[at].arrives_us = (uint64_t)l.line_free_us + l.one_way_us + (l.noise_us ? random_below(&l.source, (uint32_t)l.noise_us) : 0);
+            if (l.flight > l.most_in_flight) l.most_in_flight = l.flight;
+            if (l.every_us) l.next_batch_us = l.now_us + l.every_us;
+        }
+        if (!l.count || (l.every_us && l.next_batch_us < l.ring[l.first].arrives_us)) {
+            l.now_us = l.next_batch_us;
+            continue;
+        }
+        if (l.ring[l.first].arrives_us > l.now_us) l.now_us = l.ring[l.first].arrives_us;
+        wan_window_mark mark = l.ring[l.first].mark;
+        l.flight -= l.ring[l.first].bytes;
+        l.acknowledged += l.ring[l.first].bytes;
+        l.first = (l.first + 1) % BATCHES_MAX;
+        l.count--;
+        wan_window_acknowledged(&l.window, &mark, l.now_us);
+    }
+}
+
+/* Part of what the line carries in that time, in percent. */
+static uint64_t part_of_line(uint64_t us) { return (uint64_t)((double)l.acknowledged * 100 / (l.bytes_per_us * (double)us)); }
+
+static void a_link_is_full_however_long_it_is_and_little_waits_before_it(void)
+{
+    static const uint64_t ROUND_TRIPS_MS[] = {1, 20, 100, 300, 600};
+    static const double RATES[] = {1, 12, 125};
+    for (int r = 0; r < 5; r++)
+        for (int w = 0; w < 3; w++)
+            for (uint64_t batch = 17600; batch <= 1u << 20; batch *= 8) {
+                open_link(ROUND_TRIPS_MS[r], RATES[w], batch);
+                run_for(30 * 1000000ull);
+                run_for(30 * 1000000ull);
+                double trip_us = (double)(ROUND_TRIPS_MS[r] > 20 ? ROUND_TRIPS_MS[r] * 1000 : 20000) + (double)batch / RATES[w];
+                uint64_t carried = (uint64_t)(RATES[w] * trip_us), most = 5 * carried / 2 + 2 * batch + WAN_WINDOW_FLOOR;
+                if (most > l.limit + batch) most = l.limit + batch;
+                int is_bound = 2 * RATES[w] * trip_us > 1.5 * (double)l.limit;
+                EXPECT(is_bound || part_of_line(30 * 1000000ull) >= 97);
+                EXPECT(l.most_in_flight <= most);
+                if (expectations_failed) printf("    round trip %" PRIu64 " ms, %.0f MB/s, batches of %" PRIu64 ": %" PRIu64 "%%, %" PRIu64 " in flight of %" PRIu64 "\n",
+                                                ROUND_TRIPS_MS[r], RATES[w], batch, part_of_line(30 * 1000000ull), l.most_in_flight, most);
+            }
+}
+
+static void a_long_link_is_full_after_a_few_round_trips(void)
+{
+    open_link(100, 125, 17600);
+    run_for(600000);
+    run_for(1000000);
+    EXPECT(part_of_line(1000000) >= 97);
+}
+
+static void the_receivers_credit_is_never_passed_by_more_than_a_batch(void)
+{
+    open_link(300, 1000, 1u << 20);
+    run_for(5 * 1000000ull);
+    EXPECT(l.most_in_flight <= l.limit + l.batch);
+    wan_window_set_limit(&l.window, 3u << 20);
+    run_for(1000000);
+    run_for(1000000);
+    EXPECT(l.most_in_flight <= (3u << 20) + l.batch);
+    wan_window_set_limit(&l.window, 0);         /* One at a time. */
+    run_for(1000000);
+    run_for(1000000);
+    EXPECT_EQUAL(l.most_in_flight, l.batch);
+    wan_window_set_limit(&l.window, 64u << 20);
+    run_for(3000000);
+    run_for(1000000);
+    EXPECT(l.most_in_flight > 32u << 20);
+}
+
+static void a_link_that_changes_is_full_again(void)
+{
+    static const struct { uint64_t round_trip_ms; double rate; } CHANGES[] = {{150, 50}, {20, 50}, {300, 50}, {300, 10}, {100, 100}, {101, 30}, {50, 5}, {50, 100}};
+    open_link(50, 50, 17600);
+    run_for(10 * 1000000ull);
+    for (int n = 0; n < 8; n++) {
+        l.one_way_us = CHANGES[n].round_trip_ms * 500;
+        l.bytes_per_us = CHANGES[n].rate;
+        run_for(75 * 1000000ull);
+        run_for(10 * 1000000ull);
+        EXPECT(part_of_line(10 * 1000000ull) >= 95);
+        EXPECT(l.most_in_flight <= (uint64_t)(3 * CHANGES[n].rate * (double)CHANGES[n].round_trip_ms * 1000) + WAN_WINDOW_FLOOR);
+        if (expectations_failed) printf("    change %d: %" PRIu64 "%%, %" PRIu64 " in flight\n", n, part_of_line(10 * 1000000ull), l.most_in_flight);
+    }
+}
+
+/* A slow receiver looks as a narrow link does: what it has not applied waits in the queue, not before it. */
+static void little_is_on_its_way_to_a_receiver_that_applies_slowly(void)
+{
+    open_link(1, 0.0176, 17600);        /* A batch a second. */
+    run_for(600 * 1000000ull);
+    run_for(60 * 1000000ull);
+    EXPECT(l.most_in_flight <= WAN_WINDOW_FLOOR + 17600);
+}
+
+static void a_sender_with_little_to_send_keeps_the_window_it_has(void)
+{
+    open_link(100, 125, 17600);
+    run_for(5 * 1000000ull);
+    uint64_t before = l.window.bytes;
+    l.every_us = 50000;
+    run_for(60 * 1000000ull);
+    EXPECT(l.window.bytes >= before);
+    l.every_us = 0;
+    run_for(400000);
+    run_for(1000000);
+    EXPECT(part_of_line(1000000) >= 97);
+}
+
+static void delays_that_change_from_batch_to_batch_do_not_starve_a_link(void)
+{
+    open_link(100, 50, 17600);
+    l.noise_us = 40000;
+    run_for(30 * 1000000ull);
+    run_for(30 * 1000000ull);
+    EXPECT(part_of_line(30 * 1000000ull) >= 95);
+}
+
+const test_case window_tests[] = {
+    {"a link is full however long it is, and little waits before it", a_link_is_full_however_long_it_is_and_little_waits_before_it},
+    {"a long link is full after a few round trips", a_long_link_is_full_after_a_few_round_trips},
+    {"the receiver's credit is never passed by more than a batch", the_receivers_credit_is_never_passed_by_more_than_a_batch},
+    {"a link that changes is full again", a_link_that_changes_is_full_again},
+    {"little is on its way to a receiver that applies slowly", little_is_on_its_way_to_a_receiver_that_applies_slowly},
+    {"a sender with little to send keeps the window it has", a_sender_with_little_to_send_keeps_the_window_it_has},
+    {"delays that change from batch to batch do not starve a link", delays_that_change_from_batch_to_batch_do_not_starve_a_link},
+    {0},
+};

@@ -1,0 +1,236 @@
+"""How much is on its way, and what a queue that does not drain is told to wait for: a long, a narrow or a broken link, a
+receiver, a filter, a disk, an operator."""
+import socket
+import threading
+
+import pytest
+
+from pywan import CacheListener, GatewayEventFilter, _core
+from pywan.testing.waiting import eventually
+from records import BATCH, REGION, make_batch, make_record
+from sites import keep_doing
+from test_receiver_failures import applied_once, through_a_proxy
+
+MB = 1_000_000
+NARROW = 8 * MB     # Bytes a second of a link.
+
+
+class Gate(CacheListener):
+    """A receiver's callback that lets nothing pass until it is opened."""
+
+    def __init__(self):
+        self.open = threading.Event()
+
+    def after_create(self, event):
+        self.open.wait(60)
+
+    after_update = after_create
+
+
+# The window
+
+@pytest.mark.parametrize("round_trip_ms", [0, 100, 300])
+def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms):
+    """Enough to fill it, and not many times as much."""
+    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
+    ln.proxy.set_bandwidth(NARROW)
+    ln.proxy.set_latency_ms(round_trip_ms / 2)
+    carried = NARROW * max(round_trip_ms, 20) // 1000       # In one round trip.
+    batch = 10 * 10_000
+    seen = []
+
+    def fits():
+        stats = sender.stats
+        seen.append((stats["window_bytes"], stats["bytes_in_flight"], stats["round_trip_us"]))
+        return carried <= stats["window_bytes"] <= 5 * carried + 2 * batch and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
+
+    def put_one(n):
+        eventually(lambda: sender.queue_size < 2000, 60)
+        ny.data[n] = b"x" * 10_000
+
+    with keep_doing(put_one) as done:
+        eventually(lambda: sender.stats["events_distributed"] > 1000 and fits(), 60, f"a window for {carried} bytes: {seen[-3:]}")
+        eventually(lambda: sender.stats["bytes_in_flight"] > carried / 2, 30)
+    assert sender.stats["round_trip_us"] >= round_trip_ms * 1000
+    ln.proxy.set_bandwidth(0)
+    network.settle(60)
+    applied_once(ln, len(done))
+
+
+def test_a_receiver_that_stands_has_little_on_its_way_to_it(network):
+    """What it cannot take waits in the sender's queue, where it may go to disk."""
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
+    gate = Gate()
+    ln.data.add_listener(gate)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    for n in range(3000):
+        ny.data[n] = b"x" * 10_000
+    eventually(lambda: sender.stats["bytes_in_flight"] > MB)
+    eventually(lambda: sender.lag()["cause"] == "receiver slow")
+    assert sender.stats["bytes_in_flight"] <= (2 << 20) + 200_000 and sender.queue_size == 3000
+    gate.open.set()
+    network.settle(60)
+    applied_once(ln, 3000)
+
+
+def test_a_receiver_whose_callback_stands_reads_no_more_than_a_frame_of_a_flood():
+    """A sender that knows no window: what it sends lies in the kernel's buffers, which are bounded, and not in ours."""
+    region = _core.RegionCore("flooded", _core.Clock(), site=2)
+    region.set_slow(lambda *change: None)
+    entered, gate, applied = threading.Event(), threading.Event(), []
+
+    def apply(core, record):
+        entered.set()
+        gate.wait(60)
+        applied.append(_core.record_fields(record)["sequence"])
+        return 0
+
+    batches = 300
+    value = b"x" * (1 << 20)
+    frames = [_core.pack_frame(BATCH, *_one(n, value)) for n in range(batches)]
+    ours, theirs = socket.socketpair()
+    receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {"flooded": region}.get, apply)
+    thread = threading.Thread(target=receiver.run, args=(theirs.fileno(), 0))
+    before = _resident()
+    with ours, theirs:
+        ours.sendall(_core.pack_frame(REGION, b"flooded", 1))
+        thread.start()
+        ours.setblocking(False)
+        sent = _push(ours, b"".join(frames[:100]), entered)
+        assert sent < 4 << 20 and _resident() - before < 16 << 20
+        gate.set()
+        ours.setblocking(True)
+        rest = threading.Thread(target=ours.sendall, args=(b"".join(frames)[sent:],))
+        rest.start()
+        acknowledged = b""
+        while acknowledged.count(b"PWD1") < batches:
+            acknowledged += ours.recv(65536)
+        rest.join()
+        receiver.stop()
+        thread.join()
+    assert applied == list(range(1, batches + 1))
+    assert _resident() - before < 64 << 20      # Far from 300 MB, also after all of it has passed.
+
+
+def _one(n, value):
+    payload, count = make_batch((0, n + 1, n + 1, n, [make_record(b"k", value, sequence=n + 1, stamp=n + 1)]))
+    return payload, n, count
+
+
+def _push(sock, data, entered):
+    """How much a socket takes whose other end stands."""
+    sent, refused = 0, 0
+    while refused < 20:
+        try:
+            sent += sock.send(memoryview(data)[sent:])
+            refused = 0
+        except BlockingIOError:
+            refused += 1
+            entered.wait(10)
+    return sent
+
+
+def _resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+# Causes
+
+def feed(ny, sender, count=2000):
+    for n in range(count):
+        ny.data[n] = b"x" * 10_000
+
+
+def test_lag_names_a_narrow_link(network):
+    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
+    ln.proxy.set_bandwidth(MB)
+    feed(ny, sender)
+    eventually(lambda: sender.lag()["cause"] == "link slow", 30)
+    ln.proxy.set_bandwidth(0)
+    network.settle(30)
+
+
+def test_lag_names_a_receiver_that_works_slowly_however_long_the_link(network):
+    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
+    ln.proxy.set_latency_ms(50)
+    gate = threading.Event()
+
+    class Slow(CacheListener):
+        def after_create(self, event):
+            gate.wait(0.02)
+
+    ln.data.add_listener(Slow())
+    feed(ny, sender)
+    eventually(lambda: sender.lag()["cause"] == "receiver slow", 30)
+    gate.set()
+    network.settle(30)
+
+
+def test_lag_names_a_slow_filter_also_where_the_link_is_long(network):
+    gate = threading.Event()
+
+    class Slow(GatewayEventFilter):
+        def before_transmit(self, event):
+            return gate.wait(0.02) or True
+
+    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10, gateway_event_filters=[Slow()])
+    ln.proxy.set_latency_ms(50)
+    feed(ny, sender)
+    eventually(lambda: sender.lag()["cause"] == "filter slow", 30)
+    gate.set()
+    network.settle(30)
+
+
+def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, tmp_path):
+    gate = threading.Event()
+
+    class HeldUp(_core.EventQueue):
+        """Its committer, and so its disk, stands until the gate is opened."""
+
+        def commit_loop(self):
+            gate.wait(60)
+            super().commit_loop()
+
+    monkeypatch.setattr("pywan.sender._core.EventQueue", HeldUp)
+    ny, ln = network.add("ny ln")
+    ny.cache.create_disk_store("small", directories=[(str(tmp_path), 1)])
+    ln.receive()
+    ny.region(type="REPLICATE", senders=["ln"]), ln.region(type="REPLICATE")
+    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10, enable_persistence=True, disk_store_name="small", disk_synchronous=False,
+                        full_policy="refuse")
+    eventually(lambda: sender.is_connected)
+    for n in range(20):
+        ny.data[n] = b"x" * 1000
+    eventually(lambda: sender.lag()["cause"] == "disk slow")
+    gate.set()
+    network.settle()
+    assert sender.lag()["cause"] == "none"
+
+    standing = Gate()
+    ln.data.add_listener(standing)
+    with pytest.raises(Exception, match="limit"):
+        for n in range(1000):
+            ny.data[n] = b"y" * 10_000
+            eventually(lambda: sender.queue.log_state()["failing"] or not sender.queue.log_state()["staged"])
+    assert sender.lag()["cause"].startswith("disk: ") and "limit" in sender.lag()["cause"]
+    standing.open.set()
+    network.settle(30)
+
+
+def test_lag_names_what_an_operator_did_and_a_link_that_is_not_there(network):
+    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
+    assert sender.lag()["cause"] == "none"
+    sender.pause()
+    ny.data["k"] = 1
+    assert sender.lag()["cause"] == "paused"
+    ln.proxy.cut()
+    sender.resume()
+    eventually(lambda: sender.lag()["cause"].startswith("link down: ") and str(ln.proxy.port) in sender.lag()["cause"])
+    sender.stop()
+    assert sender.lag()["cause"] == "stopped"
+    sender.start()
+    ln.proxy.restore()
+    network.settle()
