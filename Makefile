@@ -3,8 +3,9 @@
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
 #   make test      all tests                                          (ARGS="-k queue" ...)
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
-#   make ctest     the C primitives' own test program
-#   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 ...)
+#   make ctest     the C primitives' own test program, and two seconds of each fuzzer
+#   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
+#   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network   (ARGS="--seed 7" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan
@@ -13,7 +14,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz simulate crash sanitize install build clean
+.PHONY: help demo test bench ctest fuzz libfuzzer simulate crash sanitize install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -63,9 +64,10 @@ bench: build
 
 ctest:
 	$(MAKE) --no-print-directory -C tests/c test
+	$(MAKE) --no-print-directory -C tests/c fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),2)
 
-fuzz:
-	$(MAKE) --no-print-directory -C tests/c fuzz
+fuzz libfuzzer:
+	$(MAKE) --no-print-directory -C tests/c $@
 
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)

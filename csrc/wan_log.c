@@ -8,6 +8,7 @@
 #include "wan_crc32c.h"
 
 #define BLOCK_MAGIC 0x4b425750u     /* "PWBK" */
+#define SEGMENT_BYTES_MAX ((1ull << 32) + 4 * WAN_LOG_PAGE)     /* Around the longest block there can be. */
 static const char SEGMENT_MAGIC[8] = "PWANSEG";
 static const char MANIFEST_MAGIC[8] = "PWANMAN";
 
@@ -144,6 +145,19 @@ static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
     return WAN_OK;
 }
 
+/* A checksum that holds makes numbers no truer: what would lead the arithmetic astray. NULL: nothing. */
+static const char *contradiction(const manifest_head *head)
+{
+    const uint64_t *pair = (const uint64_t *)(head + 1);
+    if (head->first_commit == 0 || head->commit >> 62 || head->first_commit > head->commit + 1 || head->next_number >> 56)
+        return "the manifest's numbers contradict each other";
+    for (uint32_t n = 0; n < head->segments; n++, pair += 2) {
+        if (pair[0] <= (n ? pair[-2] : 0) || pair[0] >= head->next_number) return "the manifest's segment numbers do not ascend";
+        if (pair[1] < WAN_LOG_PAGE || pair[1] > SEGMENT_BYTES_MAX) return "the manifest says an impossible size of a segment";
+    }
+    return NULL;
+}
+
 /* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
 static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
@@ -174,6 +188,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
         } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX || length > bytes
                    || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
             wrong = "the manifest's checksum does not hold";
+        else if ((wrong = contradiction(head))) {}
         else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
         else if (head->owner_slots != log->owner_slots)
             status = WAN_FAIL(WAN_INVALID, "%.300s was written with %" PRIu32 " partitions, and %" PRIu32 " are configured; use the same number, or another directory", path,
@@ -188,11 +203,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     log->first_commit = head->first_commit;
     *commit = log->known_commit = head->commit;
     const uint64_t *pair = (const uint64_t *)(head + 1);
-    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) {
-        if ((n && pair[0] <= log->segments[n - 1].number) || pair[0] >= head->next_number)
-            status = WAN_FAIL(WAN_CORRUPT, "%.300s: segment numbers do not ascend", path);
-        else status = know_segment(log, pair[0], pair[1]);
-    }
+    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
     if (status == WAN_OK && reader->state) status = reader->state(reader->owner, (const uint8_t *)pair, head->state_bytes);
     free(all);
     return status;
@@ -429,20 +440,19 @@ static wan_status read_block(wan_log *log, uint32_t index, const wan_log_reader 
     return WAN_OK;
 }
 
-/* *bytes: of *all, where what the file has less than expected (*found bytes) is zeros. */
-static wan_status read_file(wan_log *log, uint64_t number, uint64_t expected_bytes, uint8_t **all, uint64_t *bytes, uint64_t *found, char *path, size_t room)
+/* All of a segment's file, and a page of zeros behind it: one that was cut may lack its header. */
+static wan_status read_file(wan_log *log, uint64_t number, uint8_t **all, uint64_t *bytes, char *path, size_t room)
 {
     segment_path(log, number, path, room);
     int file;
-    wan_status status = log->env->open(log->env, path, 0, &file, found);
+    wan_status status = log->env->open(log->env, path, 0, &file, bytes);
     if (status != WAN_OK) return status;
-    uint64_t size = *found > expected_bytes ? *found : expected_bytes;
-    *all = aligned_alloc(64, (size + WAN_LOG_PAGE + 63) & ~(uint64_t)63);
+    *all = aligned_alloc(64, (*bytes + WAN_LOG_PAGE + 63) & ~(uint64_t)63);
     if (!*all) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
-    else status = log->env->read(log->env, file, path, 0, *all, size);
+    else status = log->env->read(log->env, file, path, 0, *all, *bytes);
     log->env->close(log->env, file);
-    if (status != WAN_OK) { free(*all); *all = NULL; }
-    *bytes = size;
+    if (status == WAN_OK) memset(*all + *bytes, 0, WAN_LOG_PAGE);
+    else { free(*all); *all = NULL; }
     return status;
 }
 
@@ -451,13 +461,14 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
 {
     wan_log_segment *segment = &log->segments[index];
     uint8_t *all = NULL;
-    uint64_t bytes, found;
+    uint64_t bytes;
     char path[4096], reason[200];
     segment->used = WAN_LOG_PAGE;
-    wan_status status = read_file(log, segment->number, segment->bytes, &all, &bytes, &found, path, sizeof path);
+    wan_status status = read_file(log, segment->number, &all, &bytes, path, sizeof path);
     if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
     if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
     if (status != WAN_OK) return status;
+    if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
     const wan_segment_head *head = (const wan_segment_head *)all;
     if (memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
@@ -465,19 +476,24 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     } else if (head->version > WAN_LOG_VERSION) {
         status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
                           head->version, WAN_LOG_VERSION);
-    } else if (found < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
+    } else if (bytes < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
         snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
-        status = refuse(reader, damage, path, found, reason);
+        status = refuse(reader, damage, path, bytes, reason);
     }
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
         if (!block_is_whole(all + at, bytes - at, segment->number)) {
-            /* Torn, or damaged: whole blocks behind it tell which. */
-            uint64_t ahead = at + 8;
-            while (ahead + sizeof(wan_block_head) <= bytes
-                   && (((const wan_block_head *)(all + ahead))->magic != BLOCK_MAGIC || !block_is_whole(all + ahead, bytes - ahead, segment->number)))
-                ahead += 8;     /* By the magic alone for the megabytes of zeros in segments made ahead. */
-            if (ahead + sizeof(wan_block_head) > bytes) break;
-            status = refuse(reader, damage, path, at, "a damaged block with whole ones behind it");
+            /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
+            uint64_t ahead = at;
+            int begun = 0;
+            for (; ahead + sizeof(wan_block_head) <= bytes; ahead += 8) {
+                const wan_block_head *block = (const wan_block_head *)(all + ahead);
+                if (block->magic != BLOCK_MAGIC) continue;      /* By this alone for the megabytes of zeros in segments made ahead. */
+                if (ahead > at && block_is_whole(all + ahead, bytes - ahead, segment->number)) break;
+                begun |= block->segment == segment->number && block->commit > *commit + 1;
+            }
+            int whole = ahead + sizeof(wan_block_head) <= bytes;
+            if (!whole && !begun) break;
+            status = refuse(reader, damage, path, at, whole ? "a damaged block with whole ones behind it" : "damaged blocks: one is here that was begun when the one before it was durable");
             at = ahead;
             continue;
         }
@@ -543,31 +559,47 @@ static uint64_t segment_number(const char *name)
     return n >= 12 && strcmp(name + n, ".seg") == 0 ? number : 0;
 }
 
+/* The segment file of this name that the log does not know, and its number; 0: it is none, or known. */
+static uint64_t unknown_segment(const wan_log *log, const char *name, char *path, size_t room)
+{
+    uint64_t number = segment_number(name);
+    for (uint32_t n = 0; n < log->count; n++)
+        if (log->segments[n].number == number) return 0;
+    if (number) path_of(log, name, path, room);
+    return number;
+}
+
 /* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that are
- * still to come, and with a block in it, was written under a newer manifest than the one that is here. */
+ * still to come, and with anything in it, was written under a newer manifest than the one that is here. */
 static wan_status survey_file(void *owner, const char *name)
 {
     const file_survey *survey = owner;
     wan_log *log = survey->log;
-    uint64_t number = segment_number(name);
-    if (!number) return WAN_OK;
-    for (uint32_t n = 0; n < log->count; n++)
-        if (log->segments[n].number == number) return WAN_OK;
     char path[4096];
-    path_of(log, name, path, sizeof path);
+    uint8_t found[65536];
+    uint64_t number = unknown_segment(log, name, path, sizeof path), bytes, at = WAN_LOG_PAGE;
+    int file, written = 0;
+    if (!number) return WAN_OK;
     if (!log->named) return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
-    if (number >= log->next_number) {
-        wan_block_head head;
-        int file;
-        uint64_t bytes;
-        wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
-        if (status != WAN_OK) return status == WAN_EMPTY ? WAN_OK : status;
-        status = log->env->read(log->env, file, path, WAN_LOG_PAGE, &head, sizeof head);
-        log->env->close(log->env, file);
-        if (status != WAN_OK) return status;
-        if (head.magic == BLOCK_MAGIC) return refuse(survey->reader, survey->damage, path, WAN_LOG_PAGE, "the manifest is older than this segment");
+    if (number < log->next_number) return WAN_OK;
+    wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+    if (status != WAN_OK) return status == WAN_EMPTY ? WAN_OK : status;
+    for (; at < bytes && !written && status == WAN_OK; at += sizeof found) {
+        status = log->env->read(log->env, file, path, at, found, sizeof found);
+        written = status == WAN_OK && (found[0] != 0 || memcmp(found, found + 1, sizeof found - 1) != 0);
     }
-    if (!survey->reader->salvage) log->env->remove(log->env, path);
+    log->env->close(log->env, file);
+    if (status != WAN_OK || !written) return status;
+    status = refuse(survey->reader, survey->damage, path, WAN_LOG_PAGE, "the manifest is older than this segment");
+    return status == WAN_OK ? know_segment(log, number, bytes) : status;
+}
+
+/* Only when all that is named was found whole: a manifest that does not belong here must not cost a file. */
+static wan_status clear_file(void *owner, const char *name)
+{
+    wan_log *log = owner;
+    char path[4096];
+    if (unknown_segment(log, name, path, sizeof path)) log->env->remove(log->env, path);
     return WAN_OK;
 }
 
@@ -603,11 +635,11 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
     wan_status status = read_manifest(log, reader, damage, &newest);
     if (status == WAN_OK && reader->salvage && !log->named) {
         status = log->env->list(log->env, log->directory, adopt_file, &survey);
-        if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);
     } else if (status == WAN_OK) {
         status = log->env->list(log->env, log->directory, survey_file, &survey);
     }
     if (status != WAN_OK) return status;
+    if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);     /* What salvage came upon is in no order. */
     if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
     for (uint32_t n = 0; n < log->count && status == WAN_OK; n++) {
@@ -640,6 +672,7 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
     if (!log->directory) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a log");
     wan_status status = read_all(log, reader, damage);
     log->for_reading = reader->salvage != 0;
+    if (status == WAN_OK && !reader->salvage) status = log->env->list(log->env, log->directory, clear_file, log);
     for (uint32_t n = log->writing; n < log->count && status == WAN_OK && !reader->salvage; n++) {
         wan_log_segment *segment = &log->segments[n];
         char path[4096];

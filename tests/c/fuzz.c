@@ -1,5 +1,6 @@
 /* The driver of a fuzzer: fuzz_x [seconds] [runs] [seed]. Ends after either limit (0: none); prints the seed first and,
- * where a run fails, the seed that repeats that run alone. */
+ * where a run fails, the seed that repeats that run alone. Built for libFuzzer (FUZZ_LIBFUZZER), that one drives: it makes
+ * the bytes out of which a run takes its random numbers, and keeps those that reach new code. */
 #include "fuzz.h"
 
 #include <inttypes.h>
@@ -7,22 +8,6 @@
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
-
-static uint64_t current_seed;
-
-static void say_seed(void)
-{
-    char text[160];
-    int length = snprintf(text, sizeof text, "\n%s failed; repeat with FUZZ_SEED=%" PRIu64 " FUZZ_RUNS=1\n", fuzz_name, current_seed);
-    if (write(STDERR_FILENO, text, (size_t)length) < 0) _exit(70);
-}
-
-static void on_abort(int number)
-{
-    say_seed();
-    signal(number, SIG_DFL);
-    raise(number);
-}
 
 void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length)
 {
@@ -113,6 +98,31 @@ uint64_t fuzz_record(random_source *source, uint8_t *to)
     return record->length;
 }
 
+#ifdef FUZZ_LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length);
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t length)
+{
+    random_source source = {.state = 1, .bytes = bytes, .left = length};
+    fuzz_once(&source);
+    return 0;
+}
+#else
+static uint64_t current_seed;
+
+static void say_seed(void)
+{
+    char text[160];
+    int length = snprintf(text, sizeof text, "\n%s failed; repeat with FUZZ_SEED=%" PRIu64 " FUZZ_RUNS=1\n", fuzz_name, current_seed);
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) _exit(70);
+}
+
+static void on_abort(int number)
+{
+    say_seed();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
 int main(int count, char **arguments)
 {
     uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 5, limit = count > 2 ? strtoull(arguments[2], NULL, 10) : 0;
@@ -126,9 +136,10 @@ int main(int count, char **arguments)
     printf("%s: seed %" PRIu64 "\n", fuzz_name, seed);
     for (; (!limit || runs < limit) && (!seconds || runs % 64 || time(NULL) < end); runs++) {
         current_seed = seed + runs;
-        random_source source = {current_seed};
+        random_source source = {.state = current_seed};
         fuzz_once(&source);
     }
     printf("%s: %" PRIu64 " runs\n", fuzz_name, runs);
     return 0;
 }
+#endif

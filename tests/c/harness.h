@@ -23,16 +23,31 @@ extern int expectations_failed;
          if (got_ != wanted_) { expectations_failed++; printf("    %s:%d: %s is %" PRIu64 ", not %" PRIu64 "\n", __FILE__, \
                                                               __LINE__, #got, got_, wanted_); } } while (0)
 
-/* A small generator, so that a seed repeats a run on every machine (splitmix64). */
-typedef struct { uint64_t state; } random_source;
+/* A small generator, so that a seed repeats a run on every machine (splitmix64). Where libFuzzer drives, the numbers are its
+ * bytes for as long as there are any: what it learns of a number's effect it can change there. */
+typedef struct { uint64_t state; const uint8_t *bytes; size_t left; } random_source;
+static inline uint64_t random_bytes(random_source *source, size_t count)
+{
+    uint64_t number = 0;
+    if (count > source->left) count = source->left;
+    if (count) memcpy(&number, source->bytes, count);
+    source->bytes += count;
+    source->left -= count;
+    return number;
+}
 static inline uint64_t random_next(random_source *source)
 {
+    if (source->left) return random_bytes(source, 8);
     uint64_t z = source->state += 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
 }
-static inline uint32_t random_below(random_source *source, uint32_t limit) { return (uint32_t)(random_next(source) % limit); }
+static inline uint32_t random_below(random_source *source, uint32_t limit)
+{
+    if (source->left) return (uint32_t)random_bytes(source, limit <= 256 ? 1 : limit <= 65536 ? 2 : 4) % limit;
+    return (uint32_t)(random_next(source) % limit);
+}
 
 /* Overflow files that fail on purpose: the call number `fail_at` (from 1) and the `fail_count - 1` after it give
  * `status` and leave nothing behind. Shared memory stands in for the files. */

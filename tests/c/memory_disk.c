@@ -135,7 +135,7 @@ static wan_status disk_replace(const wan_env *env, const char *from, const char 
         if (!each->name[0]) continue;
         if (each->gone) { if (!each->open) forget(each); else each->synced_name[0] = 0; continue; }
         each->named = 1;
-        snprintf(each->synced_name, sizeof each->synced_name, "%s", each->name);
+        memcpy(each->synced_name, each->name, sizeof each->name);
     }
     return WAN_OK;
 }
@@ -185,7 +185,7 @@ void memory_disk_crash(memory_disk *disk, int what, random_source *source)
         if (what == KEEP_UNSYNCED ? file->gone : !file->named || !file->synced_name[0]) { forget(file); continue; }
         if (what != KEEP_UNSYNCED) {
             file->gone = 0;
-            snprintf(file->name, sizeof file->name, "%s", file->synced_name);
+            memcpy(file->name, file->synced_name, sizeof file->name);
             if (what == LOSE_UNSYNCED) { file->size = 0; file->bytes = realloc(file->bytes, file->synced_size + 1); }
             if (file->size < file->synced_size) { file->size = 0; resize(file, file->synced_size); }
             for (uint64_t at = 0; at < file->size; at += MEMORY_SECTOR) {
@@ -198,7 +198,7 @@ void memory_disk_crash(memory_disk *disk, int what, random_source *source)
         if (file->size) memcpy(file->synced, file->bytes, file->size);
         file->synced_size = file->size;
         file->named = 1;
-        snprintf(file->synced_name, sizeof file->synced_name, "%s", file->name);
+        memcpy(file->synced_name, file->name, sizeof file->name);
     }
 }
 
@@ -212,10 +212,10 @@ void memory_disk_copy(memory_disk *to, const memory_disk *from)
         *copy = *file;
         copy->open = 0;
         copy->bytes = malloc(file->size ? file->size : 1);
-        copy->synced = malloc(file->size ? file->size : 1);
-        if (file->size) { memcpy(copy->bytes, file->bytes, file->size); memcpy(copy->synced, file->bytes, file->size); }
-        copy->synced_size = file->size;
+        if (file->size) memcpy(copy->bytes, file->bytes, file->size);
+        copy->synced = NULL;
+        copy->synced_size = 0;
         copy->named = 1;
-        snprintf(copy->synced_name, sizeof copy->synced_name, "%s", copy->name);
+        memcpy(copy->synced_name, copy->name, sizeof copy->name);
     }
 }

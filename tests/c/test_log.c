@@ -268,7 +268,7 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
 static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(void)
 {
     uint64_t calls = calls_of_the_work();
-    random_source source = {1};
+    random_source source = {.state = 1};
     for (uint64_t fail_at = 1; fail_at <= calls && expectations_failed < 5; fail_at++)
         for (int what = LOSE_UNSYNCED; what <= TEAR_UNSYNCED; what++) {
             memory_disk_init(&disk);
@@ -299,7 +299,7 @@ static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(voi
 
 static void a_crash_keeps_every_acknowledged_block_whatever_else_it_takes(void)
 {
-    random_source source = {7};
+    random_source source = {.state = 7};
     memory_disk_init(&disk);
     owner_init(&owner, &disk);
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
@@ -418,6 +418,67 @@ static void an_older_manifest_put_back_is_noticed(void)
     end();
 }
 
+static void a_manifest_of_another_log_costs_no_file(void)
+{
+    begin();
+    write_items(60, 50000);
+    EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);       /* The files that are left are numbered as if the other log had dropped them. */
+    write_items(3, 100);
+    memory_disk_init(&other);
+    log_owner stranger;
+    owner_init(&stranger, &other);
+    EXPECT_EQUAL(owner_open(&stranger), WAN_OK);
+    for (int n = 0; n < 160; n++) EXPECT_EQUAL(owner_write(&stranger, 50000), WAN_OK);
+    EXPECT(stranger.log.next_number > owner.log.next_number);
+    EXPECT_EQUAL(owner_drop(&stranger, stranger.durable), WAN_OK);
+    memory_file *own = memory_disk_find(&disk, "MANIFEST"), *foreign = memory_disk_find(&other, "MANIFEST");
+    uint8_t *bytes = own->bytes;
+    uint64_t size = own->size;
+    own->bytes = memcpy(malloc(foreign->size), foreign->bytes, foreign->size);
+    own->size = foreign->size;
+    owner_close(&stranger);
+    memory_disk_close(&other);
+    expect_refusal(WAN_CORRUPT, "the file is gone");
+    free(own->bytes);
+    own->bytes = bytes;             /* Its own again. */
+    own->size = size;
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner));
+    end();
+}
+
+static void the_last_blocks_damaged_together_are_no_torn_tail(void)
+{
+    begin();
+    write_items(12, 300);
+    memory_file *file = memory_disk_find(&disk, "000000000001.seg");
+    uint64_t used = owner.log.segments[0].used;
+    file->bytes[used - 500] ^= 1;
+    file->bytes[used - 100] ^= 1;
+    expect_refusal(WAN_CORRUPT, "one is here that was begun when the one before it was durable");
+    file->bytes[used - 500] ^= 1;       /* The last one alone may be torn. */
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT_EQUAL(owner.last, owner.durable - 1);
+    end();
+}
+
+static void salvage_with_an_older_manifest_finds_also_what_came_later(void)
+{
+    begin();
+    write_items(10, 100);
+    memory_file *manifest = memory_disk_find(&disk, "MANIFEST");
+    uint64_t size = manifest->size;
+    uint8_t *old = memcpy(malloc(size), manifest->bytes, size);
+    write_items(60, 50000);
+    memcpy(memory_disk_find(&disk, "MANIFEST")->bytes, old, size);
+    free(old);
+    expect_refusal(WAN_CORRUPT, "the manifest is older than this segment");
+    owner.salvage = 1;
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.first == 1 && owner.last == owner.durable);
+    end();
+}
+
 static void a_segment_that_lost_all_its_blocks_is_noticed(void)
 {
     for (int dropped = 0; dropped < 2; dropped++) {
@@ -522,6 +583,9 @@ const test_case log_tests[] = {
     {"a log without its manifest is not taken for a new one", a_log_without_its_manifest_is_not_taken_for_a_new_one},
     {"a manifest that cannot be opened is not taken for none", a_manifest_that_cannot_be_opened_is_not_taken_for_none},
     {"an older manifest put back is noticed", an_older_manifest_put_back_is_noticed},
+    {"a manifest of another log costs no file", a_manifest_of_another_log_costs_no_file},
+    {"the last blocks damaged together are no torn tail", the_last_blocks_damaged_together_are_no_torn_tail},
+    {"salvage with an older manifest finds also what came later", salvage_with_an_older_manifest_finds_also_what_came_later},
     {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},
     {"a missing segment is named", a_missing_segment_is_named},
     {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},

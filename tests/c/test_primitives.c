@@ -11,7 +11,7 @@ static uint8_t numbers[70000] __attribute__((aligned(8)));
 
 static void fill_numbers(uint64_t seed)
 {
-    random_source source = {seed};
+    random_source source = {.state = seed};
     for (size_t n = 0; n < sizeof numbers; n++) numbers[n] = (uint8_t)random_next(&source);
 }
 

@@ -339,7 +339,7 @@ static void random_operations_do_what_a_plain_model_says(void)
 {
     queue_model *model = malloc(sizeof *model);
     for (uint64_t seed = 1; seed <= 12; seed++) {
-        random_source source = {seed};
+        random_source source = {.state = seed};
         uint64_t differences = queue_model_run(model, &source, 1500, seed % 2);
         EXPECT_EQUAL(differences, 0);
         if (differences) printf("    seed %" PRIu64 "\n", seed);

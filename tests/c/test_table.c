@@ -105,7 +105,7 @@ static void a_resolver_is_asked_only_where_another_sites_live_entry_stands(void)
 static void judging_changes_nothing_and_foretells_applying(void)
 {
     wan_table_init(&table);
-    random_source source = {5};
+    random_source source = {.state = 5};
     char key[8];
     for (int n = 0; n < 3000; n++) {
         snprintf(key, sizeof key, "%u", random_below(&source, 40));
@@ -125,7 +125,7 @@ static void values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up(void)
 {
     wan_table_init(&table);
     static char value[100001];
-    random_source source = {6};
+    random_source source = {.state = 6};
     wan_change change = change_of("k", WAN_UPDATE, "", 1, 1);
     const wan_shard *shard = wan_table_shard(&table, change.hash);
     for (int n = 0; n < 500; n++) {
@@ -154,7 +154,7 @@ static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_ou
         memset(model, 0, sizeof model);
         wan_table_init(&table);
         wan_shard *shard = &table.shards[0];
-        random_source source = {seed};
+        random_source source = {.state = seed};
         int before = expectations_failed;
         for (int step = 0; step < 8000; step++) {
             uint32_t number = random_below(&source, KEYS);
