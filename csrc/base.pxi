@@ -126,6 +126,9 @@ cdef extern from "wan_log.h" nogil:
         wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
         wan_status (*state)(void *owner, const uint8_t *data, uint64_t length) noexcept nogil
         int salvage
+        int (*adopt)(void *owner, uint32_t segment_index, const uint8_t *base, uint64_t length) noexcept nogil
+        void (*adopted)(void *owner, uint32_t segment_index) noexcept nogil
+        int read_ahead
         void (*damaged)(void *owner, const wan_damage *damage) noexcept nogil
     wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                             uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
@@ -197,6 +200,10 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+    wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t length, uint32_t *segment_id)
+    void wan_store_adopted(wan_store *store, uint32_t segment_id)
+    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash)
+    void wan_queue_compact(wan_queue *queue)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)
     uint64_t wan_partition_ready(const wan_partition *partition)

@@ -56,6 +56,7 @@ cdef struct durable_log:
     int salvage
     wan_stage damages                       # wan_damage, in salvage.
     uint64_t *state_appended
+    uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
     uint16_t *process_numbers               # Number in the log -> region number of this process.
 
 
@@ -546,7 +547,9 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
 cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
     cdef durable_log *d = g.durable
-    cdef wan_record *record
+    cdef const wan_record *record
+    cdef wan_record *copy
+    cdef uint16_t own
     cdef const wan_hole *hole
     cdef uint64_t at = 0
     cdef wan_status status
@@ -566,7 +569,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             at += sizeof(wan_hole)
         return WAN_OK
     while at < head.length:
-        record = <wan_record *>(data + at)
+        record = <const wan_record *>(data + at)
         if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
             return WAN_CORRUPT
         if record.partition >= g.queue.partition_count or record.sequence == 0:
@@ -575,13 +578,37 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             return corrupt("a record in the log names a region that is not there")
         if record.sequence > d.log.segments[index].highest[record.partition]:
             d.log.segments[index].highest[record.partition] = record.sequence
-        record.region = d.process_numbers[record.region]        # The bytes were read for us: they are ours to change.
-        status = wan_queue_restore(&g.queue, record, 0)     # The hash is for conflation, which starts afterwards.
+        # The hashes are for conflation, which starts afterwards.
+        own = d.process_numbers[record.region]
+        if d.adopting and own == record.region:
+            status = wan_queue_restore_here(&g.queue, d.adopting, record, 0)
+        else:
+            wan_stage_empty(&d.moved)
+            status = wan_stage_add(&d.moved, record, record.length)
+            if status == WAN_OK:
+                copy = <wan_record *>d.moved.bytes
+                copy.region = own
+                status = wan_queue_restore(&g.queue, copy, 0)
         if status != WAN_OK:
             return status
         d.recovered_records += 1
         at += record.length
     return WAN_OK
+
+
+cdef int adopt_segment(void *owner, uint32_t index, const uint8_t *base, uint64_t length) noexcept nogil:
+    """The log's segment is mapped: the queue's records may lie there as they are."""
+    cdef gateway_queue *g = <gateway_queue *>owner
+    if wan_store_adopt(&g.queue.store, base, length, &g.durable.adopting) != WAN_OK:
+        g.durable.adopting = 0
+    return g.durable.adopting != 0
+
+
+cdef void segment_adopted(void *owner, uint32_t index) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    if g.durable.adopting:
+        wan_store_adopted(&g.queue.store, g.durable.adopting)
+    g.durable.adopting = 0
 
 
 cdef wan_status durable_recover(gateway_queue *g) noexcept nogil:
@@ -600,6 +627,7 @@ cdef wan_status durable_recover(gateway_queue *g) noexcept nogil:
         d.appended[p] = partition.taken = partition.appended
         wan_queue_made_durable(&g.queue, p, partition.appended)
         partition.duplicate_through = partition.appended
+    wan_queue_compact(&g.queue)
     g.counts.queued += fresh
     g.counts.received += fresh
     d.removed_at_checkpoint = removed_sum(g)

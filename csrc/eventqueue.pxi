@@ -223,6 +223,8 @@ cdef class EventQueue:
         memset(&reader, 0, sizeof(reader))
         reader.owner = self.g
         reader.part, reader.state = recover_part, recover_state
+        reader.adopt, reader.adopted = adopt_segment, segment_adopted
+        reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
             status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)

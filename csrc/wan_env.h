@@ -9,6 +9,9 @@ typedef struct wan_env {
      * it. WAN_FULL when the disk has no room: then nothing is left behind. */
     wan_status (*map_overflow)(const struct wan_env *env, const char *directory, uint64_t bytes, uint8_t **base);
     void (*unmap)(const struct wan_env *env, uint8_t *base, uint64_t bytes);
+    /* Maps all `bytes` of an open file for reading, present and without errors now. Anything but WAN_OK: read it instead.
+     * NULL: never. */
+    wan_status (*map_file)(const struct wan_env *env, int file, uint64_t bytes, uint8_t **base);
     /* Files of logs. All return WAN_OK, WAN_FULL (no room on the disk) or WAN_IO with the file and the reason. */
     wan_status (*create)(const struct wan_env *env, const char *path, uint64_t bytes, int *file);  /* New, `bytes` reserved. */
     wan_status (*open)(const struct wan_env *env, const char *path, int writable, int *file, uint64_t *bytes);  /* WAN_EMPTY: there is none. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "wan_crc32c.h"
+#include "wan_file_read.h"
 
 #define BLOCK_MAGIC 0x4b425750u     /* "PWBK" */
 #define SEGMENT_BYTES_MAX ((1ull << 32) + 4 * WAN_LOG_PAGE)     /* Around the longest block there can be. */
@@ -428,7 +429,7 @@ static int block_is_whole(const uint8_t *bytes, uint64_t left, uint64_t number)
     return at == head->length;
 }
 
-static wan_status read_block(wan_log *log, uint32_t index, const wan_log_reader *reader, const wan_block_head *head)
+static wan_status read_block(uint32_t index, const wan_log_reader *reader, const wan_block_head *head)
 {
     const uint8_t *at = (const uint8_t *)(head + 1);
     for (uint32_t n = 0; n < head->parts; n++) {
@@ -440,37 +441,30 @@ static wan_status read_block(wan_log *log, uint32_t index, const wan_log_reader 
     return WAN_OK;
 }
 
-/* All of a segment's file, and a page of zeros behind it: one that was cut may lack its header. */
-static wan_status read_file(wan_log *log, uint64_t number, uint8_t **all, uint64_t *bytes, char *path, size_t room)
+static void begin_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_file_read *file)
 {
-    segment_path(log, number, path, room);
-    int file;
-    wan_status status = log->env->open(log->env, path, 0, &file, bytes);
-    if (status != WAN_OK) return status;
-    *all = aligned_alloc(64, (*bytes + WAN_LOG_PAGE + 63) & ~(uint64_t)63);
-    if (!*all) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
-    else status = log->env->read(log->env, file, path, 0, *all, *bytes);
-    log->env->close(log->env, file);
-    if (status == WAN_OK) memset(*all + *bytes, 0, WAN_LOG_PAGE);
-    else { free(*all); *all = NULL; }
-    return status;
+    wan_log_segment *segment = &log->segments[index];
+    segment_path(log, segment->number, file->path, sizeof file->path);
+    wan_file_read_begin(file, log->env, segment->bytes, reader->adopt && !reader->salvage, reader->read_ahead);
 }
 
 /* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
-static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
+static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
 {
     wan_log_segment *segment = &log->segments[index];
-    uint8_t *all = NULL;
-    uint64_t bytes;
-    char path[4096], reason[200];
+    char reason[200];
+    const char *path = file->path;
     segment->used = WAN_LOG_PAGE;
-    wan_status status = read_file(log, segment->number, &all, &bytes, path, sizeof path);
+    wan_status status = wan_file_read_end(file);
     if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
     if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
     if (status != WAN_OK) return status;
+    const uint8_t *all = file->bytes;
+    uint64_t bytes = file->length;
     if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
+    if (file->mapped && reader->adopt(reader->owner, index, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
-    if (memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
+    if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
         status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
     } else if (head->version > WAN_LOG_VERSION) {
@@ -503,7 +497,7 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             status = refuse(reader, damage, path, at, reason);
             if (status != WAN_OK) break;
         }
-        status = read_block(log, index, reader, block);
+        status = read_block(index, reader, block);
         if (status == WAN_CORRUPT) {
             snprintf(reason, sizeof reason, "%.190s", wan_detail);
             status = refuse(reader, damage, path, at, reason);
@@ -513,19 +507,24 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         at += sizeof *block + block->length;
         segment->used = at;
     }
-    free(all);
     return status;
 }
 
 wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 {
     wan_damage damage;
+    wan_file_read *file = calloc(1, sizeof *file);
+    if (!file) return WAN_FAIL(WAN_NO_MEMORY, "no memory to read a segment");
     wan_log_segment *segment = &log->segments[index];
     uint64_t used = segment->used, commit = segment->first_commit ? segment->first_commit - 1 : log->commit;
-    wan_status status = scan_segment(log, index, reader, &damage, &commit);
+    begin_segment(log, index, reader, file);
+    wan_status status = scan_segment(log, index, reader, &damage, file, &commit);
     if (status == WAN_OK && segment->used != used)
         status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
     segment->used = used;
+    wan_file_read_done(file);
+    wan_file_read_close(file);
+    free(file);
     return status;
 }
 
@@ -627,6 +626,33 @@ static int by_number(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
+/* All of them, each read while the one before it is handed out. */
+static wan_status read_segments(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
+{
+    wan_file_read *files = calloc(2, sizeof *files);
+    if (!files) return WAN_FAIL(WAN_NO_MEMORY, "no memory to read segments");
+    wan_status status = WAN_OK;
+    uint32_t begun = 0, n;
+    for (n = 0; n < log->count && status == WAN_OK; n++) {
+        for (; begun < log->count && begun < n + (reader->read_ahead ? 2 : 1); begun++) begin_segment(log, begun, reader, &files[begun & 1]);
+        status = scan_segment(log, n, reader, damage, &files[n & 1], &log->commit);
+        if (log->segments[n].first_commit) log->writing = n;
+        if (reader->adopted) reader->adopted(reader->owner, n);
+        wan_file_read_done(&files[n & 1]);
+    }
+    for (; n < begun; n++) {        /* Not looked at any more. */
+        char detail[WAN_DETAIL_BYTES];
+        memcpy(detail, wan_detail, sizeof detail);
+        (void)wan_file_read_end(&files[n & 1]);
+        memcpy(wan_detail, detail, sizeof detail);
+        wan_file_read_done(&files[n & 1]);
+    }
+    wan_file_read_close(&files[0]);
+    wan_file_read_close(&files[1]);
+    free(files);
+    return status;
+}
+
 static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
 {
     uint64_t newest = 0;
@@ -642,10 +668,7 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
     if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);     /* What salvage came upon is in no order. */
     if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
-    for (uint32_t n = 0; n < log->count && status == WAN_OK; n++) {
-        status = scan_segment(log, n, reader, damage, &log->commit);
-        if (log->segments[n].first_commit) log->writing = n;
-    }
+    if (status == WAN_OK) status = read_segments(log, reader, damage);
     if (status == WAN_OK && log->commit < newest) {
         if (log->count) segment_path(log, log->segments[log->writing].number, path, sizeof path);
         else path_of(log, "MANIFEST", path, sizeof path);

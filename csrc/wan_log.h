@@ -97,6 +97,12 @@ typedef struct {
     /* Takes whatever is whole instead of refusing, with or without a manifest, and changes nothing on the disk: the log is
      * then for reading. `damaged` (may be NULL) hears of each piece of damage. */
     int salvage;
+    /* Optional: called before the parts of a segment that is mapped, which need not be copied: true if the owner takes the mapping over,
+     * and unmaps it some day. */
+    int (*adopt)(void *owner, uint32_t segment_index, const uint8_t *base, uint64_t bytes);
+    /* All of that segment has been handed out that will be. Called for every one. */
+    void (*adopted)(void *owner, uint32_t segment_index);
+    int read_ahead;     /* One segment may be fetched by another thread while the one before it is handed out. */
     void (*damaged)(void *owner, const wan_damage *damage);
 } wan_log_reader;
 

@@ -438,20 +438,35 @@ static wan_entry_ref *entry_here(wan_queue *queue, uint32_t id, const wan_record
     return *entry == make_ref(id, offset, record->length) ? entry : NULL;
 }
 
+/* A walk over the records of a segment, dead ones too; 0 begins it. NULL behind the last. */
+typedef struct { uint32_t run; uint64_t at, end; } segment_walk;
+
+static const wan_record *next_record(const wan_segment *segment, segment_walk *walk)
+{
+    if (walk->at == walk->end) {
+        if (walk->run == (segment->is_adopted ? segment->run_count : 1)) return NULL;
+        walk->at = segment->is_adopted ? segment->runs[walk->run].offset : 0;
+        walk->end = segment->is_adopted ? walk->at + segment->runs[walk->run].bytes : segment->used;
+        walk->run++;
+        if (walk->at == walk->end) return NULL;
+    }
+    const wan_record *record = (const wan_record *)(segment->base + walk->at);
+    walk->at += record->length;
+    return record;
+}
+
 /* Moves what lives out of one segment, which is freed by that. 0: it stays, since something in it is on its way. */
 static int move_out(wan_queue *queue, uint32_t id)
 {
-    wan_segment *segment = &queue->store.segments[id];
-    uint8_t *base = segment->base;
-    uint64_t used = segment->used;
-    for (uint64_t at = 0; at < used; at += ((wan_record *)(base + at))->length) {
-        const wan_record *record = (const wan_record *)(base + at);
-        if (entry_here(queue, id, record, at) && record->sequence <= queue->partitions[record->partition].peeked) return 0;
-    }
-    for (uint64_t at = 0, length; at < used; at += length) {
-        const wan_record *record = (const wan_record *)(base + at);
-        length = record->length;
-        wan_entry_ref *entry = entry_here(queue, id, record, at);
+    const uint8_t *base = queue->store.segments[id].base;
+    const wan_record *record;
+    segment_walk walk = {0};
+    while ((record = next_record(&queue->store.segments[id], &walk)))
+        if (entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base)) && record->sequence <= queue->partitions[record->partition].peeked) return 0;
+    walk = (segment_walk){0};
+    while ((record = next_record(&queue->store.segments[id], &walk))) {
+        uint64_t length = record->length;
+        wan_entry_ref *entry = entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base));
         if (!entry) continue;
         uint8_t *to;
         uint32_t new_id;
@@ -467,15 +482,17 @@ static int move_out(wan_queue *queue, uint32_t id)
 
 /* Conflation for days leaves segments with a few live records each. Once they hold more than twice what lives, the sparsest
  * are emptied: a segment's worth of dead bytes pays for moving less than half a segment. */
-static void move_out_of_sparse(wan_queue *queue)
+static void move_out_of_sparse(wan_queue *queue, uint32_t segments)
 {
     queue->punched_bytes = 0;
-    for (int n = 0; n < 4; n++) {
-        if (queue->store.memory_bytes + queue->store.file_bytes < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
+    while (segments--) {
+        if (queue->store.memory_bytes + queue->store.file_bytes + queue->store.adopted_bytes < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
         uint32_t id = sparsest_segment(&queue->store);
         if (!id || !move_out(queue, id)) return;
     }
 }
+
+void wan_queue_compact(wan_queue *queue) { move_out_of_sparse(queue, queue->store.segment_count); }
 
 /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they are
  * settled, and a queue that conflates for days does not keep their entries. */
@@ -504,7 +521,7 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint3
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
-    if (queue->punched_bytes >= WAN_SEGMENT_BYTES) move_out_of_sparse(queue);
+    if (queue->punched_bytes >= WAN_SEGMENT_BYTES) move_out_of_sparse(queue, 4);
 }
 
 void wan_queue_rewind(wan_queue *queue, uint32_t number)
@@ -571,37 +588,39 @@ static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t a
     return WAN_OK;
 }
 
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+/* An entry for the record: at the end, or in a hole. *known: it is there already, or removed. */
+static inline wan_status restore_room(wan_queue *queue, const wan_record *record, int *known)
 {
     wan_partition *partition = &queue->partitions[record->partition];
     wan_status status;
-    if (record->sequence <= partition->removed) return WAN_OK;
+    *known = record->sequence <= partition->removed;
+    if (*known) return WAN_OK;
     if (record->sequence > partition->appended) {
         status = skip_to(queue, partition, record->sequence - 1);
-        wan_reservation reservation;
-        if (status == WAN_OK) status = wan_queue_reserve(queue, record->partition, record->length, &reservation);
-        if (status != WAN_OK) return status;
-        memcpy(reservation.at, record, record->length);
-        wan_queue_commit(queue, &reservation, hash);
-        return WAN_OK;
+        return status == WAN_OK ? entry_room(queue, partition) : status;
     }
-    if (*entry_of(partition, record->sequence)) return WAN_OK;
-    uint8_t *at;
-    uint32_t segment;
+    *known = *entry_of(partition, record->sequence) != 0;
     wan_block *block = block_of(partition, record->sequence);
-    if (!block->entries) {      /* Given back when its last entry became a hole. */
-        status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
-        if (status != WAN_OK) return status;
-        memset(at, 0, WAN_BLOCK_BYTES);
-        block->entries = (wan_entry_ref *)at;
-        block->segment = segment;
-        block->live = 0;
-    }
-    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
+    if (*known || block->entries) return WAN_OK;
+    uint8_t *at;
+    uint32_t segment;           /* Given back when its last entry became a hole. */
+    status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
     if (status != WAN_OK) return status;
-    memcpy(at, record, record->length);
-    block->live++;
-    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)(at - queue->store.segments[segment].base), record->length);
+    memset(at, 0, WAN_BLOCK_BYTES);
+    block->entries = (wan_entry_ref *)at;
+    block->segment = segment;
+    block->live = 0;
+    return WAN_OK;
+}
+
+/* The record lies in the segment, and its bytes count as live there. */
+static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment, uint64_t hash)
+{
+    wan_partition *partition = &queue->partitions[record->partition];
+    int newest = record->sequence > partition->appended;
+    if (newest) partition->appended = record->sequence;
+    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - queue->store.segments[segment].base), record->length);
+    block_of(partition, record->sequence)->live++;
     if (record->sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
@@ -609,6 +628,34 @@ wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_
     partition->bytes += record->length;
     queue->events++;
     queue->bytes += record->length;
+    if (newest && queue->conflate) conflate(queue, partition, record, hash);
+    check_positions(partition);
+}
+
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+{
+    int known;
+    uint8_t *at;
+    uint32_t segment;
+    wan_status status = restore_room(queue, record, &known);
+    if (status != WAN_OK || known) return status;
+    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
+    if (status != WAN_OK) return status;
+    memcpy(at, record, record->length);
+    restore_entry(queue, (const wan_record *)at, segment, hash);
+    return WAN_OK;
+}
+
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash)
+{
+    int known;
+    wan_status status = restore_room(queue, record, &known);
+    if (status != WAN_OK || known) return status;
+    wan_segment *segment = &queue->store.segments[segment_id];
+    status = wan_store_add_run(&queue->store, segment_id, (uint64_t)((const uint8_t *)record - segment->base), record->length);
+    if (status != WAN_OK) return status;
+    segment->live += record->length;
+    restore_entry(queue, record, segment_id, hash);
     return WAN_OK;
 }
 

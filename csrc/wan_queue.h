@@ -113,6 +113,11 @@ void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
 /* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
  * hole (or is there already: nothing happens). Only while nothing is peeked. */
 wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash);
+
+/* As restore, for a record that lies in the segment that is being adopted (wan_store_adopt), and stays there. */
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash);
+/* After recovery: moves what lives out of segments that are mostly dead, as far as it is worth it. */
+void wan_queue_compact(wan_queue *queue);
 /* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */
 wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended);
 

@@ -34,9 +34,11 @@ static void release_mapping(wan_store *store, uint8_t *base, uint64_t bytes, int
 
 void wan_store_close(wan_store *store)
 {
-    for (uint32_t id = 1; id < store->segment_count; id++)
-        if (store->segments[id].base)
-            release_mapping(store, store->segments[id].base, store->segments[id].bytes, store->segments[id].is_file);
+    for (uint32_t id = 1; id < store->segment_count; id++) {
+        wan_segment *segment = &store->segments[id];
+        free(segment->runs);
+        if (segment->base) release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
+    }
     for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
     for (uint32_t n = 0; n < store->spare_file_count; n++)
         store->env->unmap(store->env, store->spare_files[n], WAN_FILE_SEGMENT_BYTES);
@@ -76,16 +78,17 @@ static wan_status map_memory(wan_store *store, uint64_t bytes, uint8_t **base)
         *base = store->spare_memory[--store->spare_memory_count];
         return WAN_OK;
     }
-    /* A segment of one huge page is touched with one fault instead of 512; for that it must be aligned to its size. */
-    int huge = bytes == WAN_SEGMENT_BYTES;
-    uint64_t mapped = huge ? 2 * bytes : bytes;
+    /* A huge page is touched with one fault instead of 512; for that it must be aligned to its size. */
+    const uint64_t page = WAN_SEGMENT_BYTES;
+    int huge = bytes >= page;
+    uint64_t mapped = huge ? bytes + page : bytes;
     uint8_t *mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED)
         return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment of %" PRIu64 " bytes: %s", bytes, strerror(errno));
     if (huge) {
-        uint64_t before = -(uintptr_t)mapping & (bytes - 1);
+        uint64_t before = -(uintptr_t)mapping & (page - 1);
         if (before) munmap(mapping, before);
-        if (bytes - before) munmap(mapping + before + bytes, bytes - before);
+        if (page - before) munmap(mapping + before + bytes, page - before);
         mapping += before;
         madvise(mapping, bytes, MADV_HUGEPAGE);
     }
@@ -150,6 +153,48 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     return WAN_OK;
 }
 
+wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t bytes, uint32_t *segment_id)
+{
+    if (bytes > WAN_ADOPTED_BYTES_MAX) return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
+    wan_status status = new_id(store, segment_id);
+    if (status != WAN_OK) return status;
+    wan_segment *segment = &store->segments[*segment_id];
+    segment->base = (uint8_t *)base;
+    segment->bytes = (uint32_t)bytes;
+    segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
+    segment->is_adopted = 1;
+    store->adopted_bytes += bytes;
+    return WAN_OK;
+}
+
+wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    wan_store_run *last = segment->run_count ? &segment->runs[segment->run_count - 1] : NULL;
+    segment->used += (uint32_t)bytes;
+    if (last && (uint64_t)last->offset + last->bytes == offset) {
+        last->bytes += (uint32_t)bytes;
+        return WAN_OK;
+    }
+    if (segment->run_count == segment->run_capacity) {
+        uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
+        wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
+        if (!runs) return WAN_FAIL(WAN_NO_MEMORY, "no memory to say where records lie");
+        segment->runs = runs;
+        segment->run_capacity = capacity;
+    }
+    segment->runs[segment->run_count++] = (wan_store_run){(uint32_t)offset, (uint32_t)bytes};
+    return WAN_OK;
+}
+
+void wan_store_adopted(wan_store *store, uint32_t segment_id)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    /* Its file has the bytes: beyond the limit they come back page by page when they are sent. */
+    if (segment->live > 1 && store->memory_bytes + store->adopted_bytes > store->memory_limit) madvise(segment->base, segment->bytes, MADV_DONTNEED);
+    wan_store_give(store, segment_id, 1);
+}
+
 void wan_store_emptied(wan_store *store, uint32_t segment_id)
 {
     wan_segment *segment = &store->segments[segment_id];
@@ -162,6 +207,13 @@ void wan_store_emptied(wan_store *store, uint32_t segment_id)
     uint8_t *base = segment->base;
     uint64_t bytes = segment->bytes;
     int is_file = segment->is_file;
+    if (segment->is_adopted) {
+        free(segment->runs);
+        store->adopted_bytes -= bytes;
+        drop_id(store, segment_id);
+        store->env->unmap(store->env, base, bytes);
+        return;
+    }
     if (is_file) store->file_bytes -= bytes; else store->memory_bytes -= bytes;
     drop_id(store, segment_id);
     if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {

@@ -10,14 +10,20 @@
 #define WAN_BLOCK_SEGMENT_BYTES (256u << 10) /* The same for entry blocks. */
 #define WAN_FILE_SEGMENT_BYTES (8u << 20)    /* An overflow file. */
 #define WAN_FILE_BLOCK_BYTES (1u << 20)
+#define WAN_ADOPTED_BYTES_MAX (32u << 20)    /* Offsets in an entry reach no further. */
 #define WAN_SPARE_SEGMENTS 4                 /* Kept of each kind when freed; the rest goes back to the system. */
+
+typedef struct { uint32_t offset, bytes; } wan_store_run;
 
 typedef struct {
     uint8_t *base;
+    wan_store_run *runs;    /* Of an adopted one: where its records lie. NULL for others: from 0 to `used`. */
+    uint32_t run_count, run_capacity;
     uint32_t bytes;         /* Size of the mapping. */
     uint32_t used;          /* Bytes handed out, from the front. used <= bytes. */
     uint32_t live;          /* Bytes handed out and not given back. 0 and not current: freed. live <= used. */
     uint8_t is_file;
+    uint8_t is_adopted;     /* Another file than ours, for reading. */
     uint8_t is_current;     /* New records (or blocks) go here. */
     uint8_t holds_blocks;   /* Entry blocks, not records. */
 } wan_segment;
@@ -38,6 +44,7 @@ typedef struct {
     uint32_t spare_memory_count, spare_file_count;
     uint64_t memory_bytes;      /* Mapped in memory segments in use. */
     uint64_t file_bytes;        /* Mapped in overflow files in use. */
+    uint64_t adopted_bytes;     /* Of adopted segments. */
     uint64_t files_made;        /* Ever: entries overflowed shows up here. */
 } wan_store;
 
@@ -60,6 +67,13 @@ static inline wan_status wan_store_take(wan_store *store, uint32_t *current, uin
     }
     return wan_store_take_slow(store, current, bytes, at, segment_id);
 }
+
+/* A mapped file for reading becomes a segment: a log's, at recovery. It takes nothing more, and is unmapped with its last live bytes. */
+wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t bytes, uint32_t *segment_id);
+/* Records lie in it from `offset` on, `bytes` of them: all that it is read for. In ascending order. */
+wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes);
+/* What lives in it was counted: it is unmapped if nothing does. */
+void wan_store_adopted(wan_store *store, uint32_t segment_id);
 
 /* Takes back the newest `bytes` of a segment: for a reservation that is not used. */
 static inline void wan_store_untake(wan_store *store, uint32_t segment_id, uint64_t bytes)

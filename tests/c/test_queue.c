@@ -1,4 +1,6 @@
 /* Owns the tests of partitions: positions, holes, rewinding, conflation, huge records, the edges of entry blocks. */
+#include <sys/mman.h>
+
 #include "queue_model.h"
 
 static wan_queue queue;
@@ -335,6 +337,75 @@ static void many_empty_partitions_cost_kilobytes(void)
     wan_queue_close(&queue);
 }
 
+/* A file of a log: records with other bytes between them. It is for reading: a write would end the test. */
+static uint8_t *make_adopted(uint64_t bytes, uint32_t events, uint32_t *segment)
+{
+    uint8_t *base;
+    EXPECT_EQUAL(disk.env.map_overflow(&disk.env, "nowhere", bytes, &base), WAN_OK);
+    memset(base, 0xee, bytes);
+    uint64_t at[4096], next = 4096;
+    static uint8_t value[1000];
+    for (uint32_t n = 0; n < events; n++) {
+        record_plan plan = {.operation = WAN_UPDATE, .key = "k", .value = value, .value_length = n % 1000, .stamp = n + 1};
+        at[n] = next;
+        next += write_plan(base + next, &plan) + (n % 5 ? 0 : 16);
+        ((wan_record *)(base + at[n]))->sequence = n + 1;
+    }
+    EXPECT(next <= bytes);
+    mprotect(base, bytes, PROT_READ);
+    EXPECT_EQUAL(wan_store_adopt(&queue.store, base, bytes, segment), WAN_OK);
+    for (uint32_t n = 0; n < events; n++) EXPECT_EQUAL(wan_queue_restore_here(&queue, *segment, (const wan_record *)(base + at[n]), 0), WAN_OK);
+    wan_store_adopted(&queue.store, *segment);
+    return base;
+}
+
+static void records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left(void)
+{
+    open_queue(0);
+    uint32_t segment;
+    const uint8_t *base = make_adopted(2 << 20, 3000, &segment);
+    wan_record *records[4000];
+    append("new", WAN_UPDATE, 7);
+    EXPECT_EQUAL(peek(4000, records), 3001);
+    for (uint32_t n = 0; n < 3000; n++) {
+        EXPECT(records[n]->sequence == n + 1 && records[n]->value_length == n % 1000);
+        EXPECT((const uint8_t *)records[n] > base && (const uint8_t *)records[n] < base + (2 << 20));
+    }
+    EXPECT_EQUAL(disk.live, 1);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2999), 2999);
+    EXPECT_EQUAL(disk.live, 1);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 3000), 1);
+    EXPECT_EQUAL(disk.live, 0);
+    EXPECT_EQUAL(queue.store.adopted_bytes, 0);
+    close_queue();
+}
+
+static void what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it(void)
+{
+    open_queue(0);
+    uint32_t segment;
+    make_adopted(24 << 20, 4000, &segment);
+    wan_record *records[4000];
+    for (uint64_t sequence = 2; sequence <= 4000; sequence++)
+        if (sequence % 10) wan_queue_punch(&queue, 0, sequence, WAN_HOLE_CONFLATED);
+    wan_queue_compact(&queue);
+    EXPECT_EQUAL(disk.live, 0);
+    EXPECT_EQUAL(peek(4000, records), 401);
+    for (uint32_t n = 1; n < 401; n++) EXPECT(records[n]->sequence == n * 10 && records[n]->stamp == n * 10 && records[n]->value_length == (n * 10 - 1) % 1000);
+    close_queue();
+}
+
+static void a_mapped_log_of_which_nothing_lives_is_let_go_at_once(void)
+{
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_restore_positions(&queue, 0, 100, 100), WAN_OK);
+    uint32_t segment;
+    make_adopted(1 << 20, 100, &segment);
+    EXPECT_EQUAL(disk.live, 0);
+    EXPECT_EQUAL(queue.events, 0);
+    close_queue();
+}
+
 static void random_operations_do_what_a_plain_model_says(void)
 {
     queue_model *model = malloc(sizeof *model);
@@ -368,6 +439,9 @@ const test_case queue_tests[] = {
     {"a full disk refuses and changes nothing", a_full_disk_refuses_and_changes_nothing},
     {"a queue needs a sensible number of partitions", a_queue_needs_a_sensible_number_of_partitions},
     {"many empty partitions cost kilobytes", many_empty_partitions_cost_kilobytes},
+    {"records of a mapped log stay where they lie until the last has left", records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left},
+    {"what lives in a mapped log that is mostly dead moves out of it", what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it},
+    {"a mapped log of which nothing lives is let go at once", a_mapped_log_of_which_nothing_lives_is_let_go_at_once},
     {"random operations do what a plain model says", random_operations_do_what_a_plain_model_says},
     {0},
 };
