@@ -504,9 +504,18 @@ cdef bint adopt_unknown(durable_log *d, uint16_t number) noexcept nogil:
 
 
 cdef void note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
-    cdef durable_log *d = (<gateway_queue *>owner).durable
-    if d.damages.count < DAMAGES_MAX:
-        wan_stage_add(&d.damages, damage, sizeof(wan_damage))
+    keep_damage(&(<gateway_queue *>owner).durable.damages, damage)
+
+
+cdef inline void keep_damage(wan_stage *damages, const wan_damage *damage) noexcept nogil:
+    if damages.count < DAMAGES_MAX:
+        wan_stage_add(damages, damage, sizeof(wan_damage))
+
+
+cdef list damage_list(const wan_stage *damages):
+    cdef const wan_damage *damage = <const wan_damage *>damages.bytes
+    return [{"file": (<bytes>damage[n].file).decode("utf-8", "surrogateescape"), "offset": damage[n].offset,
+             "reason": (<bytes>damage[n].reason).decode("utf-8", "replace")} for n in range(damages.count)]
 
 
 cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:

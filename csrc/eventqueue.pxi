@@ -293,16 +293,9 @@ cdef class EventQueue:
     def recovery(self):
         """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
         cdef durable_log *d = self.g.durable
-        cdef const wan_damage *damage
         if d == NULL:
             return {}
-        cdef uint32_t n
-        damages = []
-        for n in range(d.damages.count):
-            damage = &(<const wan_damage *>d.damages.bytes)[n]
-            damages.append({"file": (<bytes>damage.file).decode("utf-8", "surrogateescape"), "offset": damage.offset,
-                            "reason": (<bytes>damage.reason).decode("utf-8", "replace")})
-        return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damages}
+        return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damage_list(&d.damages)}
 
     def log_state(self):
         """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""

@@ -366,6 +366,7 @@ cdef class RegionCore:
             wan_stage_close(&self.r.log.records)
             wan_stage_close(&self.r.log.taken)
             wan_stage_close(&self.r.log.moved)
+            wan_stage_close(&self.r.log.damages)
             free(self.r.log)
 
     # Attachment
@@ -492,11 +493,12 @@ cdef class RegionCore:
         log.synchronous, log.flush_ms = synchronous, flush_ms
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
-        reader.part = region_log_recover
+        reader.part, reader.damaged = region_log_recover, region_log_note_damaged
         reader.salvage = salvage
         with nogil:
             status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
         if status != WAN_OK:
+            wan_stage_close(&log.damages)
             free(log)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
@@ -505,7 +507,7 @@ cdef class RegionCore:
         self.r.log, self.environment = log, environment
         self.full_timeout_us = SLOW_DISK_US
         self.choose_durable(self.attached_queues)
-        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self)}
+        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}
 
     @property
     def persistent(self):

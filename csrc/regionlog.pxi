@@ -18,6 +18,7 @@ cdef struct region_log:
     uint32_t flush_ms
     region_core *region
     uint64_t recovered, cut_bytes
+    wan_stage damages           # wan_damage, in salvage.
     char reason[512]
 
 
@@ -193,6 +194,10 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             return WAN_NO_MEMORY
     wan_clock_see(log.region.clock, highest)
     return WAN_OK
+
+
+cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
+    keep_damage(&(<region_log *>owner).damages, damage)
 
 
 cdef void region_log_loop(region_log *log) noexcept nogil:

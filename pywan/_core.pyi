@@ -194,7 +194,7 @@ class RegionCore:
         """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
     def open_log(
         self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0, salvage: bool = False, environment: Any = None,
-    ) -> dict[str, int]:
+    ) -> dict[str, Any]:
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
     @property
     def persistent(self) -> bool: ...

@@ -337,16 +337,19 @@ def _coerce(cls: type, name: str, value: Any, what: str) -> Any:
     return value or (None if "None" in kind else "")
 
 
+_DIRECTORY_MB = 1, 2**31 - 1
+
+
 def _to_directories(value: Any, what: str) -> tuple[tuple[str, int | None], ...]:
     parts = value.split(",") if isinstance(value, str) else list(value)
     found: list[tuple[str, int | None]] = []
     for part in parts:
         if isinstance(part, str):   # gfsh: path#size
             path, separator, size = part.partition("#")
-            found.append((path, to_int(size, what, 1) if separator else None))
+            found.append((path, to_int(size, what, *_DIRECTORY_MB) if separator else None))
         else:
             path, size = part
-            found.append((str(path), None if size is None else to_int(size, what, 1)))
+            found.append((str(path), None if size is None else to_int(size, what, *_DIRECTORY_MB)))
         if not found[-1][0]:
             raise ConfigurationError(f"{what}: an empty directory name")
     return tuple(found)

@@ -46,6 +46,19 @@ def _lock(path: Path, what: str) -> int:
     return descriptor
 
 
+def holds_log(folder: Path) -> bool:
+    """Whether a log was written in `folder`, whatever is left of it."""
+    return (folder / "MANIFEST").exists() or any(folder.glob("*.seg"))
+
+
+def read_owner(folder: Path) -> dict[str, Any]:
+    """What the log in `folder` was made for. ValueError if that cannot be read."""
+    found = json.loads((folder / OWNER_NAME).read_text())
+    if not isinstance(found, dict):
+        raise ValueError("it holds no object")
+    return found
+
+
 class DiskStore:
     """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
 
@@ -60,11 +73,18 @@ class DiskStore:
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []
         try:
-            for path, _ in self._directories:
+            for path, size in self._directories:
                 self._locks.append(_lock(path, f"disk store {self.name!r}"))
+                self._check_size(path, size)
         except BaseException:
             self.close()
             raise
+
+    def _check_size(self, path: Path, size: int | None) -> None:
+        status = os.statvfs(path)
+        disk = status.f_blocks * status.f_frsize >> 20
+        if size is not None and size > disk:
+            raise ConfigurationError(f"disk store {self.name!r}: {path} may take {size} MB, and its disk has {disk} MB in all; name a smaller size, or none for no limit")
 
     @property
     def name(self) -> str:
@@ -91,9 +111,10 @@ class DiskStore:
 
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME
+        should_say = f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log it is, or move the folder away"
         if not file.exists():
-            if (folder / "MANIFEST").exists():
-                raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; restore the file or move the folder away")
+            if holds_log(folder):
+                raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}")
             fresh = folder / (OWNER_NAME + ".new")
             fresh.write_text(json.dumps(identity, sort_keys=True))
             with open(fresh) as written:
@@ -101,9 +122,9 @@ class DiskStore:
             os.replace(fresh, file)
             return
         try:
-            found = json.loads(file.read_text())
+            found = read_owner(folder)
         except ValueError:
-            raise DiskError(f"disk store {self.name!r}: {file} is damaged; it should say {json.dumps(identity, sort_keys=True)}") from None
+            raise DiskError(f"disk store {self.name!r}: {file} is damaged; {should_say}") from None
         different = [key for key in identity if found.get(key) != identity[key]]
         if different:
             key = different[0]

@@ -2,19 +2,15 @@
 damaged one is only read."""
 from __future__ import annotations
 
-import json
-import logging
+import secrets
 import shutil
-import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from pywan import _core
-from pywan.disk_store import LOCK_NAME, OWNER_NAME, locked
-from pywan.errors import ConfigurationError, DiskError
-
-log = logging.getLogger("pywan.salvage")
+from pywan.disk_store import OWNER_NAME, holds_log, locked, read_owner
+from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullError
 
 
 def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
@@ -22,10 +18,10 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
     empty folder or none. One entry a log: what it is of, events or entries saved, and the damage that was met ("" for none).
 
     A saved queue is a new one (another incarnation): the remote site may see events again that it has applied, and knows
-    them by their version.
+    them by their version. A log that cannot be read at all is told in its entry, and the others are saved.
     """
     store, to = Path(store), Path(to)
-    folders = sorted(file.parent for file in store.glob(f"*/{OWNER_NAME}"))
+    folders = sorted(path for path in store.glob("*/") if (path / OWNER_NAME).exists() or holds_log(path))
     if not folders:
         raise ConfigurationError(f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)")
     if to.exists() and any(to.iterdir()):
@@ -36,67 +32,66 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
 
 
 def _salvage(folder: Path, to: Path) -> dict[str, Any]:
+    entry = {"log": folder.name, "kind": "unknown", "saved": 0, "damage": ""}
     try:
-        owner = json.loads((folder / OWNER_NAME).read_text())
-        kind = owner["kind"]
-    except (ValueError, KeyError) as error:
-        raise DiskError(f"{folder / OWNER_NAME} is damaged: {error!r}; write again what the log is of, as in another store of the member") from None
-    damage = _damage(folder, owner)
-    with tempfile.TemporaryDirectory(prefix="pywan-salvage-") as scratch:
-        copy = Path(scratch) / folder.name
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(LOCK_NAME))     # Opening cuts torn tails: not in the original.
-        to.mkdir(mode=0o700)
-        saved = _rewrite_region(copy, to, owner) if kind == "region" else _rewrite_queue(copy, to, owner)
+        owner = read_owner(folder)
+        entry["kind"] = owner["kind"]
+        old, damages = _open(folder, owner, salvage=True)
+    except (ValueError, KeyError, TypeError, OSError):
+        return {**entry, "damage": f"{folder / OWNER_NAME} is gone or damaged, so nothing of {folder} was saved; start the member: its error says what "
+                                   "to write into it; then begin again"}
+    except (PywanError, MemoryError) as error:
+        return {**entry, "damage": f"nothing was saved: {error}"}
+    to.mkdir(mode=0o700)
+    new, _ = _open(to, owner, salvage=False)
+    with _written(new) as write:
+        if entry["kind"] == "region":
+            for key in old.scan_keys():
+                value, stamp, site, _ = old.lookup(key)
+                write(new.change, 1, key, value, version=(stamp, site))
+        else:
+            for partition, record in old.records(1 << 62):
+                write(new.append_record, record, partition)
     shutil.copy(folder / OWNER_NAME, to / OWNER_NAME)
-    return {"log": folder.name, "kind": kind, "saved": saved, "damage": damage}
+    return {**entry, "saved": len(new), "damage": _told(damages)}
 
 
-def _damage(folder: Path, owner: dict[str, Any]) -> str:
-    """What opening it says against it: file, offset, reason."""
-    with tempfile.TemporaryDirectory(prefix="pywan-salvage-") as scratch:
-        copy = Path(scratch) / folder.name
-        shutil.copytree(folder, copy)
-        try:
-            _open(copy, owner, salvage=False)
-        except (DiskError, ConfigurationError) as error:
-            return str(error).replace(str(copy), str(folder))
-    return ""
+def _told(damages: list[dict[str, Any]]) -> str:
+    if not damages:
+        return ""
+    first = damages[0]
+    more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
+    return f"{first['file']}, offset {first['offset']}: {first['reason']}{more}"
 
 
-def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> Any:
+def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, list[dict[str, Any]]]:
+    """The queue or region in `folder`, and what is damaged. With `salvage` it is only read; else it is a new one, with an incarnation that
+    no receiver has heard of."""
+    log_id = secrets.randbits(63) | 1
     if owner["kind"] == "region":
         region = _core.RegionCore(owner["region"], _core.Clock(), site=owner["site"], member=0)
-        region.open_log(str(folder), log_id=1, salvage=salvage)
-        return region
-    return _core.EventQueue(owner["sender"], partitions=owner["partitions"], directory=str(folder.parent), log_directory=str(folder), log_id=1, salvage=salvage)
-
-
-def _rewrite_queue(copy: Path, to: Path, owner: dict[str, Any]) -> int:
-    old, new = _open(copy, owner, salvage=True), _open(to, owner, salvage=False)
-    with _written(new):
-        for partition, record in old.records(1 << 62):
-            new.append_record(record, partition)
-    return len(new)
-
-
-def _rewrite_region(copy: Path, to: Path, owner: dict[str, Any]) -> int:
-    old, new = _open(copy, owner, salvage=True), _open(to, owner, salvage=False)
-    with _written(new):
-        for key in old.scan_keys():
-            value, stamp, site, _ = old.lookup(key)
-            new.change(1, key, value, version=(stamp, site))
-    return len(new)
+        return region, region.open_log(str(folder), log_id=log_id, salvage=salvage)["damages"]
+    queue = _core.EventQueue(owner["sender"], partitions=owner["partitions"], directory=str(folder.parent), log_directory=str(folder), log_id=log_id, salvage=salvage)
+    return queue, queue.recovery()["damages"]
 
 
 class _written:
-    """Runs the committer of a queue or region, and ends when all is on the disk."""
+    """Runs the committer of a queue or region, and ends when all is on the disk. Gives the way of writing: `write(call, ...)`."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
         self._committer = threading.Thread(target=owner.commit_loop, name="salvage-log", daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Callable[..., None]:
         self._committer.start()
+        return self._write
+
+    def _write(self, call: Callable[..., object], *args: Any, **more: Any) -> None:
+        try:
+            call(*args, **more)
+        except QueueFullError:          # We are faster than the disk.
+            self._owner.wait_durable()
+            call(*args, **more)
 
     def __exit__(self, *exc: object) -> None:
         self._owner.stop_log()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 from pywan import _core
 
@@ -50,33 +50,48 @@ class RegionLog:
         return found
 
     def _read_segment(self, number: int, found: list[Applied]) -> None:
-        at = self._places.get(number, PAGE)
+        start = self._places.get(number, PAGE)
         with open(self.folder / f"{number:012}.seg", "rb") as file:
-            file.seek(at)
-            bytes_ = file.read()
-        place = 0
-        while place + BLOCK.size <= len(bytes_):
-            magic, crc, length, parts, commit, segment = BLOCK.unpack_from(bytes_, place)
-            end = place + BLOCK.size + length
-            if magic != b"PWBK" or segment != number or end > len(bytes_) or _core.crc32c(bytes_[place + 8:end]) != crc:
-                break               # The end, or a torn tail.
+            file.seek(start)
+            data = file.read()
+        at = 0
+        while (end := block_end(data, at, number)) is not None:
+            commit = commit_of(data, at)
             if commit != self.commit + 1:
                 assert commit > self.commit, f"{self.folder}: block {commit} behind {self.commit}"
                 self.is_whole = False
             self.commit = commit
-            self._read_parts(bytes_, place + BLOCK.size, parts, found)
-            place = end
-        self._places[number] = at + place
-
-    def _read_parts(self, bytes_: bytes, at: int, parts: int, found: list[Applied]) -> None:
-        for _ in range(parts):
-            kind, _, length = PART.unpack_from(bytes_, at)
-            at += PART.size
-            end = at + length
-            while kind == RECORDS and at < end:     # Moved ones are what was applied before, written again.
-                (size, value_length, _, stamp, _, _, _, _, _, key_length, _, operation, _, site, *_rest) = RECORD.unpack_from(bytes_, at)
-                key_end = at + RECORD.size + key_length
-                found.append(Applied(bytes_[at + RECORD.size:key_end].decode(), stamp, site,
-                                     None if operation == DESTROY else bytes_[key_end:key_end + value_length]))
-                at += size
+            found += applications(data, at)
             at = end
+        self._places[number] = start + at
+
+
+def block_end(data: bytes, at: int, number: int) -> int | None:
+    """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or damage."""
+    if at + BLOCK.size > len(data):
+        return None
+    magic, crc, length, _, _, segment = BLOCK.unpack_from(data, at)
+    end = at + BLOCK.size + length
+    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + 8:end]) != crc:
+        return None
+    return end
+
+
+def commit_of(data: bytes, at: int) -> int:
+    return BLOCK.unpack_from(data, at)[4]
+
+
+def applications(data: bytes, at: int) -> Iterator[Applied]:
+    """What the records of a whole block say. Moved ones are what was applied before, written again."""
+    parts = BLOCK.unpack_from(data, at)[3]
+    at += BLOCK.size
+    for _ in range(parts):
+        kind, _, length = PART.unpack_from(data, at)
+        at += PART.size
+        end = at + length
+        while kind == RECORDS and at < end:
+            (size, value_length, _, stamp, _, _, _, _, _, key_length, _, operation, _, site, *_rest) = RECORD.unpack_from(data, at)
+            key_end = at + RECORD.size + key_length
+            yield Applied(data[at + RECORD.size:key_end].decode(), stamp, site, None if operation == DESTROY else data[key_end:key_end + value_length])
+            at += size
+        at = end
