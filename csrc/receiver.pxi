@@ -4,7 +4,9 @@
 cdef enum:
     CREDIT_EVENTS = 4000000
     APPLY_GROUP = 32
-    FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them.
+    FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them; over all sources
+    FAILURES_KEPT_ALL = 4000000 # so many: 64 MB.
+    REGION_NAME_BYTES = 1024
 
 cdef struct receiver_counts:
     uint64_t events_received, create_requests, update_requests, destroy_requests
@@ -16,6 +18,9 @@ cdef struct applied_slot:
     uint64_t last               # All sequences up to here were applied (or failed, below). Only ever grows.
     wan_failure *failures       # Of sequences above what the sender has heard of, ascending.
     uint32_t failure_count, failure_capacity
+
+
+cdef uint64_t failures_kept = 0     # By this process, over all sources. Atomic.
 
 
 cdef class SourceMemory:
@@ -39,6 +44,7 @@ cdef class SourceMemory:
     def __dealloc__(self):
         if self.slots != NULL:
             for n in range(self.partitions):
+                wan_count(&failures_kept, -<uint64_t>self.slots[n].failure_count)
                 free(self.slots[n].failures)
         free(self.slots)
 
@@ -108,6 +114,9 @@ cdef class ReceiverSession:
         cdef uint32_t number = <uint32_t>frame.id, capacity
         if frame.id > 65535:
             set_detail("region number %llu", <unsigned long long>frame.id)
+            return 0
+        if frame.length > REGION_NAME_BYTES:
+            set_detail("region number %u has a name of %u bytes; at most %d are possible", number, frame.length, REGION_NAME_BYTES)
             return 0
         try:
             name = (<const char *>(frame + 1))[:frame.length].decode()
@@ -219,7 +228,7 @@ cdef class ReceiverSession:
 
     cdef int remember_failure(self, applied_slot *slot, const wan_failure *failure) noexcept nogil:
         cdef uint32_t capacity
-        if slot.failure_count >= FAILURES_KEPT:
+        if slot.failure_count >= FAILURES_KEPT or wan_read(&failures_kept) >= FAILURES_KEPT_ALL:
             return 0
         if slot.failure_count == slot.failure_capacity:
             capacity = slot.failure_capacity * 2 if slot.failure_capacity else 16
@@ -229,6 +238,7 @@ cdef class ReceiverSession:
             slot.failures, slot.failure_capacity = <wan_failure *>grown, capacity
         slot.failures[slot.failure_count] = failure[0]
         slot.failure_count += 1
+        wan_count(&failures_kept, 1)
         return 1
 
     cdef void forget_failures(self, applied_slot *slot, uint64_t settled) noexcept nogil:
@@ -238,6 +248,10 @@ cdef class ReceiverSession:
         if n:
             memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
             slot.failure_count -= n
+            wan_count(&failures_kept, -<uint64_t>n)
+            if slot.failure_count == 0:
+                free(slot.failures)
+                slot.failures, slot.failure_capacity = NULL, 0
 
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
         """1: applied. 0: give the connection up (the detail, or `refused_code`, says why)."""
@@ -256,10 +270,10 @@ cdef class ReceiverSession:
             return 0
         slot = &self.memory.slots[section.partition]
         wan_lock_take(&slot.lock)
-        if slot.last == 0 and section.first > section.settled + 1:
-            slot.last = section.first - 1       # Never heard of this queue: it starts where it says.
         if slot.last < section.settled:
-            slot.last = section.settled         # Acknowledged to the sender by another member of this site.
+            # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
+            # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
+            slot.last = section.settled
         self.forget_failures(slot, section.settled)
         if section.first > slot.last + 1:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, slot.last + 1
@@ -316,7 +330,8 @@ cdef class ReceiverSession:
                     if not self.remember_failure(slot, &self.failures[self.failure_count - 1]):
                         # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
                         wan_lock_release(&slot.lock)
-                        set_detail("more than %d failed events that the sender has not heard of, or no memory for them", FAILURES_KEPT)
+                        set_detail("more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
+                                   FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
                 slot.last = record.sequence
                 self.own.events_received += 1

@@ -1,11 +1,12 @@
 """Owns the gateway receiver of a member: its port, its connections, and the threads that apply what they bring."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import socket
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from pywan import _core
 from pywan.config import ReceiverAttributes, port_range_error
@@ -24,31 +25,68 @@ CREDIT_EVENTS = 4_000_000
 CREDIT_BYTES = 256 << 20        # What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
 
 
+class _Source:
+    """The memory of one queue, and how many connections it has now."""
+
+    def __init__(self, partitions: int) -> None:
+        self.memory = _core.SourceMemory(partitions)
+        self.connections = 0
+
+
 class AppliedMemory:
     """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so that
-    what is sent again is recognised. Bounded: queues not heard of for longest are forgotten first."""
+    what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are forgotten first."""
 
-    LIMIT = 10_000
+    LIMIT = 10_000                  # Queues.
+    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 32 bytes each.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sources: dict[tuple[int, str, int], Any] = {}
+        self._sources: dict[tuple[int, str, int], _Source] = {}     # Heard of last comes last.
+        self._partitions = 0
 
-    def of(self, hello: gateway.SenderHello) -> Any:
-        """The memory of the queue that opens a connection. A new incarnation starts where it says, and is logged."""
+    @contextlib.contextmanager
+    def connected(self, hello: gateway.SenderHello) -> Iterator[Any]:
+        """The memory of the queue that opens a connection, for as long as that lasts. A new incarnation is logged.
+        ProtocolError if there is no room for it."""
+        source = self._enter(hello)
+        try:
+            yield source.memory
+        finally:
+            with self._lock:
+                source.connections -= 1
+
+    def _enter(self, hello: gateway.SenderHello) -> _Source:
         key = hello.site, hello.sender, hello.incarnation
         with self._lock:
-            memory = self._sources.pop(key, None)
-            if memory is None:
+            source = self._sources.get(key)
+            if source is None:
+                self._make_room(hello)
+                source = _Source(hello.partitions)
+                self._partitions += hello.partitions
                 log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender, hello.member, hello.site,
                          hello.incarnation, hello.partitions)
-                memory = _core.SourceMemory(hello.partitions)
-            elif memory.partitions != hello.partitions:
-                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {memory.partitions} before")
-            self._sources[key] = memory
-            while len(self._sources) > self.LIMIT:
-                self._sources.pop(next(iter(self._sources)))
-        return memory
+            elif source.memory.partitions != hello.partitions:
+                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
+            else:
+                del self._sources[key]
+            self._sources[key] = source
+            source.connections += 1
+            return source
+
+    def _make_room(self, hello: gateway.SenderHello) -> None:
+        def is_full() -> bool:
+            return len(self._sources) >= self.LIMIT or self._partitions + hello.partitions > self.PARTITIONS_LIMIT
+
+        if not is_full():
+            return
+        for key in [key for key, source in self._sources.items() if not source.connections]:
+            self._partitions -= self._sources.pop(key).memory.partitions
+            if not is_full():
+                return
+        raise ProtocolError(
+            f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with {self._partitions} partitions are connected already, and "
+            f"at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")
 
 
 class GatewayReceiver:
@@ -181,13 +219,15 @@ class GatewayReceiver:
         place = f"{peer[0]}:{peer[1]}"
         thread = threading.current_thread()
         try:
-            session, hello = self._open(sock)
-            with self._lock:
-                if self._listener is None:
-                    return
-                self._connections[thread] = sock, session, f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
-            self._on_change(self)
-            outcome = session.run(sock.fileno(), self.attributes.maximum_time_between_pings)
+            hello = self._receive_hello(sock)
+            with self._memory.connected(hello) as memory:
+                session = self._welcome(sock, memory)
+                with self._lock:
+                    if self._listener is None:
+                        return
+                    self._connections[thread] = sock, session, f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
+                self._on_change(self)
+                outcome = session.run(sock.fileno(), self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped"):
                 log.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
         except (PywanError, OSError) as error:
@@ -203,18 +243,21 @@ class GatewayReceiver:
             sock.close()
             self._on_change(self)
 
-    def _open(self, sock: socket.socket) -> tuple[Any, gateway.SenderHello]:
+    def _receive_hello(self, sock: socket.socket) -> gateway.SenderHello:
         sock.settimeout(HANDSHAKE_TIMEOUT_S)
         hello = data.receive_message(sock, gateway.SenderHello)
         if hello.site == self._site:
             raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself")
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
-        session = _core.ReceiverSession(self._memory.of(hello), self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES)
+        return hello
+
+    def _welcome(self, sock: socket.socket, memory: Any) -> Any:
+        session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
         sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES, self.attributes.maximum_time_between_pings), _core.FRAME_WELCOME))
         sock.settimeout(None)
-        return session, hello
+        return session
 
 
 def _apply_slow(region: Any, record: bytes) -> int:

@@ -304,6 +304,30 @@ def test_a_gap_is_refused_with_the_sequence_that_is_expected(sites):
     assert sites.history.values("k") == ["1", "2", "3"]
 
 
+def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(sites):
+    """A receiver that lost its memory, or never had one, goes on behind what was acknowledged; what is neither settled nor there is lost."""
+    sites.dispatcher.configure(1, -1)
+    sites.put(("k", "1"))
+    region = split_frames(sites.sent())[0]
+    behind = make_record(b"k", b"9", sequence=9, stamp=9, region=region.id)
+    sites.connect_receiver(sites.remote.get)
+    payload, count = make_batch((0, 9, 9, 3, [behind]))
+    with pytest.raises(ProtocolError, match="gap before sequence 9"):
+        sites.deliver(region.raw + _core.pack_frame(BATCH, payload, 0, count))
+    answer = split_frames(sites.receiver.data_to_send())[0]
+    assert answer.type == REWIND and struct.unpack("<IIQ", answer.payload) == (0, 0, 4)
+    assert sites.counts.counts()["out_of_order_batches"] == 1 and sites.history.applied == []
+    sites.connect_receiver(sites.remote.get)
+    payload, count = make_batch((0, 9, 9, 8, [behind]))
+    sites.deliver(region.raw + _core.pack_frame(BATCH, payload, 0, count))
+    assert sites.history.values("k") == ["9"] and sites.memory.last() == [9]
+
+
+def test_a_region_name_longer_than_any_is_refused(sites):
+    with pytest.raises(ProtocolError, match="name of 1025 bytes"):
+        sites.deliver(_core.pack_frame(REGION, b"x" * 1025, 1))
+
+
 def test_a_batch_that_is_missing_on_the_way_is_noticed(sites):
     sites.dispatcher.configure(1, -1)
     sites.put(("k", "1"), ("k", "2"))

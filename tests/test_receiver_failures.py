@@ -5,6 +5,9 @@ import threading
 import pytest
 
 from pywan import CacheListener
+from pywan.errors import ProtocolError
+from pywan.protocol.gateway import SenderHello
+from pywan.receiver import AppliedMemory
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
 from sites import keep_doing
@@ -326,6 +329,50 @@ def test_a_wide_window_when_the_receiver_allows_it(network):
         slow.gate.release()
     network.settle()
     applied_once(ln, 500)
+
+
+def _hello(sender, partitions=1, incarnation=1):
+    return SenderHello(site=1, remote_site=2, member="m", sender=sender, dispatcher=0, incarnation=incarnation, partitions=partitions)
+
+
+def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_forgotten(monkeypatch):
+    """4 million partitions of 32 bytes, whatever a peer says it has."""
+    monkeypatch.setattr(AppliedMemory, "PARTITIONS_LIMIT", 100)
+    memory = AppliedMemory()
+    with memory.connected(_hello("a", 60)) as of_a:
+        with memory.connected(_hello("b", 40)) as of_b:
+            with pytest.raises(ProtocolError, match="2 queues with 100 partitions are connected already"):
+                memory.connected(_hello("c", 1)).__enter__()
+            with memory.connected(_hello("a", 60)) as again:
+                assert again is of_a
+        with memory.connected(_hello("c", 40)):     # In the room of b, which nobody needs now.
+            with pytest.raises(ProtocolError, match="are connected already"):
+                memory.connected(_hello("b", 40)).__enter__()
+        with memory.connected(_hello("b", 40)) as anew:
+            assert anew is not of_b
+    with pytest.raises(ProtocolError, match="has 59 partitions, and had 60"):
+        memory.connected(_hello("a", 59)).__enter__()
+
+
+def test_the_queue_not_heard_of_for_longest_is_forgotten_first(monkeypatch):
+    monkeypatch.setattr(AppliedMemory, "LIMIT", 2)
+    memory, found = AppliedMemory(), {}
+    for name in ("a", "b", "a", "c", "a", "b"):     # c takes the room of b, and b that of c.
+        with memory.connected(_hello(name)) as source:
+            found.setdefault(name, []).append(source)
+    assert found["a"][0] is found["a"][1] is found["a"][2] and found["b"][0] is not found["b"][1]
+
+
+def test_a_sender_with_more_partitions_than_there_is_room_for_is_told_so(network, monkeypatch):
+    monkeypatch.setattr(AppliedMemory, "PARTITIONS_LIMIT", 2)
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    sender = ny.send_to(ln, parallel=True)
+    ny.region(type="PARTITION", senders=[sender.id])
+    ny.data["k"] = 1
+    eventually(lambda: "at most 10000 with 2 can be; use fewer" in sender.lag()["cause"])
+    small = ny.send_to(ln, id="small", parallel=False, dispatcher_threads=2)
+    eventually(lambda: small.is_connected)
 
 
 def test_the_receiver_of_another_site_is_refused(network, caplog):
