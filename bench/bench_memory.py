@@ -1,4 +1,5 @@
-"""What queues take: the conflation index per key, and with `--long` a queue of 50 million events in 100 MB of memory."""
+"""What queues take: the conflation index per key; and with `--long` a queue of 50 million events in 100 MB of memory, and both sites' memory
+while 100 million events go from one to the other through a queue of 10 MB."""
 from __future__ import annotations
 
 import gc
@@ -8,8 +9,9 @@ import tempfile
 import numpy
 
 from bench_core import ROWS_A_CALL, queue_and_region
-from measure import VALUE_BYTES, arguments, key_column, report, resident_bytes
+from measure import VALUE_BYTES, arguments, key_column, report, resident_bytes, value_column
 from pywan import _core
+from two_sites import two_sites
 
 
 def conflation_index(keys: int) -> None:
@@ -56,12 +58,28 @@ def long_queue(events: int, memory: int) -> None:
         region.attach([])
 
 
+def through(events: int, memory_mb: int) -> None:
+    """Resident memory of both sites after each tenth of the events: from the second on it has nothing to grow for."""
+    keys, values = key_column(100_000), value_column(100_000)
+    with two_sites() as sites:
+        sender = sites.sender("ln", maximum_queue_memory=memory_mb, batch_size=1000, batch_time_interval=5)
+        sites.use(sender)
+        resident = []
+        for _ in range(10):
+            sites.send_all(sender, keys, values, events // 10)
+            resident.append([resident_bytes(pid) for pid in sites.pids])
+        for name, own in zip(("sending", "receiving"), zip(*resident)):
+            report(f"{name} site, after {events:,} events", own[-1] / 1e6, own[1] / 1e6, "after a fifth of them", "flat", "MB")
+        assert sender.ledger()["balanced"] and sites.remote_keys() == len(keys)
+
+
 def main() -> None:
     options = arguments(__doc__)
     queue_and_region("warm", stores=False)
     conflation_index(1_000_000)
     if options.long:
         long_queue(50_000_000, 100 << 20)
+        through(100_000_000, 10)
 
 
 if __name__ == "__main__":

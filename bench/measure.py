@@ -92,8 +92,8 @@ def report(name: str, subject: float, reference: float, what: str, goal: str = "
           f"{'; to reach: ' + goal if goal else ''}{noise}", flush=True)
 
 
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as statm:
+def resident_bytes(pid: int | None = None) -> int:
+    with open(f"/proc/{pid or 'self'}/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
 

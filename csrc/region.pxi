@@ -494,7 +494,7 @@ cdef class RegionCore:
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
-        reader.salvage = salvage
+        reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
             status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
         if status != WAN_OK:
