@@ -14,6 +14,7 @@ from measure import VALUE_BYTES, arguments, at, c_library, cpu_seconds, in_turn,
 from pywan import _core
 
 ROWS_A_CALL = 10_000
+WARM_ROWS = 4 * ROWS_A_CALL     # Four segments: what a queue keeps to use again.
 
 
 def queue_and_region(name: str, *, stores: bool, memory: int = 1 << 30) -> tuple[_core.EventQueue, _core.RegionCore]:
@@ -25,25 +26,24 @@ def queue_and_region(name: str, *, stores: bool, memory: int = 1 << 30) -> tuple
 
 
 def single_puts(rounds: int, events: int) -> None:
-    """A Python loop of puts, against the same loop over an empty method of a compiled class."""
-    keys = [b"%016d" % (n % 10_000) for n in range(events)]
+    """A Python loop of puts, against the same loop over an empty method of a compiled class; into a queue that drains."""
+    keys = [b"%016d" % (n % 10_000) for n in range(WARM_ROWS)]
     value = b"v" * VALUE_BYTES
 
-    def loop(put) -> float:
+    def loop(put, between) -> float:
         def run() -> None:
             for key in keys:
                 put(key, value)
-        return events / cpu_seconds(run)
+        taken = 0.0
+        for _ in range(events // len(keys)):
+            taken += cpu_seconds(run)
+            between()
+        return events // len(keys) * len(keys) / taken
 
     queue, region = queue_and_region("puts", stores=True)
-
-    def subject() -> float:
-        rate = loop(region.put)
-        queue.clear()
-        return rate
-
-    nothing = _core._Nothing().put
-    report("put, one at a time", *in_turn(rounds, subject, lambda: loop(nothing)), "an empty compiled method, same loop", "70%")
+    nothing = _core._Nothing()
+    report("put, one at a time", *in_turn(rounds, lambda: loop(region.put, queue.clear), lambda: loop(nothing.put, lambda: None)),
+           "an empty compiled method, same loop", "70%")
 
 
 def columns(rounds: int, events: int) -> None:
@@ -57,8 +57,7 @@ def columns(rounds: int, events: int) -> None:
     region.put_columns(keys[:1], values[:1])
     assert queue.bytes == record_bytes, "the reference lays out other records than the core"
     queue.clear()
-    warm_rows = 4 * ROWS_A_CALL                     # Four segments: what a queue keeps to use again.
-    warm = numpy.zeros(warm_rows * record_bytes, dtype=numpy.uint8)
+    warm = numpy.zeros(WARM_ROWS * record_bytes, dtype=numpy.uint8)
 
     def enqueue(clear_every: int) -> float:
         taken = 0.0
@@ -86,7 +85,7 @@ def columns(rounds: int, events: int) -> None:
             del view
         return rate
 
-    report("columns into a queue that drains", *in_turn(rounds, lambda: enqueue(warm_rows), lambda: lay_out(at(warm), warm_rows)),
+    report("columns into a queue that drains", *in_turn(rounds, lambda: enqueue(WARM_ROWS), lambda: lay_out(at(warm), WARM_ROWS)),
            "the bare copy in C", "60%")
     report(f"columns, queue grows to {events:,}", *in_turn(rounds, lambda: enqueue(events), lay_out_fresh), "the bare copy in C, fresh memory", "60%")
 

@@ -569,6 +569,8 @@ cdef class RegionCore:
         if self.r.closed:
             self.check_open()
         key_holder = encode_key(key, &k)
+        c.hash = wan_key_hash(k.data, k.length, k.form)
+        wan_table_prefetch_slot(&self.r.table, c.hash)
         value_holder = encode(value, &v)
         origin_local(&from_, &self.r)
         if callback_argument is not None:
@@ -578,7 +580,6 @@ cdef class RegionCore:
         c.value, c.value_length, c.value_form = v.data, v.length, v.form
         c.operation = WAN_UPDATE
         c.stamp_site = self.r.site
-        c.hash = wan_key_hash(k.data, k.length, k.form)
         c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
         c.local = 1
         c.ask = 0
