@@ -135,6 +135,7 @@ cdef extern from "wan_log.h" nogil:
     void wan_log_close(wan_log *log)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
     uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
+    uint64_t wan_log_block_bytes(const wan_log *log)
     wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)

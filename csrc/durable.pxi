@@ -32,6 +32,8 @@ cdef struct durable_log:
     wan_log log
     wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
     wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
+    uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
+    uint32_t written_count
     uint64_t staged_max                     # Bytes of records that may be staged.
     wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
     wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
@@ -148,13 +150,77 @@ cdef inline void swap_stages(wan_stage *a, wan_stage *b) noexcept nogil:
     b[0] = kept
 
 
+cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t count, uint32_t *segment) noexcept nogil:
+    cdef wan_status status = wan_log_make_room(&d.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
+    return wan_log_commit(&d.log, parts, count, segment) if status == WAN_OK else status
+
+
+cdef uint32_t add_records(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage, uint64_t start, uint64_t most) noexcept nogil:
+    """A part of the records from `start` on: whole ones, up to `most` bytes, at least one if there is any."""
+    cdef wan_part *part = &parts[count]
+    cdef uint64_t length
+    if start == 0 and stage.used <= most:
+        return add_part(parts, count, kind, stage)
+    part.head.kind, part.head.count, part.head.length = kind, 0, 0
+    part.bytes = stage.bytes + start
+    while start + part.head.length < stage.used:
+        length = (<const wan_record *>(part.bytes + part.head.length)).length
+        if part.head.count and part.head.length + length > most:
+            break
+        part.head.length += length
+        part.head.count += 1
+    return count + 1
+
+
+cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept nogil:
+    cdef uint64_t at = 0
+    cdef const wan_record *record
+    while at < part.head.length:
+        record = <const wan_record *>(part.bytes + at)
+        if record.sequence > segment.highest[record.partition]:
+            segment.highest[record.partition] = record.sequence
+        at += record.length
+
+
+cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *moved_written, uint64_t *names_written, uint32_t *names_count) noexcept nogil:
+    """Of more than fits into an ordinary block: the first records, in blocks of their own. Holes and the state stay for the one that ends the
+    commit, and nothing counts as durable before that. A crash in between leaves events of which nobody was told that they are on the
+    disk, each as it was before what is behind it happened."""
+    cdef durable_log *d = g.durable
+    cdef wan_part parts[2]
+    cdef uint32_t count, segment
+    cdef uint64_t most = wan_log_block_bytes(&d.log), moved_used = moved.used if moved != NULL else 0
+    cdef wan_status status
+    while moved_used - moved_written[0] + d.taken_records.used - d.written > most:
+        count = 0
+        if moved_written[0] < moved_used:
+            count = add_records(parts, count, WAN_PART_MOVED, moved, moved_written[0], most)
+        else:
+            if d.taken_names.used:
+                count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
+            count = add_records(parts, count, WAN_PART_RECORDS, &d.taken_records, d.written, most)
+        status = write_block(d, parts, count, &segment)
+        if status != WAN_OK:
+            return status
+        raise_highest(&d.log.segments[segment], &parts[count - 1])
+        if parts[count - 1].head.kind == WAN_PART_MOVED:
+            moved_written[0] += parts[0].head.length
+            continue
+        d.written += parts[count - 1].head.length
+        d.written_count += parts[count - 1].head.count
+        if d.taken_names.used:
+            wan_stage_empty(&d.taken_names)
+            names_written[0], names_count[0] = d.dictionary.used, d.dictionary.count
+    return WAN_OK
+
+
 cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *moved) noexcept nogil:
-    """Writes what is staged as one block (behind the records `moved` out of an old segment, unless NULL), makes it durable,
-    tells everybody. The committer's."""
+    """Writes what is staged, and before it the records `moved` out of old segments (unless NULL), makes it durable, tells everybody: one
+    block, behind others where there is much. The committer's."""
     cdef durable_log *d = g.durable
     cdef wan_part parts[5]
     cdef uint32_t count = 0, p, segment
-    cdef uint64_t staged, known_names = d.dictionary.used
+    cdef uint64_t staged, moved_written = 0, known_names = d.dictionary.used
     cdef uint32_t known_count = d.dictionary.count
     cdef wan_status status = WAN_OK
     # What an earlier attempt took and could not write comes first: new stages wait behind it.
@@ -174,20 +240,22 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     if status == WAN_OK and checkpoint:
         status = take_state(g, d.log.commit + 1)
     wan_lock_release(&g.lock)
+    if status == WAN_OK:
+        status = write_ahead(g, moved, &moved_written, &known_names, &known_count)
+    if status == WAN_OK and checkpoint:
+        (<log_state *>d.fresh_state.bytes).commit = d.log.commit + 1        # Of the block that it is part of.
     if d.taken_names.used:
         count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
-    if moved != NULL and moved.used:        # Before the holes: some of them may be among these.
-        count = add_part(parts, count, WAN_PART_MOVED, moved)
-    if d.taken_records.used:
-        count = add_part(parts, count, WAN_PART_RECORDS, &d.taken_records)
+    if moved != NULL and moved_written < moved.used:        # Before the holes: some of them may be among these.
+        count = add_records(parts, count, WAN_PART_MOVED, moved, moved_written, NEVER)
+    if d.written < d.taken_records.used:
+        count = add_records(parts, count, WAN_PART_RECORDS, &d.taken_records, d.written, NEVER)
     if d.taken_holes.used:
         count = add_part(parts, count, WAN_PART_HOLES, &d.taken_holes)
     if checkpoint:
         count = add_part(parts, count, WAN_PART_STATE, &d.fresh_state)
     if status == WAN_OK and count:
-        status = wan_log_make_room(&d.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
-        if status == WAN_OK:
-            status = wan_log_commit(&d.log, parts, count, &segment)
+        status = write_block(d, parts, count, &segment)
     if status != WAN_OK:
         d.dictionary.used, d.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
         return status
@@ -196,6 +264,7 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
             if d.appended[p] > d.log.segments[segment].highest[p]:
                 d.log.segments[segment].highest[p] = d.appended[p]
     wan_stage_empty(&d.taken_records)
+    d.written = d.written_count = 0
     wan_stage_empty(&d.taken_holes)
     wan_stage_empty(&d.taken_names)
     wan_lock_take(&g.lock)

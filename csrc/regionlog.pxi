@@ -2,9 +2,6 @@
 # applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
-cdef enum:
-    REGION_BLOCK_BYTES = 4 << 20
-
 cdef struct region_log:
     wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
     wan_log log                 # The committer's.
@@ -94,7 +91,7 @@ cdef wan_status region_log_commit(region_log *log) noexcept nogil:
         part.bytes = log.taken.bytes + log.written
         while log.written + part.head.length < log.taken.used:
             length = (<const wan_record *>(part.bytes + part.head.length)).length
-            if part.head.count and part.head.length + length > REGION_BLOCK_BYTES:
+            if part.head.count and part.head.length + length > wan_log_block_bytes(&log.log):
                 break
             part.head.length += length
             part.head.count += 1

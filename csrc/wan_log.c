@@ -220,6 +220,8 @@ static uint64_t segment_bytes(const wan_log *log)
     return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
 }
 
+uint64_t wan_log_block_bytes(const wan_log *log) { return segment_bytes(log) / 2 - WAN_LOG_PAGE; }
+
 static wan_status add_segment(wan_log *log, uint64_t bytes)
 {
     if (log->size_limit && log->bytes + bytes > log->size_limit)

@@ -117,6 +117,8 @@ void wan_log_close(wan_log *log);
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
+/* What a block should not be longer than, unless one item is: two fit into a segment, so segments stay of one size and can go one by one. */
+uint64_t wan_log_block_bytes(const wan_log *log);
 /* Makes sure that a block of `length` fits without a new manifest in between; may write one (with `state`, which has to be durable). */
 wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes);
 /* Drops the `drop` oldest segments: a new manifest with `state`, which is durable with it, then their files. Also where the log
