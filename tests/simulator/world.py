@@ -155,17 +155,14 @@ class Link:
 
     def _check_settled(self, partition: int, sequence: int) -> None:
         place = partition, sequence
-        key, operation = self.events.pop(place, (None, None))
+        key, operation = self.events.get(place, (None, None))      # None: it was conflated before anybody looked.
+        newest = self.last_update.get((partition, key), 0)
+        replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > sequence)
+        if replaced:
+            self.conflated.add(place)
         if place in self.excused or not self.receiver.watched or place in self.applied:
             return
-        conflates = self.conflate or self.batch_conflation
-        self.conflated.add(place)
-        if key is None:         # It was conflated before anybody looked.
-            _must(conflates, f"{place} is gone and was never seen")
-            return
-        newest = self.last_update.get((partition, key), 0)
-        _must(conflates and operation == UPDATE and newest > sequence,
-              f"{place} of key {key} was acknowledged and neither applied nor filtered, parked or conflated")
+        _must(replaced, f"{place} of key {key} was acknowledged and neither applied nor filtered, parked or conflated")
 
 
 class Connection:
