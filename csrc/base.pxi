@@ -19,9 +19,10 @@ cdef extern from "wan_lock.h" nogil:
 
 cdef extern from "wan_clock.h" nogil:
     ctypedef struct wan_clock:
-        pass
+        uint64_t set_ms
     uint64_t wan_now_ms()
     uint64_t wan_monotonic_us()
+    uint64_t wan_clock_now_ms(wan_clock *clock)
     uint64_t wan_stamp_ms(uint64_t stamp)
     uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
     void wan_clock_see(wan_clock *clock, uint64_t stamp)
@@ -96,7 +97,7 @@ cdef extern from "wan_stage.h" nogil:
     void wan_stage_close(wan_stage *stage)
 
 cdef extern from "wan_log.h" nogil:
-    enum: WAN_LOG_QUEUE, WAN_LOG_REGION
+    enum: WAN_LOG_QUEUE, WAN_LOG_REGION, WAN_LOG_SEGMENT_BYTES_MIN
     enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES
     ctypedef struct wan_part_head:
         uint32_t kind
@@ -117,6 +118,8 @@ cdef extern from "wan_log.h" nogil:
         uint32_t writing
         uint64_t commit
         uint64_t bytes
+        uint64_t size_limit
+        uint8_t over
     ctypedef struct wan_damage:
         char file[4096]
         uint64_t offset

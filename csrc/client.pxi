@@ -310,7 +310,7 @@ cdef class RowStage:
             taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
             if taken == 0:
                 return True
-            stamp = wan_clock_take(r.clock, wan_now_ms(), taken)
+            stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
             for n in range(taken):
                 change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]), records[n].key_length, records[n].key_form))
                 changes[n].local = 1

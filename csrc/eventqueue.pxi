@@ -531,7 +531,7 @@ cdef class EventQueue:
         """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
         time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could."""
         cdef wan_record *record
-        cdef uint64_t size, end, moved = 0
+        cdef uint64_t size, end, moved = 0, counted
         cdef wan_status status = WAN_OK
         cdef uint32_t p
         with nogil:
@@ -553,10 +553,12 @@ cdef class EventQueue:
                     else:
                         wan_queue_rewind(&self.g.queue, p)
                     wan_lock_release(&self.g.lock)
-            # They were counted as queued once, when they came first.
+            # They were counted as queued once, when they came first; but for what a crash left in both queues, which is one more now.
             wan_lock_take(&other.g.lock)
-            other.g.counts.queued -= moved
-            other.g.counts.parked -= moved
+            counted = min(moved, other.g.counts.parked)
+            other.g.counts.queued -= counted
+            other.g.counts.parked -= counted
+            other.g.counts.received += moved - counted
             wan_lock_release(&other.g.lock)
         raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
         return moved

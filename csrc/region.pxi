@@ -322,11 +322,15 @@ cdef class Clock:
 
     def take(self, now_ms=None):
         """The next stamp: milliseconds << 16 | counter."""
-        return wan_clock_take(&self.clock, wan_now_ms() if now_ms is None else now_ms, 1)
+        return wan_clock_take(&self.clock, wan_clock_now_ms(&self.clock) if now_ms is None else now_ms, 1)
 
     def see(self, uint64_t stamp):
         """Makes every later stamp of this clock greater than `stamp`."""
         wan_clock_see(&self.clock, stamp)
+
+    def set_time(self, uint64_t now_ms):
+        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. For simulations."""
+        self.clock.set_ms = now_ms
 
 
 cdef object outcome_name(wan_outcome outcome):
@@ -491,6 +495,7 @@ cdef class RegionCore:
             raise MemoryError()
         log.region = &self.r
         log.synchronous, log.flush_ms = synchronous, flush_ms
+        log.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_limit // STAGED_PART_OF_LIMIT) if log_limit else STAGED_BYTES_MAX
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
@@ -580,7 +585,7 @@ cdef class RegionCore:
         c.value, c.value_length, c.value_form = v.data, v.length, v.form
         c.operation = WAN_UPDATE
         c.stamp_site = self.r.site
-        c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
+        c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
         c.local = 1
         c.ask = 0
         status = region_change(&self.r, &c, &from_, NULL, &outcome)
@@ -642,7 +647,7 @@ cdef class RegionCore:
         if version is None:
             c.local = 1
             c.stamp_site = self.r.site
-            c.stamp = wan_clock_take(self.r.clock, wan_now_ms(), 1)
+            c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
             if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < c.stamp:
                 c.stamp = (<uint64_t>timestamp_ms) << 16
         else:
@@ -1113,7 +1118,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 continue
         n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
         base = row
-        first_stamp = wan_clock_take(r.clock, wan_now_ms(), n)
+        first_stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), n)
         for k in range(n):
             c = &changes[k]
             column_row(keys, base + k, &data, &length, &form)
@@ -1205,7 +1210,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     head.recipients_count = 1
     head.callback_form = WAN_FORM_NONE
     head.operation = WAN_UPDATE
-    stamp = wan_clock_take(r.clock, wan_now_ms(), count)
+    stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
     if value_column != NULL:
         values = value_column[0]
     wan_lock_take(&g.lock)

@@ -6,6 +6,7 @@ cdef struct region_log:
     wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
     wan_log log                 # The committer's.
     wan_stage records           # Staged.
+    uint64_t staged_max         # Bytes of them.
     wan_stage taken, moved      # The committer's.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
@@ -24,10 +25,16 @@ cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcep
     if log.failing:
         set_full("%s", log.reason)
         return WAN_FULL
-    if log.records.used > STAGED_BYTES_MAX:
-        set_full("the disk is slower than the changes come; 64 MB wait for it")
-        return WAN_FULL
-    return wan_stage_reserve(&log.records, wan_record_size(c.key_length, c.value_length, 0, 0))
+    cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
+    if log.records.used + length > log.staged_max:
+        if log.records.used:
+            set_full("the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
+            return WAN_FULL
+        if log.staged_max < STAGED_BYTES_MAX:
+            set_full("a change of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
+                     <unsigned long long>length, <unsigned long long>log.staged_max)
+            return WAN_FULL
+    return wan_stage_reserve(&log.records, length)
 
 
 cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) noexcept nogil:
@@ -75,7 +82,8 @@ cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
         wan_wait_change(&log.epoch, seen, 200)
 
 
-cdef wan_status region_log_commit(region_log *log) noexcept nogil:
+cdef wan_status region_log_write(region_log *log) noexcept nogil:
+    """What is staged gets onto the disk."""
     cdef wan_part part
     cdef uint32_t segment
     cdef uint64_t staged, length
@@ -107,7 +115,6 @@ cdef wan_status region_log_commit(region_log *log) noexcept nogil:
     log.durable = staged
     wan_lock_release(&log.lock)
     wan_signal_change(&log.epoch)
-    region_log_shorten(log)     # It is tried again after the next commit; what is durable already is not less so.
     return WAN_OK
 
 
@@ -118,17 +125,39 @@ cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
     return total
 
 
-cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
+cdef wan_status region_log_commit(region_log *log) noexcept nogil:
+    cdef wan_status status = region_log_write(log)
+    cdef uint64_t kept = LOG_SEGMENTS_KEPT
+    if status == WAN_FULL and log.log.size_limit and 2 * log.log.bytes > 3 * region_log_live_bytes(log):
+        # Full of history: what makes room goes beyond the limit until the oldest segments are gone.
+        log.log.over = 1
+        status = region_log_shorten(log, 1, 3, log.log.segments[log.log.writing].number)     # Once around.
+        log.log.over = 0
+        if status == WAN_OK:
+            status = region_log_write(log)
+    if status == WAN_OK:
+        if log.log.size_limit < 2 * LOG_SEGMENTS_KEPT * WAN_LOG_SEGMENT_BYTES_MIN and log.log.size_limit:
+            kept = 1            # There will never be that many.
+        region_log_shorten(log, kept, 6, NEVER)     # Tried again after the next commit; what is durable is not less so.
+    return status
+
+
+cdef wan_status region_log_shorten(region_log *log, uint64_t kept, uint64_t halves, uint64_t last) noexcept nogil:
+    """Moves what lives out of the oldest segments and drops them, up to segment `last`, while there are `kept` before the one in
+    writing and the log is longer than so many halves of what lives."""
     cdef wan_log_reader reader
     cdef wan_part part
     cdef uint32_t segment
     cdef wan_status status
-    while log.log.writing >= LOG_SEGMENTS_KEPT and log.log.bytes > 3 * region_log_live_bytes(log):
+    while log.log.writing >= kept and 2 * log.log.bytes > halves * region_log_live_bytes(log) and log.log.segments[0].number < last:
         wan_stage_empty(&log.moved)
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part = region_log_move
         status = wan_log_read_segment(&log.log, 0, &reader)
+        # With everything staged, so that what took a version's place meanwhile is on the disk before that version is gone.
+        if status == WAN_OK:
+            status = region_log_write(log)
         if status == WAN_OK and log.moved.used:
             add_part(&part, 0, WAN_PART_MOVED, &log.moved)
             status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)

@@ -6,7 +6,10 @@
 #include <stdint.h>
 #include <time.h>
 
-typedef struct { _Atomic uint64_t last; } wan_clock;
+typedef struct {
+    _Atomic uint64_t last;
+    _Atomic uint64_t set_ms;    /* The time as a simulation set it; 0: the system's. */
+} wan_clock;
 
 /* Milliseconds since 1970. The coarse clock: it moves once a timer tick (1-4 ms) and costs no more than a load. */
 static inline uint64_t wan_now_ms(void)
@@ -24,6 +27,13 @@ static inline uint64_t wan_monotonic_us(void)
 }
 
 static inline uint64_t wan_stamp_ms(uint64_t stamp) { return stamp >> 16; }
+
+/* The member's time: what physical half of a stamp is made of. */
+static inline uint64_t wan_clock_now_ms(wan_clock *clock)
+{
+    uint64_t set_ms = atomic_load_explicit(&clock->set_ms, memory_order_relaxed);
+    return __builtin_expect(set_ms == 0, 1) ? wan_now_ms() : set_ms;
+}
 
 /* The first of `count` consecutive stamps that nobody else gets, at or after `now_ms`. */
 static inline uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)

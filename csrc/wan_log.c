@@ -224,7 +224,7 @@ uint64_t wan_log_block_bytes(const wan_log *log) { return segment_bytes(log) / 2
 
 static wan_status add_segment(wan_log *log, uint64_t bytes)
 {
-    if (log->size_limit && log->bytes + bytes > log->size_limit)
+    if (log->size_limit && log->bytes + bytes > log->size_limit && !log->over)
         return WAN_FAIL(WAN_FULL, "the log in %.300s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
     wan_status status = grow_segments(log, log->count + 1);
     if (status != WAN_OK) return status;
@@ -293,7 +293,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     uint32_t before = log->count;
     status = add_segment(log, bytes);
     if (status != WAN_OK) return status;
-    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
+    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before && !log->over; n++)
         if (add_segment(log, segment_bytes(log)) != WAN_OK) break;
     status = write_manifest(log, state, state_bytes);
     if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */

@@ -79,6 +79,7 @@ typedef struct {
     uint64_t bytes;             /* Of all segment files. */
     uint8_t named;              /* There is a manifest. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
+    uint8_t over;               /* What is written now makes room: it may pass the size limit for that long. The owner's. */
     uint8_t for_reading;        /* Opened for salvage: nothing is written. */
 } wan_log;
 

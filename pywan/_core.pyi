@@ -152,6 +152,8 @@ class Clock:
         """The next stamp: milliseconds << 16 | counter."""
     def see(self, stamp: int) -> None:
         """Makes every later stamp of this clock greater than `stamp`."""
+    def set_time(self, now_ms: int) -> None:
+        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. For simulations."""
 
 class RegionCore:
     """The compiled half of a region: table, versions, and the way into the attached senders' queues."""

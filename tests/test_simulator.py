@@ -1,9 +1,10 @@
-"""A few dozen simulations, always the same seeds; `python -m tests.simulator --seeds 1000` runs many."""
+"""A few dozen simulations, always the same seeds; `python -m tests.simulator --seeds 1000` runs many of each world."""
 from __future__ import annotations
 
 import pytest
-from simulator import run
-from simulator.world import Failure, Link
+from simulator import WORLDS, run
+from simulator.disk import Disk
+from simulator.link import Failure, Link
 
 
 @pytest.mark.parametrize("first", range(1, 41, 5))
@@ -12,8 +13,16 @@ def test_nothing_is_lost_repeated_or_out_of_order_whatever_the_network_does(firs
         run(seed, steps=250)
 
 
-def test_a_simulation_is_repeated_by_its_seed():
-    worlds = [run(7, steps=200) for _ in range(2)]
+@pytest.mark.parametrize("first", range(1, 31, 3))
+def test_nothing_durable_is_lost_whatever_disks_and_clocks_do_and_whenever_machines_stop(first):
+    for seed in range(first, first + 3):
+        run(seed, steps=250, world="machines")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_simulation_is_repeated_by_its_seed(world):
+    worlds = [run(7, steps=200, world=world) for _ in range(2)]
+    assert worlds[0].trace == worlds[1].trace
     assert worlds[0].statistics == worlds[1].statistics
     assert worlds[0].now_us == worlds[1].now_us
     assert [link.queue.positions() for link in worlds[0].links] == [link.queue.positions() for link in worlds[1].links]
@@ -23,9 +32,17 @@ def test_an_event_that_vanishes_at_the_receiver_is_noticed_with_its_seed(monkeyp
     """The simulator itself is tried out: a receiver that acknowledges and does not apply."""
     apply = Link.apply
 
-    def forget_some(link, core, record):
-        return 0 if b"k3" in record else apply(link, core, record)
+    def forget_some(link, core, record, connection):
+        return 0 if b"k3" in record else apply(link, core, record, connection)
 
     monkeypatch.setattr(Link, "apply", forget_some)
-    with pytest.raises(Failure, match=r"(?s)seed 1, step .*of key k3 was acknowledged.*repeat: python -m tests.simulator --seed 1"):
+    with pytest.raises(Failure, match=r"(?s)seed 1, step .*of key k3 was acknowledged.*repeat: python -m tests.simulator --world network --seed 1"):
         run(1)
+
+
+def test_an_event_that_a_disk_loses_is_noticed_with_its_seed(monkeypatch):
+    """The simulator itself is tried out: a disk whose syncs do nothing."""
+    monkeypatch.setattr(Disk, "_sync", lambda disk, handle, path: 0)
+    with pytest.raises(Failure, match=r"(?s)seed \d+, step .*(on the disk|does not start|damaged).*repeat: python -m tests.simulator --world machines --seed"):
+        for seed in range(1, 30):
+            run(seed, world="machines")

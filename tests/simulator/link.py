@@ -1,0 +1,233 @@
+"""Owns what connects two sites of the simulation: a queue with its dispatchers, the receiver and what it remembers, connections,
+and what must be true of them: nothing that was acknowledged is lost, nothing is applied twice while the receiver remembers,
+order per key, positions, and the ledger."""
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from pywan import _core
+from pywan.errors import ProtocolError, QueueFullError
+
+from .network import Pipe
+
+REGION = "simulated"
+KEYS = [f"k{n}" for n in range(12)]
+SECRET_KEYS = ["s0", "s1"]           # Refused by filters where a link has one.
+POISON_KEYS = ["p0", "p1"]           # Fail at receivers until the end.
+POISONED = 4
+CREATE, UPDATE, DESTROY = 0, 1, 2
+SILENCE_US = 2_000_000
+
+
+def must(condition: bool, what: str) -> None:
+    if not condition:
+        raise AssertionError(what)
+
+
+class Failure(AssertionError):
+    """What must be true was not; says which seed repeats it and what happened before."""
+
+
+class Receiver:
+    """A site that receives: its region, what it remembers of each link, and everything it ever applied."""
+
+    def __init__(self, site: int, watched: bool):
+        self.site = site
+        self.core = _core.RegionCore(REGION, _core.Clock(), site=site)
+        self.watched = watched      # Its applications go through Python and are recorded one by one.
+        if watched:
+            self.core.set_slow(lambda *change: None)
+        self.counts = _core.ReceiverCounts()
+        self.poisoned = True
+
+    def find_region(self, name: str) -> Any:
+        return self.core if name == REGION else None
+
+
+class Link:
+    """A queue at one site for another, the dispatchers that serve it, and the receiver's memory of it."""
+
+    def __init__(self, rng: random.Random, site: int, receiver: Receiver):
+        self.rng, self.receiver = rng, receiver
+        self.partitions, self.dispatchers = rng.choice((1, 2, 5)), rng.choice((1, 1, 2))
+        self.conflate, self.filters = rng.random() < 0.3, rng.random() < 0.4
+        self.name = f"{site}->{receiver.site}"
+        self.incarnation = 0            # How often the queue was opened.
+        self.batch_conflation = rng.random() < 0.3
+        self.memory = _core.SourceMemory(self.partitions)
+        self.open()
+        self.connections: list[Connection | None] = [None] * self.dispatchers
+        self.events: dict[tuple[int, int], tuple[str, int]] = {}    # (partition, sequence) -> key, operation
+        self.last_update: dict[tuple[int, str], int] = {}           # (partition, key) -> sequence of its newest update
+        self.applied: set[tuple[int, int]] = set()                  # Ever.
+        self.applied_since: set[tuple[int, int]] = set()            # Since the receiver lost its memory.
+        self.last_of_key: dict[str, tuple[int, int]] = {}           # In the same time.
+        self.excused: set[tuple[int, int]] = set()                  # Filtered or parked.
+        self.conflated: set[tuple[int, int]] = set()                # Replaced by a newer update; may yet arrive, late and harmless.
+        self.settled = [0] * self.partitions                        # Looked at up to here.
+        self.wrong: list[str] = []      # What `apply` saw that cannot be: an exception there would be taken for a failed event.
+
+    def open(self) -> None:
+        """The queue, its parked events and its dispatchers."""
+        self.incarnation += 1
+        self.queue, self.parked = self.open_queues()
+        self.queue.running = True
+        self.sessions = [_core.DispatcherSession(self.queue, n, self.parked, transmit_filter=self._filter if self.filters else None,
+                                                 on_failure=self._on_failure) for n in range(self.dispatchers)]
+        for session in range(self.dispatchers):
+            self.configure(session)
+
+    def open_queues(self) -> tuple[Any, Any]:
+        return _core.EventQueue(self.name, **self.options), _core.EventQueue("parked", partitions=8)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"remote_site": self.receiver.site, "partitions": self.partitions, "dispatchers": self.dispatchers, "conflate": self.conflate}
+
+    def configure(self, n: int) -> None:
+        self.sessions[n].configure(self.rng.choice((1, 3, 10, 100)), self.rng.choice((-1, 0, 5, 50)), batch_conflation=self.batch_conflation,
+                                   compress=self.rng.random() < 0.4)
+
+    def note_change(self, key: str, operation: int, before: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Remembers the event of one change, if it was queued since `before` was taken. Returns the positions now."""
+        after = self.queue.positions()
+        for partition, (old, new) in enumerate(zip(before, after)):
+            for sequence in range(old[2] + 1, new[2] + 1):
+                if (partition, sequence) not in self.events:    # Else it was queued while the change waited, and is noted already.
+                    self.note(partition, sequence, key, operation)
+        return after
+
+    def note(self, partition: int, sequence: int, key: str, operation: int, version: tuple[int, int] | None = None) -> None:
+        self.events[partition, sequence] = key, operation
+        if operation == UPDATE:
+            self.last_update[partition, key] = max(sequence, self.last_update.get((partition, key), 0))
+
+    def replay_parked(self) -> int | str:
+        before = self.queue.positions()
+        try:
+            return self.parked.replay_into(self.queue)
+        except QueueFullError as error:
+            return str(error)
+        finally:
+            self._note_replayed(before)
+
+    def _note_replayed(self, before: list[tuple[int, int, int]]) -> None:
+        after = self.queue.positions()
+        if all(a[2] == b[2] for a, b in zip(after, before)):
+            return
+        for partition, record in self.queue.records(1 << 30):
+            fields = _core.record_fields(record)
+            if fields["sequence"] > before[partition][2]:
+                self.note(partition, fields["sequence"], fields["key"][1].decode(), fields["operation"], (fields["stamp"], fields["stamp_site"]))
+
+    def _filter(self, records: list[bytes]) -> list[bool]:
+        verdicts = []
+        for record in records:
+            fields = _core.record_fields(record)
+            refused = fields["key"][1].decode() in SECRET_KEYS
+            verdicts.append(not refused)
+            if refused:
+                self.excused.add((fields["partition"], fields["sequence"]))
+        return verdicts
+
+    def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
+        if reason == 0xffff:
+            raise Failure("no room to park")
+        self.excused.add((partition, sequence))
+
+    def apply(self, core: Any, record: bytes, connection: Connection) -> int:
+        """The receiver's slow way in: checks what is applied against what was."""
+        fields = _core.record_fields(record)
+        key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
+        if self.receiver.poisoned and key in POISON_KEYS:
+            return POISONED
+        if place in self.applied_since:
+            self.wrong.append(f"{place} of key {key} was applied twice")
+        if fields["sequence"] <= self.settled[fields["partition"]] and place not in self.conflated:
+            self.wrong.append(f"{place} of key {key} was applied after it was settled")
+        if self.last_of_key.get(key, (place[0], 0)) >= place:
+            self.wrong.append(f"{place} of key {key} was applied after {self.last_of_key[key]}")
+        if self.events.get(place, (key,))[0] != key:
+            self.wrong.append(f"{place} is of key {self.events[place][0]} and arrived as {key}")
+        value = None if fields["operation"] == DESTROY else fields["value"][1].decode()
+        self.change_receiver(core, key, value, fields, connection)
+        self.applied.add(place)
+        self.applied_since.add(place)
+        self.last_of_key[key] = place
+        return 0
+
+    def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
+        return core.change(fields["operation"], key, value, version=(fields["stamp"], fields["stamp_site"]),
+                           origin_=(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"]))
+
+    def forget(self) -> None:
+        """The receiver's member is replaced by one that never heard of this link."""
+        self.memory = _core.SourceMemory(self.partitions)
+        self.applied_since.clear()
+        self.last_of_key.clear()
+
+    def check(self) -> None:
+        counts = self.queue.counts()
+        went = sum(counts[n] for n in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest"))
+        came = sum(counts[n] for n in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest"))
+        must(counts["queued"] == went + counts["events"] and counts["received"] == counts["queued"] + came, f"ledger: {counts}")
+        must(not self.wrong, "; ".join(self.wrong))
+        for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):
+            must(removed <= peeked <= appended, f"positions of partition {partition}: {removed}, {peeked}, {appended}")
+            must(removed >= self.settled[partition], f"partition {partition} went back from {self.settled[partition]} to {removed}")
+            for sequence in range(self.settled[partition] + 1, removed + 1):
+                self._check_settled(partition, sequence)
+            self.settled[partition] = removed
+
+    def _check_settled(self, partition: int, sequence: int) -> None:
+        place = partition, sequence
+        key, operation = self.events.get(place, (None, None))      # None: it was conflated before anybody looked.
+        newest = self.last_update.get((partition, key), 0)
+        replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > sequence)
+        if replaced:
+            self.conflated.add(place)
+        if place in self.excused or not self.receiver.watched or place in self.applied:
+            return
+        must(replaced, f"{place} of key {key} was acknowledged and neither applied nor filtered, parked or conflated")
+
+
+class Connection:
+    """A dispatcher's session and the receiver's over two pipes. The receiver's end may outlive the dispatcher's."""
+
+    def __init__(self, rng: random.Random, link: Link, dispatcher: int, now_us: int):
+        latency_us = rng.choice((10, 1000, 50_000))
+        self.link, self.dispatcher = link, link.sessions[dispatcher]
+        self.out, self.back = Pipe(rng, latency_us), Pipe(rng, latency_us)
+        self.receiver = _core.ReceiverSession(link.memory, link.receiver.counts, link.receiver.find_region, lambda core, record: link.apply(core, record, self),
+                                              max_drift_ms=1 << 40)
+        self.memory, self.incarnation = link.memory, link.incarnation
+        credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))
+        self.dispatcher.connected(*credit, now_us)
+        self.receiver_open = True
+        self.last_heard_us = now_us
+
+    def pump(self, now_us: int) -> None:
+        """What the dispatcher has to say, and what arrives at either end. ProtocolError: the dispatcher gives up."""
+        while data := self.dispatcher.data_to_send(now_us):
+            self.out.send(data, now_us)
+        self.pump_receiver(now_us)
+        if not self.dispatcher.in_flight:
+            self.last_heard_us = now_us
+        for piece in self.back.arrivals(now_us):
+            self.last_heard_us = now_us
+            self.dispatcher.receive_data(piece, now_us)
+        if now_us - self.last_heard_us > SILENCE_US:
+            raise ProtocolError("no answer")        # As the loop around the session says: a damaged length can make it wait for ever.
+        if not self.receiver_open and not len(self.back):
+            raise ProtocolError("the receiver closed the connection")
+
+    def pump_receiver(self, now_us: int) -> None:
+        for piece in self.out.arrivals(now_us):
+            if not self.receiver_open:
+                return
+            try:
+                self.receiver.receive_data(piece)
+            except (ProtocolError, QueueFullError):
+                self.receiver_open = False
+            self.back.send(self.receiver.data_to_send(), now_us)

@@ -1,0 +1,168 @@
+"""Owns a machine of the simulation: one process on one disk with a clock of its own; the logs in it are written when somebody says
+so, by one committer each, and what was reported durable is remembered."""
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import Any
+
+from pywan import _core
+from pywan.errors import DiskError, PywanError
+
+from .disk import Disk
+from .link import KEYS, POISON_KEYS, REGION, SECRET_KEYS, must
+
+LOG_LIMITS = (0, 1 << 20, 4 << 20)      # Bytes; a log of 1 MiB is full after a few segments.
+ALL_KEYS = KEYS + SECRET_KEYS + POISON_KEYS
+Version = tuple[int, int]               # Stamp, site.
+
+
+class LoggedQueue(_core.EventQueue):
+    """A persistent queue whose committer runs where the simulation says, also for whoever waits for the disk."""
+
+    machine: Machine
+
+    def wait_durable(self, timeout: float = 60.0) -> None:
+        self.machine.wait(self)
+
+
+class LoggedRegion(_core.RegionCore):
+    """The same for a region, persistent or not."""
+
+    machine: Machine
+
+    def wait_durable(self) -> None:
+        for queue in sorted(self.queues, key=lambda queue: queue.name):     # They come in the order of their addresses.
+            if queue.synchronous:
+                queue.wait_durable()
+        if self.persistent and self.machine.synchronous:
+            self.machine.wait(self)
+
+
+class Machine:
+    """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its links."""
+
+    def __init__(self, rng: random.Random, site: int, *, region_is_persistent: bool, synchronous: bool, watched: bool = False):
+        self.rng, self.site = rng, site
+        self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
+        self.watched = watched                  # What it receives goes through Python and is recorded one by one.
+        self.log_limit = rng.choice(LOG_LIMITS)
+        self.disk = Disk(rng)
+        self.clock_offset_ms = 0
+        self.out: list[Any] = []                # Links whose queues are here.
+        self.busy: set[int] = set()             # Logs whose committer is in the middle of a sync.
+        self.unwritten: set[int] = set()        # Logs whose last commit failed: what it took comes before anything newer.
+        self.durable_versions: dict[str, Version] = {}      # Of the region: certainly on the disk.
+        self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))     # Newest of each key that a sender was told to forget.
+        self.open_region()
+
+    # Opening
+
+    def open_region(self) -> None:
+        self.clock = _core.Clock()
+        self.core = LoggedRegion(REGION, self.clock, site=self.site, member=self.site)
+        self.core.machine = self
+        if self.region_is_persistent:
+            self.core.open_log(f"/{self.site}/region", log_id=self.site, synchronous=self.synchronous, log_limit=self.log_limit,
+                               environment=self.disk.environment)
+        if self.watched:
+            self.core.set_slow(lambda *change: None)
+
+    def open_queue(self, name: str, **options: Any) -> LoggedQueue:
+        queue = LoggedQueue(name, log_directory=f"/{self.site}/{name}", log_id=self.site, synchronous=self.synchronous,
+                            log_limit=self.log_limit, environment=self.disk.environment, **options)
+        queue.machine = self
+        queue.set_full_policy(self.rng.choice(("refuse", "refuse", "drop-newest")))
+        return queue
+
+    def open(self) -> None:
+        """All of it, as a process that starts. DiskError or QueueFullError: the disk did not let it, and it may be tried again."""
+        self.busy.clear()
+        self.unwritten.clear()
+        self.open_region()
+        for link in self.out:
+            link.open()
+        self.core.attach([link.queue for link in self.out])
+
+    # Committing
+
+    @property
+    def logs(self) -> list[Any]:
+        return [log for link in self.out for log in (link.queue, link.parked)] + [self.core] * self.region_is_persistent
+
+    def commit(self, log: Any, checkpoint: bool = True) -> bool:
+        """One round of a log's committer."""
+        if id(log) in self.busy or self.disk.is_off:
+            return False
+        first = id(log) not in self.unwritten       # Else it writes what it took before, and nothing newer.
+        versions = self.versions() if log is self.core and first else {}
+        removed = [position[0] for position in log.positions()] if log is not self.core and first and checkpoint else []
+        self.busy.add(id(log))
+        try:
+            done = log.commit_once() if log is self.core else log.commit_once(checkpoint)
+        finally:
+            self.busy.discard(id(log))
+        self.disk.raise_error()
+        (self.unwritten.discard if done else self.unwritten.add)(id(log))
+        if done:
+            self.durable_versions.update(versions)
+            for link in self.out:
+                if link.queue is log:
+                    link.note_durable(removed)
+        return done
+
+    def wait(self, log: Any) -> None:
+        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives up."""
+        for _ in range(3):
+            if log.log_state()["staged"] == 0:
+                return
+            if not self.commit(log, self.rng.random() < 0.2):
+                break
+        if log.log_state()["staged"]:
+            raise DiskError("the simulated disk did not take it in time")
+
+    def versions(self) -> dict[str, Version]:
+        return {key: found[1:3] for key in ALL_KEYS if (found := self.core.lookup(key))}
+
+    def stop(self) -> bool:
+        """As a process that is stopped: everything is written, if the disk takes it."""
+        return all(self.commit(log) and log.log_state()["staged"] == 0 for log in self.logs)
+
+    # After a restart
+
+    def restart(self, power: bool) -> str:
+        """The process ends here, whatever it was about to do, and starts again on what its disk kept."""
+        before = self.versions()
+        happened = self.disk.crash(power)
+        attempts = 1
+        while not self._opens():
+            attempts += 1
+            if attempts > 3:
+                self.disk.heal()
+            must(attempts < 6, f"machine {self.site} does not start on a healthy disk")
+        self._check_region(before)
+        for link in self.out:
+            link.check_recovered()
+        return f"{happened}, starts {attempts} times"
+
+    def _opens(self) -> bool:
+        try:
+            self.open()
+        except (PywanError, MemoryError) as error:
+            self.disk.raise_error()
+            must(self.disk.error_rate > 0 or self.disk.capacity is not None, f"machine {self.site} does not start: {error}")
+            return False
+        self.disk.raise_error()
+        return True
+
+    def _check_region(self, before: dict[str, Version]) -> None:
+        after = self.versions()
+        for key, version in after.items():
+            must(version <= before.get(key, (0, 0)), f"site {self.site} recovered version {version} of {key}, and had {before.get(key)}")
+        if not self.region_is_persistent:
+            return
+        for key, version in self.durable_versions.items():
+            must(after.get(key, (0, 0)) >= version, f"site {self.site} had {key} of {version} on the disk, and recovered {after.get(key)}")
+        if self.synchronous:
+            for key, version in self.acknowledged.items():
+                must(after.get(key, (0, 0)) >= version, f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}")

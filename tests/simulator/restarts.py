@@ -1,0 +1,331 @@
+"""Owns a simulated world whose machines have disks and clocks: queues and regions are persistent, machines stop, are killed or lose
+power at any call to the disk and start again on what it kept; after that nothing that was reported durable may be missing."""
+from __future__ import annotations
+
+import random
+from typing import Any, Callable
+
+from pywan import _core
+from pywan.errors import DiskError, QueueFullError
+
+from .link import CREATE, DESTROY, KEYS, POISON_KEYS, SECRET_KEYS, UPDATE, Connection, Link, Receiver, must
+from .machine import Machine, Version
+from .world import World
+
+FIRST_MS = 1_000_000_000_000        # When the simulation begins.
+STAGED_MAX = 30         # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
+
+
+class MachineReceiver(Receiver):
+    """The receiver of a machine: its region is what the machine's process has now."""
+
+    def __init__(self, machine: Machine):
+        self.machine, self.site, self.watched = machine, machine.site, machine.watched
+        self.counts = _core.ReceiverCounts()
+        self.poisoned = True
+
+    @property
+    def core(self) -> Any:
+        return self.machine.core
+
+
+class LoggedLink(Link):
+    """A persistent queue, and what has to be in it after a crash."""
+
+    receiver: MachineReceiver
+
+    def __init__(self, rng: random.Random, machine: Machine, receiver: MachineReceiver):
+        self.machine = machine
+        super().__init__(rng, machine.site, receiver)
+        self.versions: dict[tuple[int, int], tuple[str, Version]] = {}     # Of what is in `events`: key, version.
+        self.durable = [0] * self.partitions            # On the disk up to here, as was said.
+        self.checkpointed = [0] * self.partitions       # Removed, and the disk knows it.
+        self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
+        machine.out.append(self)
+
+    def open_queues(self) -> tuple[Any, Any]:
+        return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(self.name + "-parked", partitions=8)
+
+    def note(self, partition: int, sequence: int, key: str, operation: int, version: Version | None = None) -> None:
+        super().note(partition, sequence, key, operation)
+        self.versions[partition, sequence] = key, version or self.machine.core.lookup(key)[1:3]
+
+    def note_durable(self, removed: list[int]) -> None:
+        self.durable = self.queue.log_state()["durable"]
+        for partition, through in enumerate(removed):
+            self.checkpointed[partition] = max(through, self.checkpointed[partition])
+
+    def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
+        if reason != 0xffff:        # Else its disk does not take the parked event: the batch is sent again.
+            self.excused.add((partition, sequence))
+
+    def apply(self, core: Any, record: bytes, connection: Connection) -> int:
+        try:
+            return super().apply(core, record, connection)
+        except (QueueFullError, DiskError):
+            return -1
+
+    def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
+        machine, version, partition = self.receiver.machine, (fields["stamp"], fields["stamp_site"]), fields["partition"]
+        before = [link.queue.positions() for link in machine.out]
+        outcome = super().change_receiver(core, key, value, fields, connection)
+        sent_again = connection.incarnation == self.incarnation and fields["sequence"] <= self.recovered_through[partition]
+        if sent_again and not fields["possible_duplicate"]:
+            self.wrong.append(f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate")
+        if outcome in ("created", "updated", "destroyed") and version <= machine.durable_versions.get(key, (0, 0)):
+            self.wrong.append(f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk")
+        operation = {"created": CREATE, "updated": UPDATE, "destroyed": DESTROY}.get(outcome, fields["operation"])
+        for link, positions in zip(machine.out, before):
+            link.note_change(key, operation, positions)
+        return outcome
+
+    def check(self) -> None:
+        super().check()
+        durable = self.queue.log_state()["durable"]
+        for partition, (_, peeked, appended) in enumerate(self.queue.positions()):
+            must(max(peeked, self.durable[partition]) <= durable[partition] <= appended,
+                 f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, appended {appended}")
+        self.durable = durable
+
+    def _check_settled(self, partition: int, sequence: int) -> None:
+        super()._check_settled(partition, sequence)
+        place = partition, sequence
+        if place in self.applied and place not in self.excused and place not in self.conflated:
+            key, version = self.versions[place]
+            acknowledged = self.receiver.machine.acknowledged
+            acknowledged[key] = max(version, acknowledged[key])
+
+    def check_recovered(self) -> None:
+        """The machine started again: what is in the queue, against what was."""
+        found = {(partition, fields["sequence"]): fields for partition, record in self.queue.records(1 << 30)
+                 for fields in (_core.record_fields(record),)}
+        for partition, (removed, _, appended) in enumerate(self.queue.positions()):
+            must(self.checkpointed[partition] <= removed,
+                 f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk")
+            must(appended >= self.durable[partition],
+                 f"partition {partition} was recovered to {appended}, and {self.durable[partition]} was on the disk")
+            self._forget_behind(partition, appended)
+            for sequence in range(self.settled[partition] + 1, removed + 1):
+                self._check_event((partition, sequence), None)      # At the front, and a hole.
+            for sequence in range(removed + 1, appended + 1):
+                self._check_event((partition, sequence), found.get((partition, sequence)))
+            self.settled[partition], self.recovered_through[partition] = removed, appended
+        self.durable = self.queue.log_state()["durable"]
+
+    def _check_event(self, place: tuple[int, int], fields: dict[str, Any] | None) -> None:
+        known = self.events.get(place)
+        if fields is None:
+            key, operation = known or (None, None)
+            newest = self.last_update.get((place[0], key), 0)
+            replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > place[1])
+            must(place in self.excused or replaced, f"{place} of key {key} was on the disk and is gone after the restart")
+            return
+        key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
+        must(known is not None and (key, version) == self.versions[place] and known[1] == fields["operation"],
+             f"{place} was recovered as {key} of {version}, and was {known} of {self.versions.get(place)}")
+
+    def _forget_behind(self, partition: int, appended: int) -> None:
+        """What was queued and never got onto the disk: its sequences come again."""
+        for place in [place for place in self.events if place[0] == partition and place[1] > appended]:
+            must(place not in self.applied, f"{place} was applied, and its queue lost it")
+            key, _ = self.events.pop(place)
+            self.versions.pop(place)
+            self.excused.discard(place)
+            if self.last_update.get((partition, key), 0) > appended:
+                self.last_update[partition, key] = max((sequence for (p, sequence), event in self.events.items()
+                                                        if p == partition and sequence <= appended and event == (key, UPDATE)), default=0)
+
+
+class MachinesWorld(World):
+    """Senders, receivers and perhaps a relay between them, each a machine."""
+
+    kind = "machines"
+
+    def make(self, watched: bool) -> None:
+        rng = self.rng
+        self.machines: dict[int, Machine] = {}
+        self.nested = self.changing = self.pumping = False
+        relay = watched and rng.random() < 0.4
+        ends = [self.add_machine(site, watched) for site in (8, 9)[:rng.choice((1, 1, 2))]]
+        self.receivers = [MachineReceiver(machine) for machine in ends]
+        targets = self.receivers
+        if relay:
+            middle = self.add_machine(5, watched)
+            targets = [MachineReceiver(middle)]
+            self.connect(middle, self.receivers)
+            for link in middle.out:
+                link.queue.set_full_policy("refuse")
+            self.receivers = [*self.receivers, *targets]
+        for site in range(1, rng.choice((2, 3, 3))):
+            self.connect(self.add_machine(site, False), targets)
+
+    def add_machine(self, site: int, watched: bool) -> Machine:
+        rng = self.rng
+        machine = self.machines[site] = Machine(rng, site, region_is_persistent=rng.random() < 0.6, synchronous=rng.random() < 0.6, watched=watched)
+        machine.disk.meanwhile = lambda: self.meanwhile(machine)
+        return machine
+
+    def connect(self, machine: Machine, receivers: list[MachineReceiver]) -> None:
+        self.links += [LoggedLink(self.rng, machine, receiver) for receiver in receivers]
+        machine.core.attach([link.queue for link in machine.out])
+        self.sites[machine.site] = machine.core
+
+    def doings(self) -> list[tuple[int, Callable[[], object]]]:
+        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.restart_machine)]
+
+    def do(self, doing: Callable[[], object]) -> None:
+        super().do(doing)
+        for machine in self.machines.values():
+            if machine.disk.is_off:
+                super().do(lambda: self.restart(machine, power=True))
+
+    # What may happen
+
+    def change(self) -> str:
+        self.changing = True
+        try:
+            return super().change()
+        finally:
+            self.changing = False
+
+    def pump(self) -> None:
+        self.pumping = True
+        try:
+            super().pump()
+        finally:
+            self.pumping = False
+
+    def put(self, site: int, core: Any, operation: int, key: str, value: str | None) -> None:
+        machine = self.machines[site]
+        if machine.disk.is_off or not self.has_room(machine):
+            return
+        machine.clock.set_time(self.now_ms(machine))
+        before = core.lookup(key)
+        try:
+            core.change(DESTROY if value is None else UPDATE, key, value, origin_=self.local_origin(site))
+        except QueueFullError:
+            must(core.lookup(key) == before, f"a change of key {key} at site {site} was refused and took effect")
+        except DiskError:
+            pass        # It is stored and queued, and nobody was told that it is durable.
+
+    def now_ms(self, machine: Machine) -> int:
+        return FIRST_MS + self.now_us // 1000 + machine.clock_offset_ms
+
+    def has_room(self, machine: Machine) -> bool:
+        """A change at a persistent region waits long for a log that is behind; it is not made then."""
+        for log in machine.logs:
+            state = log.log_state()
+            if state["staged"] > STAGED_MAX and not machine.commit(log, False) or log.log_state()["failing"] and machine.region_is_persistent:
+                return False
+        return True
+
+    def commit(self) -> str:
+        machine = self.rng.choice([machine for machine in self.machines.values() if machine.logs])
+        log, checkpoint = self.rng.choice(machine.logs), self.rng.random() < 0.3
+        done = machine.commit(log, checkpoint)
+        return f"{log.name} at site {machine.site}{' with checkpoint' if checkpoint else ''}{'' if done else ' fails'}"
+
+    def meanwhile(self, machine: Machine) -> None:
+        """Others go on while a committer waits for the disk."""
+        if self.nested or not machine.busy or self.rng.random() < 0.6:
+            return
+        doings = [self.advance]
+        if not self.changing:
+            doings.append(self.change)
+            if not self.pumping:
+                doings += [self.pump, self.pump, self.cut]
+        self.nested = True
+        try:
+            for doing in self.rng.choices(doings, k=self.rng.choice((1, 2, 4))):
+                said = doing()
+                self.trace.append(f"    while site {machine.site} syncs: {doing.__name__} {said if said is not None else ''}")
+        finally:
+            self.nested = False
+
+    def change_disk(self) -> str:
+        machine, rng = self.rng.choice(list(self.machines.values())), self.rng
+        disk, what = machine.disk, rng.choice(("well", "well", "fails now and then", "fails", "is full", "loses power soon"))
+        disk.heal()
+        if what == "fails now and then":
+            disk.error_rate = 0.05
+        elif what == "fails":
+            disk.error_rate = rng.choice((0.5, 1.0))
+        elif what == "is full":
+            disk.capacity = disk.used + rng.choice((0, 10_000, 600_000))
+        elif what == "loses power soon":
+            disk.off_in = rng.randint(1, 30)
+        return f"of site {machine.site}: {what}"
+
+    def change_clock(self) -> str:
+        machine = self.rng.choice(list(self.machines.values()))
+        machine.clock_offset_ms = self.rng.choice((0, self.rng.randint(-2000, 2000), self.rng.choice((-1, 1)) * 3_600_000))
+        return f"of site {machine.site}: {machine.clock_offset_ms} ms"
+
+    def restart_machine(self) -> str:
+        machine = self.rng.choice(list(self.machines.values()))
+        stopped = self.rng.random() < 0.3 and machine.stop()
+        return f"{'stopped, ' if stopped else ''}{self.restart(machine, power=not stopped and self.rng.random() < 0.6)}"
+
+    def restart(self, machine: Machine, power: bool) -> str:
+        if not machine.out and not machine.region_is_persistent:
+            machine.disk.crash(power)
+            return f"of site {machine.site}: nothing to lose"      # Its site has other members with the same entries.
+        for link in machine.out:
+            link.check()
+            for n in range(link.dispatchers):
+                self.give_up(link, n)
+        for link in self.links:
+            if link.receiver.machine is machine:
+                self.close_receiver(link)
+                link.forget()
+        said = machine.restart(power)
+        if machine.site in self.sites:
+            self.sites[machine.site] = machine.core
+        return f"of site {machine.site}: {said}"
+
+    # The end
+
+    def end(self) -> None:
+        for machine in self.machines.values():
+            machine.disk.heal()
+            machine.disk.meanwhile = None
+        super().end()
+
+    def settle(self) -> None:
+        for machine in self.machines.values():
+            for log in machine.logs:
+                machine.commit(log)     # It may fail as long as the log is full of what was not acknowledged.
+
+    def check_convergence(self) -> None:
+        """Every end holds, of every key, the latest version that was queued for it and not lost with what had not reached the disk."""
+        for machine in self.machines.values():
+            for log in machine.logs:
+                must(machine.commit(log), f"site {machine.site} cannot write {log.name} in the end: {log.log_state()}")
+        for receiver in self.receivers:
+            machine, expected = receiver.machine, self.expected(receiver)
+            if not machine.out:
+                for key in sorted({key for link in self.links if link.receiver is receiver for key, _ in link.versions.values()}):
+                    found = machine.core.lookup(key)
+                    may_lack = machine.region_is_persistent and not machine.synchronous     # It acknowledges before it is on the disk.
+                    must((found[1:3] if found else None) == expected.get(key) or may_lack and (not found or found[1:3] < expected[key]),
+                         f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest")
+            elif machine.synchronous:
+                self.check_relayed(machine, expected)
+
+    def expected(self, receiver: MachineReceiver) -> dict[str, Version]:
+        found: dict[str, Version] = {}
+        for link in self.links:
+            if link.receiver is receiver:
+                for key, version in link.versions.values():
+                    if not (link.filters and key in SECRET_KEYS):
+                        found[key] = max(version, found.get(key, (0, 0)))
+        return found
+
+    def check_relayed(self, machine: Machine, expected: dict[str, Version]) -> None:
+        """What a relay acknowledged reached the sites behind it."""
+        for link in machine.out:
+            for key, version in expected.items():
+                if key in KEYS + POISON_KEYS or not link.filters:
+                    found = link.receiver.core.lookup(key)
+                    must(found is not None and found[1:3] >= version,
+                         f"site {link.receiver.site} holds {repr(found)[:80]} of {key}, and the relay got {version}")

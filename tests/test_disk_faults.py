@@ -1,0 +1,91 @@
+"""Committers on a simulated disk: what has to hold when it is full, or when something changes while it writes."""
+from __future__ import annotations
+
+import random
+
+import pytest
+from simulator.disk import Disk
+
+from pywan import _core
+from pywan.stats import ledger
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def disk():
+    return Disk(random.Random(1))
+
+
+def open_region(disk: Disk, limit: int) -> _core.RegionCore:
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.open_log("/region", log_id=7, synchronous=False, log_limit=limit, environment=disk.environment)
+    return region
+
+
+def open_queue(disk: Disk) -> _core.EventQueue:
+    queue = _core.EventQueue("ln", remote_site=2, log_directory="/queue", log_id=7, synchronous=False, environment=disk.environment)
+    queue.running = True
+    return queue
+
+
+@pytest.mark.parametrize("live_keys", [10, 130])
+def test_a_region_whose_log_may_not_be_large_goes_on_for_ever_with_the_same_keys(disk, live_keys):
+    region = open_region(disk, MIB)
+    for n in range(3000):
+        region.change(1, f"k{n % live_keys}", "v" * 3000)
+        if n % 20 == 0:
+            assert region.commit_once(), (n, region.log_state())
+    assert region.commit_once()
+    found = {key: region.lookup(key) for key in region.scan_keys()}
+    region.close()
+    disk.crash()
+    assert {key: open_region(disk, MIB).lookup(key) for key in found} == found
+
+
+def test_a_version_on_the_disk_stays_there_until_the_newer_one_is(disk):
+    """Shortening drops the segment of a version that was replaced while the disk was busy: the newer one has to be on it first."""
+    tried = Disk(random.Random(1))
+    drops_at = commits_until_a_segment_goes(open_region(tried, 4 * MIB))
+    region = open_region(disk, 4 * MIB)
+
+    def replace() -> None:
+        disk.meanwhile = None
+        region.change(1, "key", "second")
+
+    assert commits_until_a_segment_goes(region, lambda: setattr(disk, "meanwhile", replace), drops_at) == drops_at
+    disk.crash()
+    assert open_region(disk, 4 * MIB).get("key") in ("first", "second")
+
+
+def commits_until_a_segment_goes(region: _core.RegionCore, before=lambda: None, number: int = 0) -> int:
+    """Calls `before` before commit `number`."""
+    region.change(1, "key", "first")
+    assert region.commit_once()
+    segments = region.log_state()["segments"]
+    for n in range(500):
+        if n == number:
+            before()
+        region.change(1, f"other {n % 5}", "x" * 20_000)
+        assert region.commit_once()
+        if region.log_state()["segments"] < segments:
+            return n
+        segments = region.log_state()["segments"]
+    raise AssertionError("the log was never shortened")
+
+
+def test_what_a_crash_left_both_queued_and_parked_is_in_the_ledger_when_it_is_replayed(disk):
+    queue, parked = open_queue(disk), _core.EventQueue("parked", partitions=8)
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.attach([queue])
+    region.put("key", "value")
+    assert queue.commit_once()
+    parked.append_record(queue.records()[0][1])     # It was parked; that the queue gave it up did not get onto the disk.
+    region.attach([])
+    del queue
+    disk.crash()
+    queue = open_queue(disk)
+    assert parked.replay_into(queue) == 1
+    counts = queue.counts()
+    assert counts["parked"] == 0 and counts["received"] == 2 and len(queue) == 2
+    assert ledger(counts)["balanced"]
