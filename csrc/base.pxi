@@ -26,6 +26,7 @@ cdef extern from "wan_clock.h" nogil:
     uint64_t wan_stamp_ms(uint64_t stamp)
     uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
     void wan_clock_see(wan_clock *clock, uint64_t stamp)
+    uint64_t wan_clock_last(wan_clock *clock)
 
 cdef extern from "wan_thread.h" nogil:
     uint32_t wan_thread_number()

@@ -135,6 +135,8 @@ cdef wan_status take_state(gateway_queue *g, uint64_t commit) noexcept nogil:
     if status != WAN_OK:
         return status
     wan_stage_put(&d.fresh_state, &head, sizeof(head))
+    if g.clock != NULL:
+        g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
     wan_stage_put(&d.fresh_state, &g.counts, sizeof(queue_counts))
     for p in range(head.partitions):
         pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
@@ -592,6 +594,7 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
     cdef durable_log *d = g.durable
     cdef const log_state *head = <const log_state *>data
     cdef const uint64_t *pairs
+    cdef uint64_t newest_stamp = g.counts.newest_stamp
     cdef uint32_t p
     if length == 0:
         return WAN_OK
@@ -612,6 +615,7 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
     d.state_commit = head.commit
     memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
     memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)
+    g.counts.newest_stamp = max(g.counts.newest_stamp, newest_stamp)
     g.queue.conflated = head.conflated
     for p in range(head.partitions):
         d.removed[p] = pairs[2 * p]
@@ -656,6 +660,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             return corrupt("a record in the log names a region that is not there")
         if record.sequence > d.log.segments[index].highest[record.partition]:
             d.log.segments[index].highest[record.partition] = record.sequence
+        g.counts.newest_stamp = max(g.counts.newest_stamp, record.stamp)
         # The hashes are for conflation, which starts afterwards.
         own = d.process_numbers[record.region]
         if d.adopting and own == record.region:

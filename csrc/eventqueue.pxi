@@ -32,6 +32,7 @@ cdef struct queue_counts:
     uint64_t distributed, conflated_batch, filtered_transmit, parked
     uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
     uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
+    uint64_t newest_stamp   # No counter: with persistence, nothing that the queue ever held has a later one. Kept over restarts.
 
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
@@ -47,6 +48,7 @@ cdef struct gateway_queue:
     uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
     int running             # 0: what comes is counted as dropped. Read without the lock.
     durable_log *durable    # NULL without persistence.
+    wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # With FULL_BLOCK: for so long, then it is refused.
 
@@ -157,7 +159,7 @@ cdef class EventQueue:
     """
     cdef gateway_queue *g
     cdef readonly object name
-    cdef object environment         # Keeps the capsule alive.
+    cdef object environment, clock  # Kept alive.
     cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
@@ -381,6 +383,7 @@ cdef class EventQueue:
             memory_bytes = self.g.queue.store.memory_bytes
             wan_lock_release(&self.g.lock)
         cdef dict result = c
+        del result["newest_stamp"]
         result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
                       memory_bytes=memory_bytes)
         return result

@@ -405,6 +405,10 @@ cdef class RegionCore:
             self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
             if queue.g.durable != NULL and queue.g.full_policy == FULL_BLOCK:
                 self.full_timeout_us = max(self.full_timeout_us, <uint64_t>SLOW_DISK_US)
+            if queue.g.durable != NULL:
+                # From before a restart, when the clock was ahead of what it is now: later changes would lose against what is queued.
+                wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))
+                queue.clock, queue.g.clock = self.clock, self.r.clock
         with nogil:
             # Under all entry locks in turn: after that nobody can hold what was read before.
             wan_lock_take(&self.r.table.shards[0].lock)

@@ -46,6 +46,9 @@ static inline uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_
     return first;
 }
 
+/* The highest stamp handed out or seen. */
+static inline uint64_t wan_clock_last(wan_clock *clock) { return atomic_load_explicit(&clock->last, memory_order_relaxed); }
+
 /* Sees a stamp of another site (or one raised over a stored stamp), so that the next local one is above it. */
 static inline void wan_clock_see(wan_clock *clock, uint64_t stamp)
 {

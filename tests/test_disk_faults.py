@@ -89,3 +89,21 @@ def test_what_a_crash_left_both_queued_and_parked_is_in_the_ledger_when_it_is_re
     counts = queue.counts()
     assert counts["parked"] == 0 and counts["received"] == 2 and len(queue) == 2
     assert ledger(counts)["balanced"]
+
+
+def test_a_clock_that_went_back_over_a_restart_makes_no_event_that_loses_against_a_queued_one(disk):
+    stamps = []
+    for now_ms in (2_000_000_000_000, 1_000_000_000_000, 1_500_000_000_000):
+        queue, clock = open_queue(disk), _core.Clock()
+        clock.set_time(now_ms)
+        region = _core.RegionCore("data", clock, site=1, member=1)      # Its entries are lost, and with them their stamps.
+        region.attach([queue])
+        region.put("key", now_ms)
+        assert queue.commit_once()
+        stamps += [_core.record_fields(record)["stamp"] for record in queue.peek(0, 10)]
+        queue.remove(0, queue.positions()[0][1])
+        assert queue.commit_once()
+        region.attach([])
+        del queue
+        disk.crash()
+    assert stamps == sorted(set(stamps)) and len(stamps) == 3

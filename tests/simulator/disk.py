@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import random
 import weakref
 from typing import Any, Callable
@@ -16,6 +17,7 @@ _found = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.c_char_p)
 _CALLS = {
     "map_overflow": (_status, _env, _path, _u64, ctypes.POINTER(ctypes.c_void_p)),
     "unmap": (None, _env, ctypes.c_void_p, _u64),
+    "map_file": (_status, _env, _int, _u64, ctypes.POINTER(ctypes.c_void_p)),
     "create": (_status, _env, _path, _u64, ctypes.POINTER(_int)),
     "open": (_status, _env, _path, _int, ctypes.POINTER(_int), ctypes.POINTER(_u64)),
     "write": (_status, _env, _int, _path, _u64, ctypes.c_void_p, _u64),
@@ -109,6 +111,7 @@ class Disk:
         self._kept_names: dict[str, _File] = {}
         self._pending_names: list[tuple[str, dict[str, _File | None]]] = []     # (folder, what its names become; None: gone), in order.
         self._handles: dict[int, _File] = {}
+        self._mapped: dict[int, Any] = {}       # By address.
         self.error_rate = 0.0               # Of calls that change something, or read.
         self.capacity: int | None = None    # Bytes of all files; None: endless.
         self.off_in: int | None = None      # Calls until the power goes.
@@ -208,7 +211,17 @@ class Disk:
         return FULL         # Queues of the simulation have no overflow.
 
     def _unmap(self, base: int, size: int) -> None:
-        raise AssertionError("nothing was mapped")
+        del self._mapped[base]
+
+    def _map_file(self, handle: int, size: int, base: Any) -> int:
+        if self._rng.random() < 0.3 or self._fails():
+            return IO           # Then it is read.
+        copy = mmap.mmap(-1, size)
+        copy.write(self._handles[handle].now[:size])
+        place = (ctypes.c_char * size).from_buffer(copy)
+        base[0] = ctypes.addressof(place)
+        self._mapped[base[0]] = place
+        return OK
 
     def _create(self, path: bytes, size: int, handle: Any) -> int:
         name = path.decode()

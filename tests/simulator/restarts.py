@@ -3,6 +3,7 @@ power at any call to the disk and start again on what it kept; after that nothin
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from typing import Any, Callable
 
 from pywan import _core
@@ -38,6 +39,7 @@ class LoggedLink(Link):
         self.machine = machine
         super().__init__(rng, machine.site, receiver)
         self.versions: dict[tuple[int, int], tuple[str, Version]] = {}     # Of what is in `events`: key, version.
+        self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))       # Of each key in `versions`.
         self.durable = [0] * self.partitions            # On the disk up to here, as was said.
         self.checkpointed = [0] * self.partitions       # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
@@ -48,7 +50,12 @@ class LoggedLink(Link):
 
     def note(self, partition: int, sequence: int, key: str, operation: int, version: Version | None = None) -> None:
         super().note(partition, sequence, key, operation)
-        self.versions[partition, sequence] = key, version or self.machine.core.lookup(key)[1:3]
+        is_fresh = version is None and not self.machine.watched     # Not replayed, and not from a site before.
+        version = version or self.machine.core.lookup(key)[1:3]
+        if is_fresh and version <= self.newest[key]:
+            self.wrong.append(f"{partition}, {sequence} of key {key} has version {version}, and was queued behind {self.newest[key]}")
+        self.newest[key] = max(version, self.newest[key])
+        self.versions[partition, sequence] = key, version
 
     def note_durable(self, removed: list[int]) -> None:
         self.durable = self.queue.log_state()["durable"]
@@ -111,6 +118,9 @@ class LoggedLink(Link):
                 self._check_event((partition, sequence), found.get((partition, sequence)))
             self.settled[partition], self.recovered_through[partition] = removed, appended
         self.durable = self.queue.log_state()["durable"]
+        self.newest.clear()
+        for key, version in self.versions.values():
+            self.newest[key] = max(version, self.newest[key])
 
     def _check_event(self, place: tuple[int, int], fields: dict[str, Any] | None) -> None:
         known = self.events.get(place)
