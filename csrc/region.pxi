@@ -1200,9 +1200,6 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         wan_lock_release(&shard.lock)
         return 0
     g = attached.queues[0]
-    if g.durable != NULL and g.queue.conflate:      # What conflation moves meanwhile could not be staged for the log any more.
-        wan_lock_release(&shard.lock)
-        return 0
     many = g.queue.partition_count > 1
     keyed = many or g.queue.conflate
     count = RUN if keys.length - row >= RUN else <uint32_t>(keys.length - row)

@@ -171,8 +171,10 @@ static int same_key(const wan_record *a, const wan_record *b)
         && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
 }
 
+static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
+
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
- * has one of a later version behind it never changes where the key ends. */
+ * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
 static void conflate(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
 {
     if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
@@ -192,7 +194,7 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
         if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
             (void)wan_stage_add(queue->superseded, &(wan_hole){record->partition, WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
         } else {        /* Both reach the disk in one block, or this one later. */
-            wan_queue_punch(queue, record->partition, slot->sequence, WAN_HOLE_CONFLATED);
+            punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }
         break;
@@ -202,6 +204,14 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
 }
 
 /* Append. */
+
+static void move_out_of_sparse(wan_queue *queue, uint32_t segments);
+
+/* Only where nobody has a record in hand that was not peeked: it may be moved. */
+static inline void tidy(wan_queue *queue)
+{
+    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) move_out_of_sparse(queue, 4);
+}
 
 /* The next sequence has an entry, and a slot in the index. */
 static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
@@ -222,6 +232,7 @@ static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
 {
     wan_partition *partition = &queue->partitions[number];
+    tidy(queue);
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
     status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
@@ -268,6 +279,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 {
     wan_store *store = &queue->store;
     WAN_CHECK(least <= WAN_RUN_RECORD_BYTES_MAX);
+    tidy(queue);
     wan_status status = wan_store_take(store, &store->record_segment, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
     wan_store_untake(store, run->segment, least);
@@ -279,14 +291,13 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
                               uint32_t count)
 {
-    wan_segment *segment = &queue->store.segments[run->segment];
     uint8_t *at = run->at;
-    uint64_t offset = (uint64_t)(at - segment->base), whole = 0;
+    uint64_t offset = (uint64_t)(at - queue->store.segments[run->segment].base), whole = 0;
     uint32_t done = 0;
     for (uint32_t n = 0; n < count; n++) whole += lengths[n];
-    WAN_DEBUG_CHECK(whole <= run->room && segment->used == offset);
-    segment->used += (uint32_t)whole;       /* All of it first: conflation may move other records to the end of the segment. */
-    segment->live += (uint32_t)whole;
+    WAN_DEBUG_CHECK(whole <= run->room && queue->store.segments[run->segment].used == offset);
+    queue->store.segments[run->segment].used += (uint32_t)whole;    /* All of it first: what it conflates may be the last that lives there. */
+    queue->store.segments[run->segment].live += (uint32_t)whole;
     while (done < count) {
         uint32_t number = partitions ? partitions[done] : 0;
         wan_partition *partition = &queue->partitions[number];
@@ -319,10 +330,8 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         if (queue->conflate) conflate(queue, partition, (const wan_record *)first, hashes[done - 1]);
         check_positions(partition);
     }
-    segment = &queue->store.segments[run->segment];
-    if (whole && segment->is_current && segment->used == offset + whole) wan_store_untake(&queue->store, run->segment, whole);
-    else if (whole) wan_store_give(&queue->store, run->segment, whole);
-    if (segment->base && segment->live == 0) wan_store_emptied(&queue->store, run->segment);
+    wan_store_untake(&queue->store, run->segment, whole);
+    if (queue->store.segments[run->segment].live == 0) wan_store_emptied(&queue->store, run->segment);
     return done;
 }
 
@@ -509,21 +518,25 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
     unpin_file(queue, partition);
 }
 
-void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
+static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
 {
-    wan_partition *partition = &queue->partitions[number];
     WAN_CHECK(sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
     /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
-    if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){number, reason, sequence}, sizeof(wan_hole));
+    if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
     queue->punched_bytes += ref_length(&queue->store, *entry);
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
-    if (queue->punched_bytes >= WAN_SEGMENT_BYTES) move_out_of_sparse(queue, 4);
+}
+
+void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
+{
+    punch(queue, &queue->partitions[number], sequence, reason);
+    tidy(queue);
 }
 
 void wan_queue_rewind(wan_queue *queue, uint32_t number)

@@ -74,7 +74,8 @@ typedef struct { uint8_t *at; uint32_t segment; uint32_t partition; uint64_t len
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
 /* The record has been written at reservation->at (all but its sequence and partition): it becomes the newest. With
- * conflation an update takes out the older update of its key that was not peeked. `hash` is the key's. */
+ * conflation an update takes out the older update of its key that was not peeked. `hash` is the key's. The record stays where
+ * it is until the next reservation or hole. */
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash);
 
 /* A run: records written one behind the other at the end of the current segment, and made the newest together. */
@@ -85,7 +86,8 @@ typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
 /* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all of the
  * first), in this order, as commit does it. `hashes` may be NULL without conflation. Returns how many: fewer where there is
- * no memory for more entries; the rest is as if it had never been written. 0 records end a run unused. */
+ * no memory for more entries; the rest is as if it had never been written. 0 records end a run unused. They stay where they
+ * are, also those that a later one of them takes out, until the next reservation or hole. */
 uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
                               uint32_t count);
 

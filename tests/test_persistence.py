@@ -100,10 +100,10 @@ def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions
     keys = [b"k%d" % n for n in range(5000)]
     values = [b"v" * (n % 300) for n in range(5000)]
     queue.region.put_columns(keys, values)
-    queue.region.put_columns(keys[:100], [b"newer"] * 100)
+    queue.region.put_columns(keys[:100] * 2, [b"new"] * 100 + [b"newer"] * 100)     # Twice each in one run.
     queue.commit()
     before = queue.queue.records(10_000)
-    assert len(before) == (5000 if conflate else 5100)
+    assert len(before) == (5000 if conflate else 5200)
     queue.crash()
     assert queue.queue.records(10_000) == before
     assert queue.latest() == {key.decode(): value for key, value in zip(keys, [b"newer"] * 100 + values[100:])}

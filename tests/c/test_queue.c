@@ -246,6 +246,29 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
 }
 
 /* What a block of holes held was given back: looking for what lives behind it needs a look at the block, not at its entries. */
+/* Who commits may still read the record: to stage it for the disk, say. */
+static void a_committed_record_stays_where_it_was_written_until_the_next_is_reserved(void)
+{
+    static const uint8_t value[2800];
+    failing_disk_init(&disk);
+    EXPECT_EQUAL(wan_queue_init(&queue, &disk.env, "nowhere", 1 << 30, 1, 1), WAN_OK);
+    random_source source = {.state = 1};
+    uint64_t moved = 0;
+    for (uint32_t n = 0; n < 60000; n++) {
+        char key[16];
+        snprintf(key, sizeof key, "%u", random_below(&source, 17) ? random_below(&source, 35) : 100 + n);    /* Mostly the same few. */
+        record_plan plan = {.operation = WAN_UPDATE, .key = key, .value = value, .value_length = sizeof value, .stamp = ++next_stamp};
+        wan_reservation reservation;
+        EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&plan), &reservation), WAN_OK);
+        write_plan(reservation.at, &plan);
+        wan_queue_commit(&queue, &reservation, plan_hash(&plan));
+        moved += (uint8_t *)wan_queue_at(&queue, &queue.partitions[0], queue.partitions[0].appended) != reservation.at;
+    }
+    EXPECT_EQUAL(moved, 0);
+    EXPECT(queue.store.memory_bytes < 2 * queue.bytes + 6 * WAN_SEGMENT_BYTES);
+    close_queue();
+}
+
 static void the_oldest_event_is_found_behind_millions_of_holes(void)
 {
     open_queue(1);
@@ -433,6 +456,7 @@ const test_case queue_tests[] = {
     {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
     {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},
     {"the index of conflation survives many keys that come and go", the_index_of_conflation_survives_many_keys_that_come_and_go},
+    {"a committed record stays where it was written until the next is reserved", a_committed_record_stays_where_it_was_written_until_the_next_is_reserved},
     {"the oldest event is found behind millions of holes", the_oldest_event_is_found_behind_millions_of_holes},
     {"a reservation given up leaves no trace", a_reservation_given_up_leaves_no_trace},
     {"a queue that is drained holds no file even where a reservation was given up", a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
