@@ -8,13 +8,14 @@
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network   (ARGS="--seed 7" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
-#   make sanitize  the same program, and the extension's tests, under ASan and UBSan
+#   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
+#   make tsan      the C primitives shared between threads, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz libfuzzer simulate crash sanitize install build clean
+.PHONY: help demo test bench ctest fuzz libfuzzer simulate crash sanitize tsan install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -83,6 +84,10 @@ sanitize: build
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
 	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py))
+	$(MAKE) --no-print-directory tsan
+
+tsan:
+	$(MAKE) --no-print-directory -C tests/c tsan
 
 clean:
 	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/*.so

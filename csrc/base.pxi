@@ -34,6 +34,8 @@ cdef extern from "wan_thread.h" nogil:
     uint64_t wan_thread_first_event()
     void wan_thread_count_events(uint64_t count)
     void wan_count(uint64_t *counter, uint64_t by)
+    void wan_tally(uint64_t *counter, uint64_t by)
+    void wan_set(uint64_t *counter, uint64_t value)
     uint64_t wan_read(const uint64_t *counter)
     int wan_flag_read(const int *flag)
     void wan_flag_set(int *flag, int value)

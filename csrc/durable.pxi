@@ -28,6 +28,12 @@ cdef enum:
     MOVED_SEGMENTS_MAX = 32                 # so many segments at most.
     DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
 
+cdef struct log_view:                       # A log as others may see it, while it belongs to its committer: as of the last round. Under the owner's lock.
+    uint64_t bytes, commits
+    uint32_t segments
+    int failing                             # wan_status of the last round; enqueues are refused while it is not WAN_OK.
+    char reason[512]
+
 cdef struct durable_log:
     wan_log log
     wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
@@ -51,8 +57,7 @@ cdef struct durable_log:
     uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had.
     uint64_t *appended                      # Per partition, when the stages were taken.
     uint64_t *removed                       # Per partition, as of the last durable state.
-    int failing                             # wan_status of the last attempt; enqueues are refused while it is not WAN_OK.
-    char reason[512]
+    log_view view
     # Recovery
     uint64_t state_commit, recovered_records, cut_bytes
     int salvage
@@ -70,6 +75,19 @@ cdef struct log_state:                      # What a state part begins with; pos
     uint64_t names_bytes
 
 
+cdef void show_log(log_view *view, const wan_log *log, wan_status status) noexcept nogil:
+    """Under the owner's lock; `status` with its detail, if it is not WAN_OK."""
+    view.bytes, view.commits, view.segments = log.bytes, log.commit, log.count
+    view.failing = <int>status
+    if status != WAN_OK:
+        strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
+
+
+cdef object log_failure(const log_view *view):
+    """Why the disk takes nothing; None: it does."""
+    return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
+
+
 cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
     cdef uint64_t total = 0
     for p in range(g.queue.partition_count):
@@ -80,8 +98,8 @@ cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
 cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
     """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
     cdef durable_log *d = g.durable
-    if d.failing:
-        set_full("%s", d.reason)
+    if d.view.failing:
+        set_full("%s", d.view.reason)
         return WAN_FULL
     if d.records.used + length > d.staged_max:
         if d.records.used:
@@ -277,6 +295,7 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     if checkpoint:
         state_is_durable(g)
     d.durable = staged
+    show_log(&d.view, &d.log, WAN_OK)
     for p in range(g.dispatchers):
         queue_refresh_pending(g, p)
         if g.signals[p].pending >= g.signals[p].wake_at:
@@ -483,7 +502,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
             wan_flag_set(&d.waiting, 0)
             if not d.synchronous and __atomic_load_n(&d.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&d.stop):
                 # The first record of a group came: others have `flush_ms` to join it.
-                wan_wait_change(&d.epoch, d.epoch, d.flush_ms)
+                wan_wait_change(&d.epoch, __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE), d.flush_ms)
             continue
         wan_flag_set(&d.waiting, 0)
         if durable_step(g, checkpoint) != WAN_OK:
@@ -498,16 +517,15 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     cdef wan_status status = durable_commit(g, checkpoint, NULL)
     while status == WAN_FULL and durable_relieve(g) == WAN_OK:      # Each time by a segment at least.
         status = durable_commit(g, checkpoint, NULL)
-    if status != WAN_OK:
-        strncpy(d.reason, wan_detail, sizeof(d.reason) - 1)
-        wan_flag_set(&d.failing, <int>status)
-        wan_signal_change(&d.epoch)
-        return status
-    if checkpoint or log_is_long(g):
+    if status == WAN_OK and (checkpoint or log_is_long(g)):
         durable_shorten(g)      # It is tried again later; what is durable already is not less so.
         d.shortened_commit = d.log.commit
-    wan_flag_set(&d.failing, 0)
-    return WAN_OK
+    wan_lock_take(&g.lock)
+    show_log(&d.view, &d.log, status)
+    wan_lock_release(&g.lock)
+    if status != WAN_OK:
+        wan_signal_change(&d.epoch)
+    return status
 
 
 cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:

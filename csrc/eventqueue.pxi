@@ -21,7 +21,7 @@ cdef extern from *:
 cdef struct signal:
     # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
     # it to 1 when idle, to its batch size while it waits for a batch to fill, and to NEVER while it works.
-    uint64_t pending        # Events of its partitions that were not peeked.
+    uint64_t pending        # Events of its partitions that were not peeked. May be read without the lock: wan_read.
     uint64_t wake_at
     int file
 
@@ -73,7 +73,7 @@ cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
 cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition, uint32_t count) noexcept nogil:
     # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
     cdef signal *s = &g.signals[0 if g.dispatchers == 1 else partition % g.dispatchers]
-    s.pending += count
+    wan_tally(&s.pending, count)
     if s.pending >= s.wake_at:
         s.wake_at = NEVER
         return s.file
@@ -86,7 +86,7 @@ cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept 
     while p < g.queue.partition_count:
         pending += wan_partition_ready(&g.queue.partitions[p])
         p += g.dispatchers
-    g.signals[dispatcher].pending = pending
+    wan_set(&g.signals[dispatcher].pending, pending)
 
 
 cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
@@ -233,6 +233,7 @@ cdef class EventQueue:
             if status == WAN_OK:
                 status = durable_recover(self.g)
             self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
+            show_log(&d.view, &d.log, WAN_OK)
             if status == WAN_OK and conflates and not salvage:
                 status = wan_queue_start_conflating(&self.g.queue)
         if status == WAN_CORRUPT:
@@ -304,9 +305,27 @@ cdef class EventQueue:
         cdef durable_log *d = self.g.durable
         if d == NULL:
             return {}
-        return {"bytes": d.log.bytes, "segments": d.log.count, "commits": d.log.commit, "staged": d.staged - d.durable,
-                "failing": (<bytes>d.reason).decode("utf-8", "replace") if d.failing else None,
-                "durable": [wan_read(&self.g.queue.partitions[p].durable) for p in range(self.g.queue.partition_count)]}
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef uint64_t staged
+        cdef log_view view
+        cdef uint64_t *durable = <uint64_t *>malloc(count * sizeof(uint64_t))
+        if durable == NULL:
+            raise MemoryError()
+        wan_lock_take(&self.g.lock)
+        view, staged = d.view, d.staged - d.durable
+        for p in range(count):
+            durable[p] = self.g.queue.partitions[p].durable
+        wan_lock_release(&self.g.lock)
+        found = [durable[p] for p in range(count)]
+        free(durable)
+        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view), "durable": found}
+
+    cdef object log_failure(self):
+        cdef log_view view
+        wan_lock_take(&self.g.lock)
+        view = self.g.durable.view
+        wan_lock_release(&self.g.lock)
+        return log_failure(&view)
 
     def commit_loop(self):
         """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
@@ -341,7 +360,7 @@ cdef class EventQueue:
             done = durable_wait(self.g, limit_us)
         if not done:
             from pywan.errors import DiskError
-            reason = (<bytes>d.reason).decode("utf-8", "replace") if d.failing else "the disk did not answer"
+            reason = self.log_failure() or "the disk did not answer"
             raise DiskError(f"queue {self.name!r}: not on the disk after {timeout:.0f} s: {reason}; the events are queued in memory and will be "
                             "written when the disk takes them")
 
@@ -429,7 +448,7 @@ cdef class EventQueue:
             dropped = wan_queue_clear(&self.g.queue)
             self.g.counts.dropped_cleared += dropped
             for d in range(self.g.dispatchers):
-                self.g.signals[d].pending = 0
+                wan_set(&self.g.signals[d].pending, 0)
             wan_lock_release(&self.g.lock)
         return dropped
 

@@ -254,6 +254,24 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
     return WAN_OK
 
 
+cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones, uint64_t *memory_bytes) noexcept nogil:
+    """Each shard's numbers as of one moment. memory_bytes may be NULL."""
+    cdef wan_shard *shard
+    cdef uint64_t total = 0
+    used[0] = tombstones[0] = 0
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        used[0] += shard.used
+        tombstones[0] += shard.tombstones
+        total += shard.bytes
+        if shard.slots != NULL:
+            total += (shard.mask + 1) * sizeof(wan_slot)
+        wan_lock_release(&shard.lock)
+    if memory_bytes != NULL:
+        memory_bytes[0] = total
+
+
 cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wan_outcome *outcome) noexcept nogil:
     """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
     cdef uint64_t proposed = c.stamp
@@ -506,6 +524,7 @@ cdef class RegionCore:
         reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
             status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
+            show_log(&log.view, &log.log, WAN_OK)
         if status != WAN_OK:
             wan_stage_close(&log.damages)
             free(log)
@@ -548,8 +567,12 @@ cdef class RegionCore:
         cdef region_log *log = self.r.log
         if log == NULL:
             return {}
-        return {"bytes": log.log.bytes, "segments": log.log.count, "commits": log.log.commit, "staged": log.staged - log.durable,
-                "failing": (<bytes>log.reason).decode("utf-8", "replace") if log.failing else None}
+        cdef log_view view
+        cdef uint64_t staged
+        wan_lock_take(&log.lock)
+        view, staged = log.view, log.staged - log.durable
+        wan_lock_release(&log.lock)
+        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view)}
 
     cdef int wait_log(self) except -1:
         cdef region_log *log = self.r.log
@@ -558,7 +581,7 @@ cdef class RegionCore:
             done = region_log_wait(log, 60000000)
         if not done:
             from pywan.errors import DiskError
-            reason = (<bytes>log.reason).decode("utf-8", "replace") if log.failing else "the disk did not answer"
+            reason = self.log_state()["failing"] or "the disk did not answer"
             raise DiskError(f"region {self.name!r}: not on the disk after 60 s: {reason}; the change is in memory and will be written when the disk takes it")
         return 0
 
@@ -772,11 +795,10 @@ cdef class RegionCore:
         return live
 
     def __len__(self):
-        cdef uint64_t live = 0
+        cdef uint64_t used, tombstones
         with nogil:
-            for n in range(WAN_TABLE_SHARDS):
-                live += self.r.table.shards[n].used - self.r.table.shards[n].tombstones
-        return live
+            sum_shards(&self.r.table, &used, &tombstones, NULL)
+        return used - tombstones
 
     def local_destroy(self, key):
         """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
@@ -871,19 +893,17 @@ cdef class RegionCore:
 
     @property
     def tombstones(self):
-        cdef uint64_t count = 0
-        for n in range(WAN_TABLE_SHARDS):
-            count += self.r.table.shards[n].tombstones
-        return count
+        cdef uint64_t used, tombstones
+        with nogil:
+            sum_shards(&self.r.table, &used, &tombstones, NULL)
+        return tombstones
 
     @property
     def memory_bytes(self):
         """Bytes allocated for entries and slots."""
-        cdef uint64_t total = 0
-        for n in range(WAN_TABLE_SHARDS):
-            total += self.r.table.shards[n].bytes
-            if self.r.table.shards[n].slots != NULL:
-                total += (self.r.table.shards[n].mask + 1) * sizeof(wan_slot)
+        cdef uint64_t used, tombstones, total
+        with nogil:
+            sum_shards(&self.r.table, &used, &tombstones, &total)
         return total
 
     @property

@@ -11,19 +11,19 @@ cdef struct region_log:
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
     uint32_t epoch, work
-    int waiting, stop, failing
+    int waiting, stop
     uint8_t synchronous
     uint32_t flush_ms
     region_core *region
     uint64_t recovered, cut_bytes
     wan_stage damages           # wan_damage, in salvage.
-    char reason[512]
+    log_view view               # Under the lock.
 
 
 cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
-    if log.failing:
-        set_full("%s", log.reason)
+    if log.view.failing:
+        set_full("%s", log.view.reason)
         return WAN_FULL
     cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
     if log.records.used + length > log.staged_max:
@@ -113,6 +113,7 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     wan_stage_empty(&log.taken)
     wan_lock_take(&log.lock)
     log.durable = staged
+    show_log(&log.view, &log.log, WAN_OK)
     wan_lock_release(&log.lock)
     wan_signal_change(&log.epoch)
     return WAN_OK
@@ -121,7 +122,7 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
 cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
     cdef uint64_t total = 0
     for n in range(WAN_TABLE_SHARDS):
-        total += log.region.table.shards[n].bytes
+        total += wan_read(&log.region.table.shards[n].bytes)
     return total
 
 
@@ -257,10 +258,9 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
 cdef wan_status region_log_step(region_log *log) noexcept nogil:
     """One round of the committer. Not WAN_OK: changes are refused until the disk takes what is staged."""
     cdef wan_status status = region_log_commit(log)
+    wan_lock_take(&log.lock)
+    show_log(&log.view, &log.log, status)
+    wan_lock_release(&log.lock)
     if status != WAN_OK:
-        strncpy(log.reason, wan_detail, sizeof(log.reason) - 1)
-        wan_flag_set(&log.failing, <int>status)
         wan_signal_change(&log.epoch)
-    else:
-        wan_flag_set(&log.failing, 0)
     return status

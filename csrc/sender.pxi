@@ -560,7 +560,8 @@ cdef class DispatcherSession:
             self.parked.wait_durable(10.0)
             return True
         except BaseException as error:
-            set_detail("the parked events do not get onto the disk: %s", self.parked.g.durable.reason)
+            reason = str(error).encode("utf-8", "replace")
+            set_detail("the parked events do not get onto the disk: %s", <const char *>reason)
             return False
 
     cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil:

@@ -2,6 +2,7 @@
 #include "wan_queue.h"
 
 #include "wan_hash.h"
+#include "wan_thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -267,8 +268,8 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
     partition->unpeeked++;
     partition->volatile_events += queue->persistent;
     partition->bytes += reservation->length;
-    queue->events++;
-    queue->bytes += reservation->length;
+    wan_tally(&queue->events, 1);
+    wan_tally(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
     for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch(reservation->at + reservation->length + ahead, 1);
     if (queue->conflate) conflate(queue, partition, record, hash);
@@ -324,8 +325,8 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         partition->unpeeked += n;
         partition->volatile_events += queue->persistent ? n : 0;
         partition->bytes += bytes;
-        queue->events += n;
-        queue->bytes += bytes;
+        wan_tally(&queue->events, n);
+        wan_tally(&queue->bytes, bytes);
         whole -= bytes;
         if (queue->conflate) conflate(queue, partition, (const wan_record *)first, hashes[done - 1]);
         check_positions(partition);
@@ -405,8 +406,8 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
     partition->events--;
     partition->bytes -= length;
-    queue->events--;
-    queue->bytes -= length;
+    wan_tally(&queue->events, -(uint64_t)1);
+    wan_tally(&queue->bytes, -length);
     wan_store_give(&queue->store, ref_segment(ref), length);
 }
 
@@ -641,8 +642,8 @@ static inline void restore_entry(wan_queue *queue, const wan_record *record, uin
     partition->unpeeked++;
     partition->volatile_events += queue->persistent && record->sequence > partition->durable;
     partition->bytes += record->length;
-    queue->events++;
-    queue->bytes += record->length;
+    wan_tally(&queue->events, 1);
+    wan_tally(&queue->bytes, record->length);
     if (newest && queue->conflate) conflate(queue, partition, record, hash);
     check_positions(partition);
 }

@@ -54,7 +54,7 @@ typedef struct {
     uint32_t partition_count;
     uint8_t conflate;
     uint8_t persistent;             /* Events are peeked only once they are durable: nothing leaves that a crash could take back. */
-    uint64_t events, bytes;         /* Sums over the partitions. */
+    uint64_t events, bytes;         /* Sums over the partitions. May be read without the lock: wan_read. */
     wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
     /* With persistence: older updates (as wan_hole) that wait to be taken out until the newer one is on the disk. Else a crash

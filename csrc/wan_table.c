@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "wan_clock.h"
+#include "wan_thread.h"
 
 #define FIRST_SLOTS 8u
 #define TOMBSTONE_BYTES 8u
@@ -148,7 +149,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
             slot->hash = change->hash;
             shard->used++;
         } else {
-            shard->bytes -= entry_bytes(entry->key_length, entry->capacity);
+            wan_tally(&shard->bytes, -(entry_bytes(entry->key_length, entry->capacity)));
             free(entry);
         }
         fresh->capacity = capacity;
@@ -156,7 +157,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
         fresh->key_form = change->key_form;
         fresh->reserved = 0;
         wan_copy_small(fresh->bytes, change->key, change->key_length);
-        shard->bytes += entry_bytes(change->key_length, capacity);
+        wan_tally(&shard->bytes, entry_bytes(change->key_length, capacity));
         slot->entry = entry = fresh;
     }
     put_value(entry, change, length, value);
@@ -169,7 +170,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 static void take_out(wan_shard *shard, wan_slot *slot)
 {
     wan_entry *entry = slot->entry;
-    shard->bytes -= entry_bytes(entry->key_length, entry->capacity);
+    wan_tally(&shard->bytes, -(entry_bytes(entry->key_length, entry->capacity)));
     shard->tombstones -= entry->state == WAN_ENTRY_TOMBSTONE;
     shard->used--;
     free(entry);

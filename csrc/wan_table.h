@@ -34,7 +34,7 @@ typedef struct {
     uint32_t reserved;
     uint64_t mask;
     wan_slot *slots;            /* NULL while the shard is empty. */
-    uint64_t bytes;             /* Allocated for entries. */
+    uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */
 } wan_shard;
 
 typedef struct {

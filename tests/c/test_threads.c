@@ -1,0 +1,371 @@
+/* Owns the threads' tests: the primitives as the layer above shares them between threads, each under the lock that it says guards it.
+ * Runs each for some seconds under ThreadSanitizer: test_threads [seconds].
+ *
+ * Nothing had to be annotated for the sanitizer: wan_lock, wan_wait_change and wan_signal_change order by C11 atomics (acquire,
+ * release), which it follows; the futex only puts to sleep. Numbers that are written under a lock and read without one go
+ * through wan_tally and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
+#include <pthread.h>
+
+#include "harness.h"
+#include "memory_disk.h"
+#include "wan_clock.h"
+#include "wan_lock.h"
+#include "wan_log.h"
+#include "wan_queue.h"
+#include "wan_table.h"
+#include "wan_thread.h"
+
+#define CHECK(condition) \
+    do { if (!(condition)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); abort(); } } while (0)
+
+static uint64_t end_us;
+static int is_over(void) { return wan_monotonic_us() >= end_us; }
+
+/* Starts `count` threads of each function, waits for all. */
+typedef struct { void *(*run)(void *); uint32_t count; } crew;
+typedef struct { void *shared; uint32_t number; } worker;
+static void run_crews(void *shared, const crew *crews, uint32_t crew_count)
+{
+    pthread_t threads[32];
+    worker workers[32];
+    uint32_t count = 0;
+    for (uint32_t c = 0; c < crew_count; c++)
+        for (uint32_t n = 0; n < crews[c].count; n++, count++) {
+            workers[count] = (worker){shared, n};
+            CHECK(pthread_create(&threads[count], NULL, crews[c].run, &workers[count]) == 0);
+        }
+    for (uint32_t n = 0; n < count; n++) pthread_join(threads[n], NULL);
+}
+
+/* A conflating queue: writers, one dispatcher a partition, and somebody who looks on. */
+
+enum { WRITERS = 3, PARTITIONS = 4, KEYS = 40 };
+typedef struct {
+    wan_lock lock;
+    wan_queue queue;
+    failing_disk disk;
+    wan_clock clock;
+    int writing;                                /* Writers that are not done. */
+    uint32_t work;                              /* What an idle dispatcher sleeps on. */
+    uint64_t written[WRITERS][KEYS];            /* Newest stamp of each writer's key: the writer's own until all are joined. */
+    uint64_t applied[WRITERS][KEYS];            /* As the receiver has it: its partition's dispatcher's. */
+    uint64_t sent, removed;
+} shared_queue;
+
+static void *write_queue(void *context)
+{
+    worker *w = context;
+    shared_queue *q = w->shared;
+    random_source source = {.state = w->number};
+    uint8_t value[2000] = {0};
+    while (!is_over()) {
+        char key[24];
+        uint32_t k = random_below(&source, KEYS), partition = (w->number * KEYS + k) % PARTITIONS;
+        snprintf(key, sizeof key, "%u-%u", w->number, k);
+        record_plan plan = {.operation = WAN_UPDATE, .key = key, .value = value, .value_length = random_below(&source, sizeof value)};
+        wan_reservation reservation;
+        plan.stamp = wan_clock_take(&q->clock, wan_now_ms(), 1);
+        wan_lock_take(&q->lock);
+        if (wan_queue_reserve(&q->queue, partition, plan_length(&plan), &reservation) == WAN_OK) {
+            write_plan(reservation.at, &plan);
+            wan_queue_commit(&q->queue, &reservation, plan_hash(&plan));
+            q->written[w->number][k] = plan.stamp;
+        }
+        wan_lock_release(&q->lock);
+        if (!random_below(&source, 64)) wan_signal_change(&q->work);
+        while (wan_read(&q->queue.bytes) > 8u << 20 && !is_over()) wan_wait_change(&q->work, __atomic_load_n(&q->work, __ATOMIC_ACQUIRE), 1);
+    }
+    __atomic_fetch_sub(&q->writing, 1, __ATOMIC_ACQ_REL);
+    wan_signal_change(&q->work);
+    return NULL;
+}
+
+/* Records are read without the lock between peek and remove, as a dispatcher does that packs a batch. */
+static void *dispatch_queue(void *context)
+{
+    worker *w = context;
+    shared_queue *q = w->shared;
+    random_source source = {.state = 100 + w->number};
+    wan_record *records[64];
+    for (;;) {
+        uint32_t seen = __atomic_load_n(&q->work, __ATOMIC_ACQUIRE);
+        int writing = __atomic_load_n(&q->writing, __ATOMIC_ACQUIRE);
+        uint64_t size, through;
+        wan_lock_take(&q->lock);
+        uint32_t count = wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, &size);
+        through = q->queue.partitions[w->number].peeked;
+        wan_lock_release(&q->lock);
+        if (!count) {
+            if (!writing) return NULL;
+            wan_wait_change(&q->work, seen, 1);
+            continue;
+        }
+        int arrives = random_below(&source, 10) != 0;
+        for (uint32_t n = 0; n < count; n++) {
+            uint32_t writer, key;
+            char text[24] = "";
+            CHECK(wan_record_check((const uint8_t *)records[n], records[n]->length) == WAN_OK);
+            memcpy(text, wan_record_key(records[n]), records[n]->key_length);
+            CHECK(sscanf(text, "%u-%u", &writer, &key) == 2);
+            CHECK(records[n]->stamp > q->applied[writer][key]);
+            if (arrives) q->applied[writer][key] = records[n]->stamp;
+        }
+        wan_lock_take(&q->lock);
+        if (arrives) { q->removed += wan_queue_remove(&q->queue, w->number, through); q->sent += count; }
+        else wan_queue_rewind(&q->queue, w->number);
+        wan_lock_release(&q->lock);
+    }
+}
+
+static void *watch_queue(void *context)
+{
+    shared_queue *q = ((worker *)context)->shared;
+    uint64_t highest = 0;
+    while (__atomic_load_n(&q->writing, __ATOMIC_ACQUIRE)) {
+        uint64_t events = wan_read(&q->queue.events), bytes = wan_read(&q->queue.bytes);
+        if (events > highest) highest = events;
+        CHECK(bytes < 1u << 30);
+        wan_wait_change(&q->work, __atomic_load_n(&q->work, __ATOMIC_ACQUIRE), 1);
+    }
+    return NULL;
+}
+
+static void a_queue_gives_each_key_its_last_update_whoever_writes(void)
+{
+    static shared_queue q;
+    memset(&q, 0, sizeof q);
+    failing_disk_init(&q.disk);
+    q.writing = WRITERS;
+    CHECK(wan_queue_init(&q.queue, &q.disk.env, "nowhere", 4u << 20, PARTITIONS, 1) == WAN_OK);
+    run_crews(&q, (crew[]){{write_queue, WRITERS}, {dispatch_queue, PARTITIONS}, {watch_queue, 1}}, 3);
+    CHECK(q.sent > 100 && q.removed == q.sent && q.queue.events == 0);
+    CHECK(memcmp(q.written, q.applied, sizeof q.written) == 0);
+    printf("  queue: %" PRIu64 " sent, %" PRIu64 " conflated\n", q.sent, q.queue.conflated);
+    wan_queue_close(&q.queue);
+    CHECK(q.disk.live == 0);
+}
+
+/* A table that grows. */
+
+typedef struct { wan_table table; wan_clock clock; int writing; uint64_t made[4]; } shared_table;
+
+static void *write_table(void *context)
+{
+    worker *w = context;
+    shared_table *t = w->shared;
+    random_source source = {.state = w->number};
+    for (uint64_t n = 0; !is_over(); n++) {
+        char key[24];
+        int common = random_below(&source, 2) != 0;      /* A key that all write, or one of this thread's own. */
+        if (common) snprintf(key, sizeof key, "common-%u", random_below(&source, 1000));
+        else snprintf(key, sizeof key, "%u-%" PRIu64, w->number, n);
+        wan_change change = {.key = (const uint8_t *)key, .key_length = (uint16_t)strlen(key), .value = (const uint8_t *)key, .value_length = random_below(&source, 8),
+                             .operation = common && !random_below(&source, 8) ? WAN_DESTROY : WAN_UPDATE, .local = 1, .stamp_site = 1};
+        change.hash = wan_key_hash(change.key, change.key_length, 0);
+        change.stamp = wan_clock_take(&t->clock, wan_now_ms(), 1);
+        wan_shard *shard = wan_table_shard(&t->table, change.hash);
+        wan_table_prefetch_slot(&t->table, change.hash);
+        wan_lock_take(&shard->lock);
+        wan_outcome outcome = wan_table_apply(shard, &change);
+        wan_clock_see(&t->clock, change.stamp);
+        CHECK(outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_DESTROYED || (outcome == WAN_MISSING && common));
+        const wan_entry *entry = wan_table_find(shard, change.hash, change.key, change.key_length, 0);
+        CHECK(outcome == WAN_MISSING || (entry && entry->stamp == change.stamp));
+        wan_lock_release(&shard->lock);
+        t->made[w->number] += !common;
+    }
+    __atomic_fetch_sub(&t->writing, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static void *expire_table(void *context)
+{
+    shared_table *t = ((worker *)context)->shared;
+    while (__atomic_load_n(&t->writing, __ATOMIC_ACQUIRE))
+        for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
+            wan_lock_take(&t->table.shards[n].lock);
+            wan_table_expire(&t->table.shards[n], wan_now_ms() + 1);
+            wan_lock_release(&t->table.shards[n].lock);
+        }
+    return NULL;
+}
+
+static void a_table_keeps_every_key_while_it_grows(void)
+{
+    static shared_table t;
+    memset(&t, 0, sizeof t);
+    t.writing = 4;
+    CHECK(wan_table_init(&t.table) == WAN_OK);
+    run_crews(&t, (crew[]){{write_table, 4}, {expire_table, 1}}, 2);
+    uint64_t own = 0, found = 0;
+    for (uint32_t n = 0; n < 4; n++) own += t.made[n];
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
+        const wan_shard *shard = &t.table.shards[n];
+        for (uint64_t at = 0; shard->slots && at <= shard->mask; at++)
+            found += shard->slots[at].entry && shard->slots[at].entry->bytes[0] != 'c';
+    }
+    CHECK(own == found && own > 100);
+    printf("  table: %" PRIu64 " keys\n", own);
+    wan_table_close(&t.table);
+}
+
+/* Group commit: many stage, one writes, each waits until its own is on the disk. */
+
+typedef struct {
+    wan_lock lock;
+    wan_stage records, taken;
+    uint64_t staged, durable;
+    uint32_t work, epoch;
+    int writing;
+    memory_disk disk;
+    wan_log log;
+    uint64_t waited, blocks;
+    uint8_t *found;
+} shared_log;
+
+static void *stage_log(void *context)
+{
+    worker *w = context;
+    shared_log *l = w->shared;
+    uint64_t item[8] = {w->number};
+    while (!is_over()) {
+        wan_lock_take(&l->lock);
+        item[1] = ++l->staged;
+        CHECK(wan_stage_add(&l->records, item, sizeof item) == WAN_OK);
+        wan_lock_release(&l->lock);
+        wan_signal_change(&l->work);
+        for (;;) {
+            uint32_t seen = __atomic_load_n(&l->epoch, __ATOMIC_ACQUIRE);
+            wan_lock_take(&l->lock);
+            int done = l->durable >= item[1];
+            l->waited += done;
+            wan_lock_release(&l->lock);
+            if (done) break;
+            wan_wait_change(&l->epoch, seen, 100);
+        }
+    }
+    __atomic_fetch_sub(&l->writing, 1, __ATOMIC_ACQ_REL);
+    wan_signal_change(&l->work);
+    return NULL;
+}
+
+static void *commit_log(void *context)
+{
+    shared_log *l = ((worker *)context)->shared;
+    for (;;) {
+        uint32_t seen = __atomic_load_n(&l->work, __ATOMIC_ACQUIRE), segment;
+        int writing = __atomic_load_n(&l->writing, __ATOMIC_ACQUIRE);
+        wan_lock_take(&l->lock);
+        wan_stage kept = l->records;
+        l->records = l->taken;
+        l->taken = kept;
+        uint64_t staged = l->staged;
+        wan_lock_release(&l->lock);
+        if (!l->taken.used) {
+            if (!writing) return NULL;
+            wan_wait_change(&l->work, seen, 10);
+            continue;
+        }
+        wan_part part = {{WAN_PART_RECORDS, l->taken.count, l->taken.used}, l->taken.bytes};
+        wan_status status = wan_log_make_room(&l->log, wan_parts_length(&part, 1), NULL, 0);
+        if (status == WAN_OK) status = wan_log_commit(&l->log, &part, 1, &segment);
+        CHECK(status == WAN_OK);
+        wan_stage_empty(&l->taken);
+        l->blocks++;
+        wan_lock_take(&l->lock);
+        l->durable = staged;
+        wan_lock_release(&l->lock);
+        wan_signal_change(&l->epoch);
+    }
+}
+
+static wan_status find_item(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes)
+{
+    shared_log *l = context;
+    for (uint64_t at = 0; at < head->length; at += 64) {
+        uint64_t number;
+        memcpy(&number, bytes + at + 8, 8);
+        CHECK(number && number <= l->staged);
+        l->found[number - 1]++;
+    }
+    return WAN_OK;
+}
+
+static void what_group_commit_acknowledged_is_on_the_disk(void)
+{
+    static shared_log l;
+    memset(&l, 0, sizeof l);
+    memory_disk_init(&l.disk);
+    l.writing = 4;
+    wan_log_reader reader = {.owner = &l, .part = find_item};
+    wan_damage damage;
+    uint64_t cut;
+    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, 16u << 20, &reader, &damage, &cut) == WAN_OK);
+    run_crews(&l, (crew[]){{stage_log, 4}, {commit_log, 1}}, 2);
+    wan_log_close(&l.log);
+    CHECK(l.waited == l.staged && l.blocks <= l.staged && l.staged > 10);
+    l.found = calloc(1, l.staged);
+    random_source source = {.state = 3};
+    memory_disk_crash(&l.disk, LOSE_UNSYNCED, &source);
+    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, 16u << 20, &reader, &damage, &cut) == WAN_OK);
+    for (uint64_t n = 0; n < l.staged; n++) CHECK(l.found[n] == 1);
+    printf("  log: %" PRIu64 " staged in %" PRIu64 " commits\n", l.staged, l.blocks);
+    wan_log_close(&l.log);
+    memory_disk_close(&l.disk);
+    wan_stage_close(&l.records);
+    wan_stage_close(&l.taken);
+    free(l.found);
+}
+
+/* The clock, and the numbers of threads. */
+
+typedef struct { wan_clock clock; uint64_t taken, sum; uint32_t numbers[6]; } shared_clock;
+
+static void *take_stamps(void *context)
+{
+    worker *w = context;
+    shared_clock *c = w->shared;
+    uint64_t last = 0, taken = 0;
+    while (!is_over())
+        for (int n = 0; n < 100; n++) {
+            uint64_t first = wan_clock_take(&c->clock, wan_now_ms() - (uint64_t)n % 3, 3);
+            CHECK(first > last);
+            last = first + 2;
+            taken += 3;
+            if (n == 50) wan_clock_see(&c->clock, last += 5);     /* As a stamp of another site. */
+        }
+    wan_count(&c->taken, taken);
+    wan_count(&c->sum, 1);
+    c->numbers[w->number] = wan_thread_number();
+    CHECK(wan_thread_number() == c->numbers[w->number] && wan_thread_next_event() == 1);
+    return NULL;
+}
+
+static void stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own(void)
+{
+    static shared_clock c;
+    memset(&c, 0, sizeof c);
+    run_crews(&c, (crew[]){{take_stamps, 6}}, 1);
+    CHECK(wan_read(&c.sum) == 6);
+    for (int a = 0; a < 6; a++)
+        for (int b = 0; b < a; b++) CHECK(c.numbers[a] != c.numbers[b]);
+    printf("  clock: %" PRIu64 " stamps\n", wan_read(&c.taken));
+}
+
+int main(int count, char **arguments)
+{
+    static const test_case tests[] = {
+        {"a queue gives each key its last update, whoever writes", a_queue_gives_each_key_its_last_update_whoever_writes},
+        {"a table keeps every key while it grows", a_table_keeps_every_key_while_it_grows},
+        {"what group commit acknowledged is on the disk", what_group_commit_acknowledged_is_on_the_disk},
+        {"stamps ascend in every thread, and threads have numbers of their own", stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
+        {0}};
+    uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (const test_case *test = tests; test->promise; test++) {
+        printf("%s\n", test->promise);
+        end_us = wan_monotonic_us() + seconds * 1000000;
+        test->run();
+    }
+    return 0;
+}
