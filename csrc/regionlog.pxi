@@ -156,14 +156,15 @@ cdef wan_status region_log_shorten(region_log *log, uint64_t kept, uint64_t halv
         reader.owner = log
         reader.part = region_log_move
         status = wan_log_read_segment(&log.log, 0, &reader)
-        # With everything staged, so that what took a version's place meanwhile is on the disk before that version is gone.
-        if status == WAN_OK:
-            status = region_log_write(log)
         if status == WAN_OK and log.moved.used:
             add_part(&part, 0, WAN_PART_MOVED, &log.moved)
             status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
             if status == WAN_OK:
                 status = wan_log_commit(&log.log, &part, 1, &segment)
+        # What took a version's place meanwhile is on the disk before that version is gone; and behind what was moved: nothing that
+        # was destroyed since may come back when the record of that is history.
+        if status == WAN_OK:
+            status = region_log_write(log)
         if status == WAN_OK:
             status = wan_log_drop_first(&log.log, 1, NULL, 0)
         if status != WAN_OK:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 from simulator.disk import Disk
@@ -56,6 +57,39 @@ def test_a_version_on_the_disk_stays_there_until_the_newer_one_is(disk):
     assert commits_until_a_segment_goes(region, lambda: setattr(disk, "meanwhile", replace), drops_at) == drops_at
     disk.crash()
     assert open_region(disk, 4 * MIB).get("key") in ("first", "second")
+
+
+def test_what_is_taken_out_while_the_log_is_shortened_does_not_come_back(disk):
+    """Entries are moved out of the oldest segment as another thread takes them out."""
+    region = open_region(disk, 0)
+    keys = [b"%06d" % n for n in range(30_000)]
+    region.put_columns(keys, [b"v" * 60] * len(keys))
+    assert region.commit_once()
+    begun, some_gone = threading.Event(), threading.Event()
+    read = disk._read
+
+    def read_oldest(handle, path, at, to, size):
+        status = read(handle, path, at, to, size)
+        begun.set()
+        some_gone.wait(30)
+        return status
+
+    def take_out():
+        begun.wait(30)
+        for key in keys:
+            region.local_destroy(key)
+            some_gone.set()
+
+    disk._read = read_oldest
+    other = threading.Thread(target=take_out)
+    other.start()
+    while not begun.is_set():
+        region.put("other", b"x" * 2_000_000)
+        assert region.commit_once()
+    other.join()
+    assert region.commit_once()
+    disk.crash()
+    assert list(open_region(disk, 0).scan_keys()) == ["other"]
 
 
 def commits_until_a_segment_goes(region: _core.RegionCore, before=lambda: None, number: int = 0) -> int:
