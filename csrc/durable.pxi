@@ -15,8 +15,10 @@ cdef extern from "<stdio.h>" nogil:
 cdef extern from *:
     """
     #define set_full(...) ((void)WAN_FAIL(WAN_FULL, __VA_ARGS__))
+    #define set_too_large(...) ((void)WAN_FAIL(WAN_TOO_LARGE, __VA_ARGS__))
     """
     void set_full(const char *format, ...) nogil
+    void set_too_large(const char *format, ...) nogil
 
 cdef enum:
     STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
@@ -101,14 +103,13 @@ cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogi
     if d.view.failing:
         set_full("%s", d.view.reason)
         return WAN_FULL
-    if d.records.used + length > d.staged_max:
-        if d.records.used:
-            set_full("the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
-            return WAN_FULL
-        if d.staged_max < STAGED_BYTES_MAX:
-            set_full("an event of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
-                     <unsigned long long>length, <unsigned long long>d.staged_max)
-            return WAN_FULL
+    if length > d.staged_max and d.staged_max < STAGED_BYTES_MAX:
+        set_too_large("an event of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>d.staged_max)
+        return WAN_TOO_LARGE
+    if d.records.used + length > d.staged_max and d.records.used:
+        set_full("the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
+        return WAN_FULL
     if wan_stage_reserve(&d.records, length) != WAN_OK:
         return WAN_NO_MEMORY
     return wan_stage_reserve(&d.names, 8 + 1024 + 8)

@@ -181,6 +181,7 @@ cdef class ReceiverSession:
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome
+        cdef wan_status status
         if wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms:
             return WAN_FAILED_FUTURE_STAMP
         if wan_flag_read(&core.durable):
@@ -189,7 +190,11 @@ cdef class ReceiverSession:
             return self.apply_slow(record)
         change_from_record(&change, record, hash)
         origin_from_record(&from_, record)
-        if region_change(core, &change, &from_, NULL, &outcome) != WAN_OK:
+        status = region_change(core, &change, &from_, NULL, &outcome)
+        if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
+            self.note_too_large()
+            return WAN_FAILED_OTHER
+        if status != WAN_OK:
             return -1
         if outcome == WAN_LOST:
             wan_count(&core.conflicts, 1)
@@ -199,6 +204,10 @@ cdef class ReceiverSession:
         elif outcome <= WAN_DESTROYED:
             wan_count(&core.applied, 1)
         return 0
+
+    cdef void note_too_large(self) noexcept with gil:
+        from pywan.errors import EventTooLargeError
+        report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
     cdef int apply_slow(self, const wan_record *record) noexcept with gil:
         cdef int result

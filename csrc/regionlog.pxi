@@ -26,14 +26,13 @@ cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcep
         set_full("%s", log.view.reason)
         return WAN_FULL
     cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
-    if log.records.used + length > log.staged_max:
-        if log.records.used:
-            set_full("the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
-            return WAN_FULL
-        if log.staged_max < STAGED_BYTES_MAX:
-            set_full("a change of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
-                     <unsigned long long>length, <unsigned long long>log.staged_max)
-            return WAN_FULL
+    if length > log.staged_max and log.staged_max < STAGED_BYTES_MAX:
+        set_too_large("a change of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>log.staged_max)
+        return WAN_TOO_LARGE
+    if log.records.used + length > log.staged_max and log.records.used:
+        set_full("the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
+        return WAN_FULL
     return wan_stage_reserve(&log.records, length)
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from durable import DurableQueue
-from pywan.errors import QueueFullError
+from pywan.errors import EventTooLargeError, QueueFullError
 from records import CREATE
 
 
@@ -300,7 +300,7 @@ def test_a_crash_while_the_log_is_full_leaves_a_balanced_ledger(tmp_path, sent):
 
 def test_an_event_that_no_log_of_this_size_can_take_is_refused(tmp_path):
     queue = DurableQueue(tmp_path, log_limit=4 << 20)
-    with pytest.raises(QueueFullError, match="give the disk store more room"):
+    with pytest.raises(EventTooLargeError, match="give the disk store more room"):
         queue.region.put("k", b"v" * 600_000)
     queue.region.put("k", b"v" * 400_000)
     queue.commit()

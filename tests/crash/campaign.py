@@ -33,7 +33,7 @@ WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("parallel, conflating, small store", {"sender": {"parallel": True, "enable_batch_conflation": True}, "type": "PARTITION_PERSISTENT",
                                            "store_mb": (8, None)}),
     ("serial, lz4, with a listener", {"sender": {"compression": "lz4", "batch_size": 500}, "journal": True}),
-    ("serial, small stores", {"sender": {"batch_size": 1000}, "store_mb": (8, 4)}),
+    ("serial, small stores", {"sender": {"batch_size": 1000}, "store_mb": (4, 2)}),
     ("a chain of three", {"sites": "abc"}),
     ("a parallel chain of three, small stores", {"sites": "abc", "sender": {"parallel": True}, "type": "PARTITION_PERSISTENT", "store_mb": (8, 8, None)}),
 )
@@ -169,6 +169,8 @@ class World:
                 least, doubt = self.written.acknowledged, self.written.in_doubt
                 assert least <= ledger["queued"] == ledger["received"] <= least + doubt, f"{least} acknowledged, {doubt} in doubt: {ledger}"
         contents = [member.ask("contents") for member in self.members]
+        if self.first.spec["region"].get("disk_synchronous", True):
+            check([f"where it was written: {wrong}" for wrong in self.written.check_contents(contents[0])])
         for remote, at_remote in zip(self.remotes, contents[1:]):
             told = remote.member.ask("tell")["received"]
             assert told["exceptions_occurred"] == 0, told

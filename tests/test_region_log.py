@@ -1,0 +1,165 @@
+"""The log of a persistent region while it is shortened: on a small limit, near it, and with changes that come in between."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import shutil
+
+import pytest
+
+from pywan import _core
+from pywan.errors import EventTooLargeError
+
+LIMIT = 2 << 20
+OK, EMPTY = 0, 1      # Of wan_status.
+
+
+class WatchedDisk:
+    """The functions of csrc/wan_env.h over real files; `before_open(path)` is called whenever one is opened."""
+
+    _KINDS = {      # Argument types behind the table itself.
+        "create": (ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)),
+        "open": (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)),
+        "write": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),
+        "read": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),
+        "sync": (ctypes.c_int, ctypes.c_char_p), "replace": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
+        "remove": (ctypes.c_char_p,), "close": (ctypes.c_int,), "list": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
+    }
+    _ORDER = ("map_overflow", "unmap", "map_file", *_KINDS, "state")
+
+    def __init__(self):
+        self.before_open = lambda path: None
+        self._table = (ctypes.c_void_p * len(self._ORDER))()
+        self._functions = []        # Kept: the table only has their addresses.
+        for name, kinds in self._KINDS.items():
+            kind = ctypes.CFUNCTYPE(None if name == "close" else ctypes.c_int, ctypes.c_void_p, *kinds)
+            self._functions.append(kind(getattr(self, "_" + name)))
+            self._table[self._ORDER.index(name)] = ctypes.cast(self._functions[-1], ctypes.c_void_p).value
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.capsule = make(ctypes.addressof(self._table), b"wan_env", None)
+
+    def _create(self, env, path, size, file):
+        file[0] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.posix_fallocate(file[0], 0, size)
+        return OK
+
+    def _open(self, env, path, writable, file, size):
+        self.before_open(path.decode())
+        try:
+            file[0] = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        except FileNotFoundError:
+            return EMPTY
+        size[0] = os.fstat(file[0]).st_size
+        return OK
+
+    def _write(self, env, file, path, at, data, size):
+        os.pwrite(file, ctypes.string_at(data, size), at)
+        return OK
+
+    def _read(self, env, file, path, at, to, size):
+        found = os.pread(file, size, at)
+        ctypes.memmove(to, found.ljust(size, b"\0"), size)
+        return OK
+
+    def _sync(self, env, file, path):
+        return OK
+
+    def _replace(self, env, from_, to, directory):
+        os.replace(from_, to)
+        return OK
+
+    def _remove(self, env, path):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return OK
+
+    def _close(self, env, file):
+        os.close(file)
+
+    def _list(self, env, directory, found, owner):
+        tell = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(found)
+        return next(filter(None, (tell(owner, name) for name in os.listdir(directory))), OK)
+
+
+def opened(folder, **options):
+    folder.mkdir(exist_ok=True)
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=7)
+    region.open_log(str(folder), log_id=5, **{"log_limit": LIMIT, "synchronous": False, **options})
+    return region
+
+
+def after_a_crash(folder):
+    """What kill -9 at this moment leaves."""
+    image = folder.with_name("after-the-crash")
+    shutil.rmtree(image, ignore_errors=True)
+    shutil.copytree(folder, image)
+    region = opened(image)
+    return {key: region.get(key) for key in region.scan_keys()}
+
+
+def test_a_value_stays_in_the_log_until_the_one_that_replaced_it_is_on_the_disk(tmp_path):
+    """The log is shortened by segments, and a change may come between a look at the table and the end of a segment."""
+    watched = WatchedDisk()
+    region = opened(tmp_path / "log", environment=watched.capsule)
+    region.put("k", b"old")
+    assert region.commit_once()
+    came = []
+
+    def replace_it(path):
+        if path.endswith("000000000001.seg") and not came:
+            came.append(path)
+            region.put("k", b"new")
+
+    watched.before_open = replace_it
+    while not came:
+        region.put("other", b"v" * 60_000)
+        assert region.commit_once()
+        assert region.log_state()["bytes"] < LIMIT
+    assert not (tmp_path / "log" / "000000000001.seg").exists()
+    assert after_a_crash(tmp_path / "log")["k"] in (b"old", b"new")
+    region.commit_once()
+    assert after_a_crash(tmp_path / "log")["k"] == b"new"
+
+
+@pytest.mark.parametrize("live", [0.1, 0.3, 0.5])
+def test_a_region_whose_entries_take_up_to_half_of_its_limit_is_written_for_ever(tmp_path, live):
+    source = random.Random(3)
+    region = opened(tmp_path / "log", log_limit=4 << 20)
+    keys = [f"k{n}" for n in range(int(live * (4 << 20) / 2_000))]
+    newest = {}
+    for n in range(6_000):
+        key = keys[n] if n < len(keys) else source.choice(keys)
+        newest[key] = b"%d " % n + b"v" * 1_850
+        region.put(key, newest[key])
+        if n % 70 == 69:
+            assert region.commit_once(), f"change {n}: {region.log_state()['failing']}"
+    assert region.commit_once()
+    assert region.log_state()["bytes"] <= 4 << 20
+    assert after_a_crash(tmp_path / "log") == newest
+
+
+def test_entries_beyond_the_limit_are_refused_by_name_and_kept_with_a_higher_one(tmp_path):
+    region = opened(tmp_path / "log")
+    written = 0
+    while region.commit_once():
+        for _ in range(100):
+            region.put(f"k{written}", b"v" * 1_000)
+            written += 1
+    assert f"limit of {LIMIT} bytes" in region.log_state()["failing"]
+    del region
+    region = opened(tmp_path / "log", log_limit=2 * LIMIT)
+    assert len(region) > 0.6 * LIMIT / 1_100
+    region.put("next", b"v")
+    assert region.commit_once()
+
+
+def test_a_change_that_no_log_of_this_size_can_take_is_refused_at_once(tmp_path):
+    region = opened(tmp_path / "log")
+    with pytest.raises(EventTooLargeError, match="give the disk store more room"):
+        region.put("k", b"v" * (LIMIT // 4))
+    region.put("k", b"v" * (LIMIT // 10))
+    assert region.commit_once()
+    assert len(after_a_crash(tmp_path / "log")["k"]) == LIMIT // 10
