@@ -9,6 +9,7 @@ cdef extern from "wan_crc32c.h" nogil:
 include "base.pxi"
 include "codec.pxi"
 include "columns.pxi"
+include "budget.pxi"
 include "eventqueue.pxi"
 include "durable.pxi"
 include "region.pxi"

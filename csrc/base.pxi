@@ -139,6 +139,9 @@ cdef extern from "wan_log.h" nogil:
     wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                             uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
     void wan_log_close(wan_log *log)
+    ctypedef struct wan_log_budget:
+        uint64_t limit, used
+    void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
     uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
     uint64_t wan_log_block_bytes(const wan_log *log)

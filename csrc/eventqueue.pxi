@@ -155,17 +155,20 @@ cdef class EventQueue:
 
     Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
     With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
-    of its own, and `wait_durable` waits for the disk. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no dispatcher and no region uses it any more.
+    of its own, and `wait_durable` waits for the disk. `log_limit` bounds its log, or `log_budget` it and others together, which
+    counts `log_known` bytes of it already. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no
+    dispatcher and no region uses it any more.
     """
     cdef gateway_queue *g
     cdef readonly object name
     cdef object environment, clock  # Kept alive.
+    cdef LogBudget budget           # The same.
     cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
-                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False,
-                  environment=None):
+                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, LogBudget log_budget=None,
+                  uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None):
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
         cdef const char *path_or_null = NULL
@@ -198,6 +201,10 @@ cdef class EventQueue:
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
             self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
+            if log_budget is not None:
+                self.budget = log_budget
+                self.g.durable.staged_max = min(self.g.durable.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
+                wan_log_share(&self.g.durable.log, &log_budget.b, log_known, log_may_take_kept)
 
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, uint64_t log_limit, bint salvage) except -1:
         cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))

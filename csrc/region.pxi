@@ -363,6 +363,7 @@ cdef class RegionCore:
     cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     cdef object environment         # Of the log: keeps the capsule alive.
+    cdef LogBudget budget           # Of the log: keeps it alive.
     cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
@@ -501,8 +502,8 @@ cdef class RegionCore:
 
     # Persistence
 
-    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, bint salvage=False,
-                 environment=None):
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, LogBudget log_budget=None, uint64_t log_known=0,
+                 bint salvage=False, environment=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
         `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files. Before the region is
         used. Returns what was found."""
@@ -532,7 +533,9 @@ cdef class RegionCore:
             from pywan.errors import DiskError
             raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, nothing was changed")
         raise_for(status, f"region {self.name!r}")
-        self.r.log, self.environment = log, environment
+        if log_budget is not None:
+            wan_log_share(&log.log, &log_budget.b, log_known, False)
+        self.r.log, self.environment, self.budget = log, environment, log_budget
         self.full_timeout_us = SLOW_DISK_US
         self.choose_durable(self.attached_queues)
         return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}

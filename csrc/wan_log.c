@@ -215,17 +215,53 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
 /* The normal size; smaller where the whole log may not be large, so that it can be shortened. */
 static uint64_t segment_bytes(const wan_log *log)
 {
-    uint64_t bytes = log->size_limit ? log->size_limit / 16 & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
+    uint64_t bytes = log->size_limit ? log->size_limit / 16 : WAN_LOG_SEGMENT_BYTES;
+    if (log->budget && log->budget->limit / 32 < bytes) bytes = log->budget->limit / 32;    /* Several logs have some each. */
+    bytes &= ~(uint64_t)(WAN_LOG_PAGE - 1);
     if (bytes > WAN_LOG_SEGMENT_BYTES) return WAN_LOG_SEGMENT_BYTES;
     return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
 }
 
 uint64_t wan_log_block_bytes(const wan_log *log) { return segment_bytes(log) / 2 - WAN_LOG_PAGE; }
 
-static wan_status add_segment(wan_log *log, uint64_t bytes)
+static wan_status take_room(wan_log *log, uint64_t bytes)
 {
     if (log->size_limit && log->bytes + bytes > log->size_limit && !log->over)
         return WAN_FAIL(WAN_FULL, "the log in %.300s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
+    if (!log->budget) return WAN_OK;
+    uint64_t limit = log->budget->limit - (log->may_take_kept ? 0 : log->budget->limit / WAN_LOG_KEPT_PART);
+    uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+    if (used <= limit) return WAN_OK;
+    __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+    return WAN_FAIL(WAN_FULL, "the logs of the disk store have reached their limit of %" PRIu64 " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
+                    log->budget->limit, log->directory, log->bytes);
+}
+
+static void give_room(wan_log *log, uint64_t bytes)
+{
+    if (log->budget) __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+}
+
+void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
+{
+    log->budget = budget;
+    log->may_take_kept = may_take_kept != 0;
+    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED);    /* Wraps around where it is less. */
+}
+
+static wan_status make_segment(wan_log *log, uint64_t bytes);
+
+static wan_status add_segment(wan_log *log, uint64_t bytes)
+{
+    wan_status status = take_room(log, bytes);
+    if (status != WAN_OK) return status;
+    status = make_segment(log, bytes);
+    if (status != WAN_OK) give_room(log, bytes);
+    return status;
+}
+
+static wan_status make_segment(wan_log *log, uint64_t bytes)
+{
     wan_status status = grow_segments(log, log->count + 1);
     if (status != WAN_OK) return status;
     wan_log_segment *segment = &log->segments[log->count];
@@ -268,6 +304,7 @@ static void forget_segment(wan_log *log, uint32_t index)
     wan_log_segment *segment = &log->segments[index];
     if (segment->file >= 0) log->env->close(log->env, segment->file);
     log->bytes -= segment->bytes;
+    give_room(log, segment->bytes);
     free(segment->highest);
 }
 
@@ -400,6 +437,7 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
         if (gone[n].file >= 0) log->env->close(log->env, gone[n].file);
         log->env->remove(log->env, path);
         log->bytes -= gone[n].bytes;
+        give_room(log, gone[n].bytes);
         free(gone[n].highest);
     }
     free(gone);

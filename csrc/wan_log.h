@@ -63,13 +63,21 @@ typedef struct {
     uint64_t *highest;          /* Owner's: per partition the highest sequence in this segment (`owner_slots` of them). */
 } wan_log_segment;
 
+typedef struct {                /* What the logs of a disk store may take in one of its directories, all together. */
+    uint64_t limit;             /* Bytes of their segment files; a part of it is kept for those that may take it. */
+    uint64_t used;              /* Also by logs that are not open. Atomic. */
+} wan_log_budget;
+#define WAN_LOG_KEPT_PART 16u   /* That part of a budget: what must not wait for others' room, as events that failed, else blocks what would make room. */
+
 typedef struct {
     const wan_env *env;
     char *directory;
     uint32_t kind;
     uint64_t id;
     uint32_t owner_slots;
-    uint64_t size_limit;        /* Bytes of all segment files; 0: none but the disk's. */
+    uint64_t size_limit;        /* Bytes of all segment files; 0: none but the disk's and the budget's. */
+    wan_log_budget *budget;     /* Shared with others; NULL: none. */
+    uint8_t may_take_kept;
     wan_log_segment *segments;  /* Live, ascending; [writing] takes blocks, those behind it are empty. */
     uint32_t count, capacity, writing;
     uint64_t next_number;
@@ -113,6 +121,8 @@ typedef struct {
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                         uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
 void wan_log_close(wan_log *log);
+/* From now on the log takes its room out of a budget, which outlives it and counts `known` bytes of it already. */
+void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept);
 
 /* Writes the parts as one block and makes it durable: it is, when this returns WAN_OK. Otherwise nothing of it counts.
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */

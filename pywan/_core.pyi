@@ -72,6 +72,18 @@ def _column_rows(column: Column) -> list[_Form]:
 
 # Queues
 
+class LogBudget:
+    """What several logs may take together: those in one directory of a disk store."""
+
+    def __new__(cls, limit: int, used: int = 0) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """Bytes of all logs, open or not."""
+    def give(self, count: int) -> None:
+        """Of a log that was removed as a whole."""
+
 class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
 
@@ -83,7 +95,8 @@ class EventQueue:
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
         log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
-        log_limit: int = 0, salvage: bool = False, environment: Any = None,
+        log_limit: int = 0, log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
+        salvage: bool = False, environment: Any = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
     running: bool
@@ -195,7 +208,8 @@ class RegionCore:
     def wait_durable(self) -> None:
         """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
     def open_log(
-        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0, salvage: bool = False, environment: Any = None,
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0,
+        log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
     ) -> dict[str, Any]:
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
     @property

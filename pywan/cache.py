@@ -203,9 +203,9 @@ class Cache:
 
     def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
         store = self._store(attributes.disk_store_name)
-        folder, limit = store.log_directory(f"region-{attributes.name}", {"kind": "region", "region": attributes.name, "site": self._site})
-        region.make_persistent(folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
-                               flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_limit=limit)
+        place = store.log_place(f"region-{attributes.name}", {"kind": "region", "region": attributes.name, "site": self._site})
+        region.make_persistent(place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
+                               flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known)
 
     def _validate_region(self, attributes: RegionAttributes) -> None:
         for id in attributes.gateway_sender_ids:

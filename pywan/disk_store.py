@@ -7,8 +7,9 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
+from pywan import _core
 from pywan.config import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 
@@ -59,6 +60,34 @@ def read_owner(folder: Path) -> dict[str, Any]:
     return found
 
 
+class _Directory:
+    """One of a store's directories: its path, and what the logs in it may take together (None: what the disk has)."""
+
+    def __init__(self, path: Path, size_mb: int | None) -> None:
+        self.path, self.size_mb = path, size_mb
+        self.budget: _core.LogBudget | None = None
+
+    def measure(self) -> None:
+        if self.size_mb is not None:
+            self.budget = _core.LogBudget(self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if folder.is_dir()))
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        free = status.f_bavail * status.f_frsize
+        return free if self.budget is None else min(free, self.budget.limit - self.budget.used)
+
+
+class LogPlace(NamedTuple):
+    """Where a log lies, what it and others may take there (None: no limit), and how many bytes of it that counts already."""
+    folder: str
+    budget: _core.LogBudget | None
+    known: int
+
+
+def _log_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.seg"))
+
+
 class DiskStore:
     """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
 
@@ -68,14 +97,15 @@ class DiskStore:
     def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike) -> None:
         self.attributes = attributes
         given = attributes.directories or ((str(default_directory), None),)
-        self._directories = [(Path(path).absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
-        if len({path for path, _ in self._directories}) != len(self._directories):
+        self._directories = [_Directory(Path(path).absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
+        if len({each.path for each in self._directories}) != len(self._directories):
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []
         try:
-            for path, size in self._directories:
-                self._locks.append(_lock(path, f"disk store {self.name!r}"))
-                self._check_size(path, size)
+            for each in self._directories:
+                self._locks.append(_lock(each.path, f"disk store {self.name!r}"))
+                self._check_size(each.path, each.size_mb)
+                each.measure()
         except BaseException:
             self.close()
             raise
@@ -92,22 +122,21 @@ class DiskStore:
 
     @property
     def directories(self) -> list[Path]:
-        return [path for path, _ in self._directories]
+        return [each.path for each in self._directories]
 
-    def log_directory(self, owner: str, identity: dict[str, Any]) -> tuple[str, int]:
-        """(folder, limit in bytes or 0) of the log of `owner` ("queue-ln", "region-data"), made if it is new. `identity` is what it
-        was made for: ConfigurationError if the folder holds the log of something else."""
-        place = next(((path, size) for path, size in self._directories if (path / owner).is_dir()), None)
+    def log_place(self, owner: str, identity: dict[str, Any]) -> LogPlace:
+        """Where the log of `owner` ("queue-ln", "region-data") lies, made if it is new. `identity` is what it was made for:
+        ConfigurationError if the folder holds the log of something else. Not while that log is open."""
+        place = next((each for each in self._directories if (each.path / owner).is_dir()), None)
         if place is None:
-            place = max(self._directories, key=lambda each: self._free_bytes(*each))
-        path, size = place
-        folder = path / owner
+            place = max(self._directories, key=_Directory.free_bytes)
+        folder = place.path / owner
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             self._check_owner(folder, identity)
         except OSError as error:
             raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; free space or repair its rights") from error
-        return str(folder), (size or 0) << 20
+        return LogPlace(str(folder), place.budget, _log_bytes(folder))
 
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME
@@ -134,20 +163,14 @@ class DiskStore:
 
     def forget(self, owner: str) -> None:
         """Removes the log of an owner that was destroyed."""
-        for path, _ in self._directories:
-            folder = path / owner
+        for each in self._directories:
+            folder = each.path / owner
             if folder.is_dir():
+                if each.budget is not None:
+                    each.budget.give(_log_bytes(folder))
                 for file in folder.iterdir():
                     file.unlink()
                 folder.rmdir()
-
-    def _free_bytes(self, path: Path, size: int | None) -> int:
-        status = os.statvfs(path)
-        free = status.f_bavail * status.f_frsize
-        if size is None:
-            return free
-        used = sum(file.stat().st_size for file in path.glob("*/*"))
-        return min(free, (size << 20) - used)
 
     def close(self) -> None:
         for descriptor in self._locks:

@@ -47,9 +47,9 @@ class Region(_core.RegionCore, MutableMapping):
         self._committer: threading.Thread | None = None
         self._choose_path()
 
-    def make_persistent(self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int, log_limit: int) -> None:
-        """Recovers what the log in `directory` holds and logs every change from now on. Before the region is used."""
-        found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, log_limit=log_limit)
+    def make_persistent(self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int, **room: Any) -> None:
+        """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk store. Before the region is used."""
+        found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if found["cut_bytes"]:
             log.warning("region %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were cut", self.name, found["cut_bytes"])
         if found["records"]:

@@ -106,10 +106,12 @@ class GatewaySender:
         a = self.attributes
         if self._store is None:
             return {}
-        folder, limit = self._store.log_directory(f"{kind}-{a.id}", {
+        place = self._store.log_place(f"{kind}-{a.id}", {
             "kind": kind, "sender": a.id, "remote_distributed_system_id": a.remote_distributed_system_id, "parallel": a.parallel,
             "partitions": partitions, "site": self._site})
-        return {"log_directory": folder, "log_id": secrets.randbits(63) | 1, "synchronous": a.disk_synchronous, "log_limit": limit,
+        # Events that failed find room also in a full store: until they are kept apart, the queue cannot go on.
+        return {"log_directory": place.folder, "log_id": secrets.randbits(63) | 1, "synchronous": a.disk_synchronous,
+                "log_budget": place.budget, "log_known": place.known, "log_may_take_kept": kind == "parked",
                 "flush_ms": min(self._store.attributes.time_interval, FLUSH_LIMIT_MS)}
 
     def _say_recovered(self) -> None:
@@ -487,6 +489,7 @@ class GatewaySender:
     def replay_parked(self) -> int:
         """Queues every event that is parked now again, behind what waits. Returns how many."""
         with self._parked_lock:
+            self._parked.wait_durable(10.0)     # What was parked just now can be replayed once it is on the disk.
             return self._parked.replay_into(self.queue)
 
     def drop_parked(self) -> int:

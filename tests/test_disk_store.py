@@ -1,0 +1,150 @@
+"""The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the others."""
+import pytest
+
+from durable import DurableQueue
+from pywan import _core
+from pywan.config import make_disk_store_attributes
+from pywan.disk_store import DiskStore
+from pywan.errors import DiskError, QueueFullError
+from pywan.testing.waiting import eventually
+
+MB = 1 << 20
+ROW = b"x" * 10_000
+
+
+def bytes_of(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*.seg"))
+
+
+class SharedQueues:
+    """Queues whose logs lie in one directory with one budget."""
+
+    def __init__(self, folder, megabytes):
+        self.folder = folder
+        self.store = DiskStore(make_disk_store_attributes("s", directories=[(str(folder), megabytes)]), folder)
+        self.queues = {}
+
+    def open(self, name, **more):
+        place = self.store.log_place(f"queue-{name}", {"kind": "queue", "sender": name})
+        queue = _core.EventQueue(name, partitions=1, directory=place.folder, log_directory=place.folder, log_id=5, log_budget=place.budget,
+                                 log_known=place.known, synchronous=False, **more)
+        queue.running = True
+        region = _core.RegionCore(f"of-{name}", _core.Clock(), site=1, member=7, stores=False)
+        region.attach([queue])
+        self.queues[name] = queue, region
+        return queue
+
+    def fill(self, name):
+        """Until its log takes no more. How many events are on the disk."""
+        queue, region = self.queues[name]
+        while queue.commit_once():
+            self.check()
+            for _ in range(20):
+                region.put("k", ROW)
+        return queue.log_state()["durable"][0]
+
+    def send(self, name, count):
+        queue, _ = self.queues[name]
+        taken = queue.peek(0, count)
+        queue.remove(0, queue.positions()[0][1])
+        return len(taken)
+
+    def close(self, name):
+        queue, region = self.queues.pop(name)
+        region.attach([])
+
+    @property
+    def budget(self):
+        return self.store.log_place("queue-a", {"kind": "queue", "sender": "a"}).budget
+
+    def check(self):
+        used = bytes_of(self.folder)
+        assert used == self.budget.used <= self.budget.limit
+
+
+def test_logs_of_one_directory_share_its_size(tmp_path):
+    shared = SharedQueues(tmp_path, 8)
+    shared.open("a"), shared.open("b")
+    assert shared.fill("a") > 400 and bytes_of(tmp_path) >= 7 * MB
+    assert shared.fill("b") < 100
+    queue, region = shared.queues["b"]
+    with pytest.raises(QueueFullError, match="the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size"):
+        region.put("k", ROW)
+    shared.send("a", 350)
+    assert shared.queues["a"][0].commit_once() and shared.queues["a"][0].commit_once()
+    assert bytes_of(tmp_path) < 5 * MB
+    assert shared.fill("b") > 150
+    shared.check()
+
+
+def test_what_logs_hold_is_known_again_after_they_or_the_store_were_closed_and_after_one_is_destroyed(tmp_path):
+    shared = SharedQueues(tmp_path, 8)
+    shared.open("a"), shared.open("b")
+    shared.fill("a")
+    used = shared.budget.used
+    shared.close("a")
+    assert shared.budget.used == used           # Its files are still there.
+    shared.open("a")
+    shared.check()
+    shared.close("a"), shared.close("b")
+    shared.store.close()
+    again = SharedQueues(tmp_path, 8)
+    assert again.budget.used == used == bytes_of(tmp_path)
+    again.open("b")
+    again.store.forget("queue-a")
+    again.check()
+    assert again.fill("b") > 400
+    again.close("b")
+    again.store.close()
+    smaller = SharedQueues(tmp_path, 2)
+    smaller.open("b")
+    queue, region = smaller.queues["b"]
+    with pytest.raises(QueueFullError):         # Beyond the limit already: nothing new, until enough has left.
+        for _ in range(200):
+            region.put("k", ROW)
+            queue.commit_once()
+    while smaller.send("b", 100):
+        pass
+    assert queue.commit_once() and queue.commit_once()
+    assert smaller.budget.used <= 2 * MB and smaller.fill("b") > 20
+    smaller.check()
+
+
+def test_failed_events_find_room_in_a_full_store(tmp_path):
+    shared = SharedQueues(tmp_path, 8)
+    shared.open("a")
+    parked = shared.open("parked", log_may_take_kept=True)
+    shared.fill("a")
+    _, region = shared.queues["parked"]
+    region.put("failed", ROW)
+    assert parked.commit_once()
+    shared.check()
+
+
+def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_when_it_is_full(network, tmp_path):
+    """LN refuses what it has no region for: these events are parked though the store is full of others."""
+    ny, ln = network.add("ny ln")
+    ny.cache.create_disk_store("small", directories=[(str(tmp_path), 8)])
+    ln.receive()
+    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10, enable_persistence=True, disk_store_name="small", full_policy="refuse")
+    stored = ny.region("stored", type="REPLICATE_PERSISTENT", disk_store_name="small", disk_synchronous=False, senders=[])
+    ny.region(type="REPLICATE", senders=["ln"])
+    ln.region(type="REPLICATE")
+    ny.data["first"] = 1                    # The queue's log has its first segment, and the parked events' log none.
+    network.settle()
+    ln.cache.destroy_region("data")
+    with pytest.raises((QueueFullError, DiskError), match="limit of 8388608 bytes"):
+        for n in range(2000):
+            stored[n] = ROW
+            assert bytes_of(tmp_path) <= 8 * MB
+    ny.data["refused over there"] = 1
+    eventually(lambda: sender.parked_count == 1)
+    ln.region(type="REPLICATE")
+    assert sender.replay_parked() == 1
+    network.settle()
+    assert ln.data["refused over there"] == 1
+    ny.cache.destroy_region("stored")
+    for n in range(200):
+        ny.data[n] = ROW
+    network.settle(30)
+    assert len(ln.data) == 201      # All but the first.
