@@ -705,6 +705,10 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
         status = log->env->list(log->env, log->directory, survey_file, &survey);
     }
     if (status != WAN_OK) return status;
+    if (!log->named && log->count && !damage->file[0]) {
+        path_of(log, "MANIFEST", path, sizeof path);
+        note_damage(reader, damage, path, 0, "the manifest is gone");
+    }
     if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);     /* What salvage came upon is in no order. */
     if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;

@@ -134,6 +134,8 @@ class DiskStore:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             self._check_owner(folder, identity)
+        except DiskError:
+            raise
         except OSError as error:
             raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; free space or repair its rights") from error
         return LogPlace(str(folder), place.budget, _log_bytes(folder))
@@ -152,6 +154,8 @@ class DiskStore:
             return
         try:
             found = read_owner(folder)
+            if not identity.keys() <= found.keys():
+                raise ValueError("it lacks something")
         except ValueError:
             raise DiskError(f"disk store {self.name!r}: {file} is damaged; {should_say}") from None
         different = [key for key in identity if found.get(key) != identity[key]]
