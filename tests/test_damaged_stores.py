@@ -350,6 +350,7 @@ def test_a_queue_whose_directory_vanishes_takes_no_more_and_says_which(ny, tmp_p
     data = ny.region(type="REPLICATE")
     sender.start()
     data["before"] = b"v"
+    sender.queue.wait_durable()
     shutil.rmtree(tmp_path / STORE)
     with pytest.raises(DiskError, match=f"{tmp_path / STORE}/queue-ln/.*removed while it was in use"):
         data["after"] = b"v"
