@@ -558,11 +558,16 @@ cdef class EventQueue:
 
     def replay_into(self, EventQueue other not None):
         """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
-        time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could."""
+        time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could.
+        DiskError: the other queue's disk did not take them in time; they are in both queues."""
         cdef wan_record *record
-        cdef uint64_t size, end, moved = 0, counted
+        cdef uint64_t size, end, moved = 0, counted = 0
         cdef wan_status status = WAN_OK
         cdef uint32_t p
+        cdef bint gone = True
+        cdef uint64_t *through = <uint64_t *>calloc(self.g.queue.partition_count, sizeof(uint64_t))
+        if through == NULL:
+            raise MemoryError()
         with nogil:
             for p in range(self.g.queue.partition_count):
                 end = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
@@ -575,16 +580,27 @@ cdef class EventQueue:
                     status = queue_append_copy(other.g, queue_partition(
                         other.g, region_name_table[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                         record.event_member, record.event_thread), record)
-                    wan_lock_take(&self.g.lock)
                     if status == WAN_OK:
-                        wan_queue_remove(&self.g.queue, p, record.sequence)
+                        through[p] = record.sequence
                         moved += 1
-                    else:
-                        wan_queue_rewind(&self.g.queue, p)
-                    wan_lock_release(&self.g.lock)
-            # They were counted as queued once, when they came first; but for what a crash left in both queues, which is one more now.
+        try:
+            # Given up here only when they are on the disk there: either log may be written first.
+            if moved and other.g.durable != NULL:
+                gone = False
+                other.wait_durable()
+                gone = True
+        finally:
+            for p in range(self.g.queue.partition_count):
+                wan_lock_take(&self.g.lock)
+                if gone and through[p]:
+                    wan_queue_remove(&self.g.queue, p, through[p])
+                wan_queue_rewind(&self.g.queue, p)
+                wan_lock_release(&self.g.lock)
+            free(through)
+            # They were counted as queued once, when they came first; but for those of which there is one more now, here or after a crash.
             wan_lock_take(&other.g.lock)
-            counted = min(moved, other.g.counts.parked)
+            if gone:
+                counted = min(moved, other.g.counts.parked)
             other.g.counts.queued -= counted
             other.g.counts.parked -= counted
             other.g.counts.received += moved - counted

@@ -8,6 +8,7 @@ import pytest
 from simulator.disk import Disk
 
 from pywan import _core
+from pywan.errors import DiskError
 from pywan.stats import ledger
 
 MIB = 1 << 20
@@ -24,8 +25,16 @@ def open_region(disk: Disk, limit: int) -> _core.RegionCore:
     return region
 
 
-def open_queue(disk: Disk) -> _core.EventQueue:
-    queue = _core.EventQueue("ln", remote_site=2, log_directory="/queue", log_id=7, synchronous=False, environment=disk.environment)
+class Queue(_core.EventQueue):
+    """Its committer runs when somebody waits for the disk."""
+
+    def wait_durable(self, timeout: float = 60.0) -> None:
+        if not self.commit_once():
+            raise DiskError("not in time")
+
+
+def open_queue(disk: Disk, name: str = "ln") -> Queue:
+    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, environment=disk.environment)
     queue.running = True
     return queue
 
@@ -141,3 +150,26 @@ def test_a_clock_that_went_back_over_a_restart_makes_no_event_that_loses_against
         del queue
         disk.crash()
     assert stamps == sorted(set(stamps)) and len(stamps) == 3
+
+
+@pytest.mark.parametrize("disk_takes_it", [True, False])
+def test_a_parked_event_leaves_its_queue_only_when_the_other_one_has_it_on_the_disk(disk, disk_takes_it):
+    queue, parked = open_queue(disk), open_queue(disk, "parked")
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.attach([parked])
+    region.put("key", "value")
+    assert parked.commit_once()
+    disk.error_rate = 0.0 if disk_takes_it else 1.0
+    if disk_takes_it:
+        assert parked.replay_into(queue) == 1 and len(parked) == 0
+    else:
+        with pytest.raises(DiskError):
+            parked.replay_into(queue)
+        disk.error_rate = 0.0
+        assert len(parked) == 1
+    assert ledger(queue.counts())["balanced"]
+    assert parked.commit_once()
+    region.attach([])
+    del queue, parked
+    disk.crash()
+    assert [len(open_queue(disk)), len(open_queue(disk, "parked"))] == ([1, 0] if disk_takes_it else [0, 1])

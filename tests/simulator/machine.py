@@ -12,7 +12,7 @@ from pywan.errors import DiskError, PywanError
 from .disk import Disk
 from .link import KEYS, POISON_KEYS, REGION, SECRET_KEYS, must
 
-LOG_LIMITS = (0, 1 << 20, 4 << 20)      # Bytes; a log of 1 MiB is full after a few segments.
+LOG_LIMITS = (1 << 20, 4 << 20, 16 << 20)       # Bytes; a log of 1 MiB is full after a few segments.
 ALL_KEYS = KEYS + SECRET_KEYS + POISON_KEYS
 Version = tuple[int, int]               # Stamp, site.
 
@@ -47,6 +47,7 @@ class Machine:
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
         self.watched = watched                  # What it receives goes through Python and is recorded one by one.
         self.log_limit = rng.choice(LOG_LIMITS)
+        self.full_policy = "refuse" if watched else rng.choice(("refuse", "drop-newest"))    # A relay answers for what it drops.
         self.disk = Disk(rng)
         self.clock_offset_ms = 0
         self.out: list[Any] = []                # Links whose queues are here.
@@ -72,7 +73,7 @@ class Machine:
         queue = LoggedQueue(name, log_directory=f"/{self.site}/{name}", log_id=self.site, synchronous=self.synchronous,
                             log_limit=self.log_limit, environment=self.disk.environment, **options)
         queue.machine = self
-        queue.set_full_policy(self.rng.choice(("refuse", "refuse", "drop-newest")))
+        queue.set_full_policy(self.full_policy)
         return queue
 
     def open(self) -> None:
@@ -120,6 +121,11 @@ class Machine:
                 break
         if log.log_state()["staged"]:
             raise DiskError("the simulated disk did not take it in time")
+
+    @property
+    def may_lack(self) -> bool:
+        """A region that is written some time later acknowledges what a crash then takes away."""
+        return self.region_is_persistent and not self.synchronous
 
     def versions(self) -> dict[str, Version]:
         return {key: found[1:3] for key in ALL_KEYS if (found := self.core.lookup(key))}

@@ -18,6 +18,8 @@ class World:
     """All of it, from one seed."""
 
     kind = "network"
+    change_counts = (1, 1, 5, 30)       # Changes at once.
+    value_bytes = (0, 10, 300, 3000)
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -80,12 +82,12 @@ class World:
     def change(self) -> str:
         site = self.rng.choice(list(self.sites))
         before = [link.queue.positions() for link in self.links]
-        count = self.rng.choice((1, 1, 5, 30))
+        count = self.rng.choice(self.change_counts)
         for _ in range(count):
             key = self.rng.choice(KEYS * 4 + SECRET_KEYS + POISON_KEYS)
             core = self.sites[site]
             operation = DESTROY if self.rng.random() < 0.15 else UPDATE if key in core else CREATE
-            value = None if operation == DESTROY else f"{site}:{self.steps}:" + "x" * self.rng.choice((0, 10, 300, 3000))
+            value = None if operation == DESTROY else f"{site}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
             self.put(site, core, operation, key, value)
             before = [link.note_change(key, operation, positions) for link, positions in zip(self.links, before)]
         return f"{count} at site {site}"
