@@ -1,6 +1,7 @@
 """Owns how tests speak of a persistent queue: its folder, a commit at a chosen moment, a crash that leaves what was written."""
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 from pathlib import Path
@@ -58,7 +59,12 @@ class DurableQueue:
     def crash(self) -> None:
         """As kill -9 at this moment: what was written is there, what was only staged is not."""
         kept = self.folder / "after-the-crash"
-        shutil.copytree(self.folder / "log", kept)
+        before = None
+        while before != self._written():        # A running committer must not come between one file and the next.
+            shutil.rmtree(kept, ignore_errors=True)
+            before = self._written()
+            with contextlib.suppress(shutil.Error):
+                shutil.copytree(self.folder / "log", kept)
         if self._committer is not None:
             self.queue.stop_log()
             self._committer.join()
@@ -67,6 +73,11 @@ class DurableQueue:
         shutil.rmtree(self.folder / "log")
         kept.rename(self.folder / "log")
         self.open()
+
+    def _written(self) -> tuple[Any, ...]:
+        """Changes with every block and every manifest that is written."""
+        manifest = self.folder / "log" / "MANIFEST"
+        return self.queue.log_state()["commits"], manifest.exists() and (manifest.stat().st_ino, manifest.stat().st_mtime_ns)
 
     # What is in it
 
