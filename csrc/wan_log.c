@@ -544,6 +544,7 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         }
         if (!segment->first_commit) segment->first_commit = block->commit;
         *commit = block->commit;
+        segment->newest = at;
         at += sizeof *block + block->length;
         segment->used = at;
     }
@@ -585,6 +586,22 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
         at += length;
     }
     return *cut ? log->env->sync(log->env, segment->file, path) : WAN_OK;
+}
+
+/* The newest block may have been read from the system's memory: the process that wrote it ended before its sync, or that failed,
+ * after which no later one writes it. What is taken for durable now has to be; the blocks before it were, or it were not there. */
+static wan_status write_newest_again(wan_log *log, const wan_log_segment *segment, const char *path)
+{
+    uint8_t bytes[65536];
+    if (!segment->newest) return WAN_OK;
+    for (uint64_t at = segment->newest; at < segment->used;) {
+        uint64_t length = segment->used - at < sizeof bytes ? segment->used - at : sizeof bytes;
+        wan_status status = log->env->read(log->env, segment->file, path, at, bytes, length);
+        if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, at, bytes, length);
+        if (status != WAN_OK) return status;
+        at += length;
+    }
+    return log->env->sync(log->env, segment->file, path);
 }
 
 typedef struct { wan_log *log; const wan_log_reader *reader; wan_damage *damage; } file_survey;
@@ -748,7 +765,9 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         status = log->env->open(log->env, path, 1, &segment->file, &bytes);
         if (status == WAN_EMPTY) status = WAN_IO;
         if (status == WAN_OK) status = cut_tail(log, segment, path, cut_bytes);
+        if (status == WAN_OK && n == log->writing) status = write_newest_again(log, segment, path);
     }
+    log->unsure = log->named;       /* Nor is it known whether the disk has the manifest that was found. */
     if (status != WAN_OK) wan_log_close(log);
     return status;
 }

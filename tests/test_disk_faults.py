@@ -173,3 +173,32 @@ def test_a_parked_event_leaves_its_queue_only_when_the_other_one_has_it_on_the_d
     del queue, parked
     disk.crash()
     assert [len(open_queue(disk)), len(open_queue(disk, "parked"))] == ([1, 0] if disk_takes_it else [0, 1])
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_was_recovered_stays_though_the_sync_before_had_failed(goes_on):
+    """The process ends after a sync that failed: what it wrote may be in the system's memory, whole, and never get to the disk."""
+    recovered = []
+    for seed in range(40):
+        disk = Disk(random.Random(seed))
+        queue, region = open_queue(disk), _core.RegionCore("data", _core.Clock(), site=1, member=1)
+        region.attach([queue])
+        region.put("first", 1)
+        assert queue.commit_once()
+        region.put("second", 2)
+        disk.meanwhile = lambda disk=disk: setattr(disk, "error_rate", 1.0)
+        assert not queue.commit_once()
+        disk.meanwhile, disk.error_rate = None, 0.0
+        disk.crash(power=False)
+        region.attach([])
+        queue = open_queue(disk)
+        found = len(queue)
+        if goes_on:
+            region.attach([queue])
+            region.put("third", 3)
+            assert queue.commit_once()
+            region.attach([])
+        recovered.append(found)
+        disk.crash(power=True)
+        assert len(open_queue(disk)) == found + goes_on, seed
+    assert set(recovered) == {1, 2}

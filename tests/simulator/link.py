@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from pywan import _core
-from pywan.errors import ProtocolError, QueueFullError
+from pywan.errors import DiskError, ProtocolError, QueueFullError
 
 from .network import Pipe
 
@@ -107,7 +107,7 @@ class Link:
         before = self.queue.positions()
         try:
             return self.parked.replay_into(self.queue)
-        except QueueFullError as error:
+        except (QueueFullError, DiskError) as error:
             return str(error)
         finally:
             self._note_replayed(before)
