@@ -133,8 +133,9 @@ cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation, uin
     return queue_note_pending(g, reservation.partition, 1)
 
 
-cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record) noexcept nogil:
-    # Appends a whole record as it is. Takes and releases the lock.
+cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record, bint replayed=False) noexcept nogil:
+    # Appends a whole record as it is. Takes and releases the lock. One that was parked was counted as queued when it first came;
+    # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint64_t conflated
@@ -143,7 +144,11 @@ cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wa
     if status == WAN_OK:
         memcpy(reservation.at, record, record.length)
         wake = queue_commit(g, &reservation, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
-        g.counts.queued += 1
+        if replayed and g.counts.parked:
+            g.counts.parked -= 1
+        else:
+            g.counts.queued += 1
+            g.counts.received += replayed
     wan_lock_release(&g.lock)
     if wake >= 0:
         eventfd_write(wake, 1)
@@ -561,7 +566,7 @@ cdef class EventQueue:
         time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could.
         DiskError: the other queue's disk did not take them in time; they are in both queues."""
         cdef wan_record *record
-        cdef uint64_t size, end, moved = 0, counted = 0
+        cdef uint64_t size, end, moved = 0
         cdef wan_status status = WAN_OK
         cdef uint32_t p
         cdef bint gone = True
@@ -579,7 +584,7 @@ cdef class EventQueue:
                     wan_lock_release(&self.g.lock)
                     status = queue_append_copy(other.g, queue_partition(
                         other.g, region_name_table[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                        record.event_member, record.event_thread), record)
+                        record.event_member, record.event_thread), record, True)
                     if status == WAN_OK:
                         through[p] = record.sequence
                         moved += 1
@@ -597,13 +602,5 @@ cdef class EventQueue:
                 wan_queue_rewind(&self.g.queue, p)
                 wan_lock_release(&self.g.lock)
             free(through)
-            # They were counted as queued once, when they came first; but for those of which there is one more now, here or after a crash.
-            wan_lock_take(&other.g.lock)
-            if gone:
-                counted = min(moved, other.g.counts.parked)
-            other.g.counts.queued -= counted
-            other.g.counts.parked -= counted
-            other.g.counts.received += moved - counted
-            wan_lock_release(&other.g.lock)
         raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
         return moved

@@ -29,6 +29,7 @@ class Queue(_core.EventQueue):
     """Its committer runs when somebody waits for the disk."""
 
     def wait_durable(self, timeout: float = 60.0) -> None:
+        assert ledger(self.counts())["balanced"]
         if not self.commit_once():
             raise DiskError("not in time")
 
