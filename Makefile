@@ -6,7 +6,7 @@
 #   make ctest     the C primitives' own test program, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
-#   make simulate  senders and receivers over a bad network   (ARGS="--seed 7" ...)
+#   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
 #   make tsan      the C primitives shared between threads, under ThreadSanitizer   (THREAD_SECONDS=10)
