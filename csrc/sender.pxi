@@ -78,6 +78,7 @@ cdef class DispatcherSession:
     cdef uint64_t last_sent_us, last_heard_us
     cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
     cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
+    cdef uint64_t callback_since_us             # One runs since then; 0: none.
     cdef uint64_t sent_bytes, taken_bytes       # Given to the kernel; of those, what the other side's kernel had taken at the last look.
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
@@ -141,7 +142,9 @@ cdef class DispatcherSession:
     def times(self):
         """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
         ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
-        return {"filter": wan_read(&self.filter_us), "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.receiver_us)}
+        cdef uint64_t since = wan_read(&self.callback_since_us), now = wan_monotonic_us()
+        running = now - since if since and now > since else 0      # A callback that does not return is slow already.
+        return {"filter": wan_read(&self.filter_us) + running, "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.receiver_us)}
 
     def flow(self):
         """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known
@@ -264,12 +267,17 @@ cdef class DispatcherSession:
             return 1
         # From here on the records are ours: peeked, so neither changed nor moved by anybody.
         if self.transmit_filter is not None:
-            before = wan_monotonic_us()
+            self.callback_since_us = wan_monotonic_us()
             self.filter_batch(sections)
-            wan_count(&self.filter_us, wan_monotonic_us() - before)
+            self.end_callback()
         if self.options.batch_conflation and count > 1:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
+
+    cdef void end_callback(self) noexcept nogil:
+        cdef uint64_t since = self.callback_since_us
+        self.callback_since_us = 0
+        wan_count(&self.filter_us, wan_monotonic_us() - since)
 
     cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter, uint32_t reason) noexcept nogil:
         # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
@@ -480,10 +488,9 @@ cdef class DispatcherSession:
         if failure_count and not self.park(f, failures, failure_count):
             return False
         if self.acknowledged is not None:
-            removed = wan_monotonic_us()
+            self.callback_since_us = wan_monotonic_us()
             self.tell_acknowledged(f)
-            wan_count(&self.filter_us, wan_monotonic_us() - removed)
-            removed = 0
+            self.end_callback()
         if self.options.alert_threshold_ms:
             self.note_late(f)
         wan_lock_take(&self.g.lock)

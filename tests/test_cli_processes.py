@@ -333,3 +333,65 @@ def test_an_interactive_terminal_completes_and_keeps_its_history(tmp_path):
         shell.kill()
         shell.wait()
         os.close(main_end)
+
+
+CAUSES = """
+import os, time
+import pywan
+
+FOLDER = {folder!r}
+
+
+class Slow(pywan.GatewayEventFilter):
+    def before_transmit(self, event):
+        while not os.path.exists(os.path.join(FOLDER, "filter-may-go-on")):
+            time.sleep(0.01)
+        return True
+
+
+class Standing(pywan.CacheListener):
+    def after_create(self, event):
+        while not os.path.exists(os.path.join(FOLDER, "receiver-may-go-on")):
+            time.sleep(0.01)
+"""
+
+
+def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine):
+    """Not connected, paused, a slow receiver, a slow filter, stopped; and nothing is lost for it."""
+    classes = machine.directory / "classes"
+    classes.mkdir()
+    (classes / "causes.py").write_text(CAUSES.format(folder=str(machine.directory)))
+    (machine.directory / "ln.xml").write_text(
+        '<cache><gateway-receiver start-port="0" end-port="0" manual-start="true"/><region name="data" refid="REPLICATE"><region-attributes><cache-listener>'
+        "<class-name>causes:Standing</class-name></cache-listener></region-attributes></region></cache>")
+    for site in ("ny", "ln"):
+        machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
+        xml = "--cache-xml-file=ln.xml" if site == "ln" else ""
+        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes {xml}")
+    ny = "gfsh --locator=ny_host[10331]"
+    for id, more in (("plain", ""), ("filtered", "--gateway-event-filter=causes:Slow")):
+        machine.do(f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false --dispatcher-threads=1 --batch-time-interval=10 {more}")
+    machine.do(f"{ny} create region --name=data --type=REPLICATE --gateway-sender-id=plain,filtered")
+
+    def shown(id):
+        table = machine.do(f"{ny} status gateway-sender --id={id}")
+        cause = machine.ask(f"--locator=ny_host[10331] status gateway-sender --id={id}")["data"]["members"][0]["lag"]["cause"]
+        return cause, table
+
+    machine.do(f"{ny} pause gateway-sender --id=filtered")
+    for key in range(3):
+        machine.do(f"{ny} put --region=data --key=k{key} --value=1")
+    machine.until(lambda: shown("plain")[0].startswith("link down: no receiver of site 2"), "the link that is not there")
+    assert "3 events" in shown("plain")[1] and "link down" in shown("plain")[1]
+    assert shown("filtered")[0] == "paused" and "paused" in shown("filtered")[1]
+    machine.do("gfsh --locator=ln_host[10331] start gateway-receiver")
+    machine.until(lambda: shown("plain")[0] == "receiver slow", "the receiver that stands")
+    machine.do(f"{ny} resume gateway-sender --id=filtered")
+    machine.until(lambda: shown("filtered")[0] == "filter slow", "the filter that stands")
+    (machine.directory / "receiver-may-go-on").touch()
+    machine.until(lambda: shown("plain")[0] == "none", "all is sent")
+    machine.do(f"{ny} stop gateway-sender --id=plain")
+    machine.do(f"{ny} put --region=data --key=k3 --value=1")
+    (machine.directory / "filter-may-go-on").touch()
+    machine.until(lambda: machine.ask("--locator=ln_host[10331] query size --region=data")["data"].get("size") == 4, "the fourth key at ln")
+    assert shown("plain")[0] == "stopped"
