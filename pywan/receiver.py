@@ -1,6 +1,7 @@
 """Owns the gateway receiver of a member: its port, its connections, and the threads that apply what they bring."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import random
@@ -26,11 +27,11 @@ CREDIT_BYTES = 256 << 20        # What the window of a sender may grow to. What 
 
 
 class _Source:
-    """The memory of one queue, and how many connections it has now."""
+    """The memory of one queue, and how many connections each of its dispatchers has now."""
 
     def __init__(self, partitions: int) -> None:
         self.memory = _core.SourceMemory(partitions)
-        self.connections = 0
+        self.connections: collections.Counter[int] = collections.Counter()
 
 
 class AppliedMemory:
@@ -39,6 +40,7 @@ class AppliedMemory:
 
     LIMIT = 10_000                  # Queues.
     PARTITIONS_LIMIT = 4_000_000    # Their partitions: 32 bytes each.
+    WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,7 +56,8 @@ class AppliedMemory:
             yield source.memory
         finally:
             with self._lock:
-                source.connections -= 1
+                source.connections[hello.dispatcher] -= 1
+                source.connections += collections.Counter()     # Without those that are 0.
 
     def _enter(self, hello: gateway.SenderHello) -> _Source:
         key = hello.site, hello.sender, hello.incarnation
@@ -68,10 +71,14 @@ class AppliedMemory:
                          hello.incarnation, hello.partitions)
             elif source.memory.partitions != hello.partitions:
                 raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
+            elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
+                raise ProtocolError(
+                    f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it are not done with what they brought; a callback of a region"
+                    " here may hang, or take longer than the sender waits (socket-read-timeout)")
             else:
                 del self._sources[key]
             self._sources[key] = source
-            source.connections += 1
+            source.connections[hello.dispatcher] += 1
             return source
 
     def _make_room(self, hello: gateway.SenderHello) -> None:

@@ -1,4 +1,5 @@
 """What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all explained."""
+import contextlib
 import logging
 import threading
 
@@ -10,6 +11,7 @@ from pywan.protocol.gateway import SenderHello
 from pywan.receiver import AppliedMemory
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
+from pywan.transport.sockets import shut
 from sites import keep_doing
 
 kinds = pytest.mark.parametrize("kind", [
@@ -352,6 +354,44 @@ def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_fo
             assert anew is not of_b
     with pytest.raises(ProtocolError, match="has 59 partitions, and had 60"):
         memory.connected(_hello("a", 59)).__enter__()
+
+
+def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_told_why():
+    """Else a callback that never returns costs a thread and a socket every half minute, until no sender gets one."""
+    memory = AppliedMemory()
+    with contextlib.ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(memory.connected(_hello("a")))
+        with pytest.raises(ProtocolError, match="4 connections of it are not done.*a callback of a region here may hang"):
+            memory.connected(_hello("a")).__enter__()
+        with memory.connected(_hello("b")):
+            pass
+    with memory.connected(_hello("a")):
+        pass
+
+
+def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=1)
+    slow = Slow()
+    ln.data.add_listener(slow)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    ny.data["k"] = 1
+    eventually(lambda: sender.stats["events_in_flight_batches"] == 1 and "k" in ln.data)
+    ny.data["k"] = 2
+
+    def give_up():      # As a sender does that waits no longer.
+        for sock, _ in list(sender._connections.values()):
+            shut(sock)
+        return "a callback of a region here may hang" in (sender.lag()["cause"])
+
+    eventually(give_up)
+    assert ln.receiver.connection_count <= 4
+    for _ in range(10):
+        slow.gate.release()
+    network.settle(30)
+    assert ln.data["k"] == 2
 
 
 def test_the_queue_not_heard_of_for_longest_is_forgotten_first(monkeypatch):
