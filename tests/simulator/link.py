@@ -4,6 +4,7 @@ order per key, positions, and the ledger."""
 from __future__ import annotations
 
 import random
+from operator import itemgetter
 from typing import Any
 
 from pywan import _core
@@ -18,6 +19,8 @@ POISON_KEYS = ["p0", "p1"]           # Fail at receivers until the end.
 POISONED = 4
 CREATE, UPDATE, DESTROY = 0, 1, 2
 SILENCE_US = 2_000_000
+_WENT = itemgetter("events", "distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest")
+_CAME = itemgetter("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest")
 
 
 def must(condition: bool, what: str) -> None:
@@ -169,13 +172,13 @@ class Link:
 
     def check(self) -> None:
         counts = self.queue.counts()
-        went = sum(counts[n] for n in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest"))
-        came = sum(counts[n] for n in ("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest"))
-        must(counts["queued"] == went + counts["events"] and counts["received"] == counts["queued"] + came, f"ledger: {counts}")
+        went, came = sum(_WENT(counts)), sum(_CAME(counts))
+        if counts["queued"] != went or counts["received"] != counts["queued"] + came:
+            raise AssertionError(f"ledger: {counts}")       # Said only then: this comes after every step of every link.
         must(not self.wrong, "; ".join(self.wrong))
         for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):
-            must(removed <= peeked <= appended, f"positions of partition {partition}: {removed}, {peeked}, {appended}")
-            must(removed >= self.settled[partition], f"partition {partition} went back from {self.settled[partition]} to {removed}")
+            if not self.settled[partition] <= removed <= peeked <= appended:
+                raise AssertionError(f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was {self.settled[partition]}")
             for sequence in range(self.settled[partition] + 1, removed + 1):
                 self._check_settled(partition, sequence)
             self.settled[partition] = removed

@@ -90,8 +90,9 @@ class LoggedLink(Link):
         super().check()
         durable = self.queue.log_state()["durable"]
         for partition, (_, peeked, appended) in enumerate(self.queue.positions()):
-            must(max(peeked, self.durable[partition]) <= durable[partition] <= appended,
-                 f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, appended {appended}")
+            if not max(peeked, self.durable[partition]) <= durable[partition] <= appended:
+                raise AssertionError(f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, "
+                                     f"appended {appended}")
         self.durable = durable
 
     def _check_settled(self, partition: int, sequence: int) -> None:
