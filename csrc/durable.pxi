@@ -97,6 +97,12 @@ cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
     return total
 
 
+cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noexcept nogil:
+    """Under the queue's lock: so much more has to wait until the disk has taken some of what is staged, which it does."""
+    cdef durable_log *d = g.durable
+    return d != NULL and not d.view.failing and d.records.used != 0 and d.records.used + length > d.staged_max
+
+
 cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
     """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
     cdef durable_log *d = g.durable
@@ -107,7 +113,7 @@ cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogi
         set_too_large("an event of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
                       <unsigned long long>length, <unsigned long long>d.staged_max)
         return WAN_TOO_LARGE
-    if d.records.used + length > d.staged_max and d.records.used:
+    if durable_is_behind(g, length):
         set_full("the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
         return WAN_FULL
     if wan_stage_reserve(&d.records, length) != WAN_OK:
@@ -399,7 +405,7 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
 
 cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
     """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what is durable goes into
-    the manifest, and the segments that are done by it go. WAN_FULL: there are none."""
+    the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
     cdef durable_log *d = g.durable
     cdef queue_counts *counts
     cdef log_state *head
@@ -425,13 +431,35 @@ cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
         return status
     done = segments_done(g, &d.fresh_state)
     if done == 0:
-        return WAN_FULL
+        return WAN_EMPTY
     status = wan_log_drop_first(&d.log, done, d.fresh_state.bytes, d.fresh_state.used)
     if status == WAN_OK:
         wan_lock_take(&g.lock)
         state_is_durable(g)
         wan_lock_release(&g.lock)
     return status
+
+
+cdef bint durable_make_room(gateway_queue *g) noexcept nogil:
+    """By what is done; else, if that is the policy, by giving up the oldest events. False: the log stays full."""
+    cdef wan_status status = durable_relieve(g)
+    while status == WAN_EMPTY and g.full_policy == FULL_DROP_OLDEST and durable_drop_oldest(g):
+        status = durable_relieve(g)
+    return status == WAN_OK
+
+
+cdef bint durable_drop_oldest(gateway_queue *g) noexcept nogil:
+    """False: no segment would go with them, since there is but one, or some are on their way and it has to stay."""
+    cdef bint dropped = g.durable.log.writing != 0
+    cdef uint32_t p
+    wan_lock_take(&g.lock)
+    for p in range(g.queue.partition_count):
+        dropped = dropped and g.queue.partitions[p].peeked == g.queue.partitions[p].removed
+    dropped = dropped and queue_drop_oldest(g) != 0
+    for p in range(g.dispatchers):
+        queue_refresh_pending(g, p)
+    wan_lock_release(&g.lock)
+    return dropped
 
 
 cdef void forget_holes(gateway_queue *g, log_state *head, queue_counts *counts, const wan_stage *holes) noexcept nogil:
@@ -516,7 +544,7 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     """One round of the committer. Not WAN_OK: the disk took nothing, and enqueues are refused until it does."""
     cdef durable_log *d = g.durable
     cdef wan_status status = durable_commit(g, checkpoint, NULL)
-    while status == WAN_FULL and durable_relieve(g) == WAN_OK:      # Each time by a segment at least.
+    while status == WAN_FULL and durable_make_room(g):      # Each time by a segment at least.
         status = durable_commit(g, checkpoint, NULL)
     if status == WAN_OK and (checkpoint or log_is_long(g)):
         durable_shorten(g)      # It is tried again later; what is durable already is not less so.

@@ -36,6 +36,7 @@ cdef struct queue_counts:
 
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
+    SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
 
 cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
@@ -50,7 +51,7 @@ cdef struct gateway_queue:
     durable_log *durable    # NULL without persistence.
     wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
-    uint64_t full_timeout_us    # With FULL_BLOCK: for so long, then it is refused.
+    uint64_t full_timeout_us    # How long it may wait for room, before it is refused.
 
 
 cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
@@ -112,15 +113,14 @@ cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
 
 cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
     # Room in the queue, and for the log where there is one. Under the lock.
-    cdef wan_status status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    cdef wan_status status = durable_reserve(g, length) if g.durable != NULL else WAN_OK
+    if status != WAN_OK:
+        return status
+    status = wan_queue_reserve(&g.queue, partition, length, reservation)
     if g.full_policy == FULL_DROP_OLDEST:
         # Until a segment is free: what is oldest lies together.
         while status == WAN_FULL and queue_drop_oldest(g):
             status = wan_queue_reserve(&g.queue, partition, length, reservation)
-    if g.durable != NULL and status == WAN_OK:
-        status = durable_reserve(g, length)
-        if status != WAN_OK:
-            wan_queue_cancel(&g.queue, reservation)
     return status
 
 
@@ -206,6 +206,7 @@ cdef class EventQueue:
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
             self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
+            self.g.full_timeout_us = SLOW_DISK_US
             if log_budget is not None:
                 self.budget = log_budget
                 self.g.durable.staged_max = min(self.g.durable.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
@@ -384,11 +385,14 @@ cdef class EventQueue:
         """Bytes of the events in the queue, as laid out."""
         return wan_read(&self.g.queue.bytes)
 
-    def set_full_policy(self, str policy, double timeout_ms=0.0):
+    def set_full_policy(self, str policy, double timeout_ms=0.0, double slow_disk_ms=SLOW_DISK_US / 1000):
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
-        "drop-newest" (both counted)."""
+        "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
+        for `slow_disk_ms`. Before regions attach."""
         self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
         self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
+        if self.g.durable != NULL and policy != "refuse":
+            self.g.full_timeout_us = max(self.g.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
 
     @property
     def running(self):

@@ -2,9 +2,6 @@
 # attached senders. Everything here that is `nogil` is also the receiver's way in.
 
 cdef enum:
-    SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
-
-cdef enum:
     MAX_ATTACHED = 128
 
 cdef struct attachment:
@@ -186,9 +183,9 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         wan_lock_take(&g.lock)
         status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
+            drops[n] = status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST and not durable_is_behind(g, length)
             wan_lock_release(&g.lock)
-            if status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST:
-                drops[n] = 1
+            if drops[n]:
                 status = WAN_OK
                 continue
             break
@@ -418,12 +415,9 @@ cdef class RegionCore:
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
         self.choose_durable(queues)
-        # A disk that is slower than the changes come holds them up rather than refusing them.
         self.full_timeout_us = SLOW_DISK_US if self.r.log != NULL else 0
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
-            if queue.g.durable != NULL and queue.g.full_policy == FULL_BLOCK:
-                self.full_timeout_us = max(self.full_timeout_us, <uint64_t>SLOW_DISK_US)
             if queue.g.durable != NULL:
                 # From before a restart, when the clock was ahead of what it is now: later changes would lose against what is queued.
                 wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))

@@ -546,6 +546,7 @@ void wan_queue_rewind(wan_queue *queue, uint32_t number)
     if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;
     partition->peeked = partition->removed;
     partition->unpeeked = partition->events;
+    drop_front_holes(queue, partition);
     check_positions(partition);
 }
 

@@ -88,7 +88,7 @@ class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
 
     reachable: bool
-    def set_full_policy(self, policy: str, timeout_ms: float = 0.0) -> None:
+    def set_full_policy(self, policy: str, timeout_ms: float = 0.0, slow_disk_ms: float = 10000.0) -> None:
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
         "drop-newest" (both counted)."""
     def __new__(

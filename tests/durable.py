@@ -15,8 +15,8 @@ from records import CREATE, DESTROY, Fields, read_record
 class DurableQueue:
     """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs (`background`)."""
 
-    def __init__(self, folder: Path, *, background: bool = False, stores: bool = True, **options: Any) -> None:
-        self.folder, self.background, self.stores = folder, background, stores
+    def __init__(self, folder: Path, *, background: bool = False, stores: bool = True, full_policy: str = "block", **options: Any) -> None:
+        self.folder, self.background, self.stores, self.full_policy = folder, background, stores, full_policy
         self.options = {"remote_site": 2, "partitions": 1, "memory_limit": 256 << 20, "log_id": 5, "synchronous": False, "flush_ms": 1, **options}
         self.clock = _core.Clock()
         self._committer: threading.Thread | None = None
@@ -26,6 +26,7 @@ class DurableQueue:
         (self.folder / "log").mkdir(parents=True, exist_ok=True)
         self.queue = _core.EventQueue("ln", directory=str(self.folder), log_directory=str(self.folder / "log"), **self.options)
         self.queue.running = True
+        self.queue.set_full_policy(self.full_policy)
         self.region = _core.RegionCore("data", self.clock, site=1, member=7, stores=self.stores)
         self.region.attach([self.queue])
         if self.background:

@@ -54,6 +54,19 @@ def test_a_region_whose_log_may_not_be_large_goes_on_for_ever_with_the_same_keys
     assert {key: open_region(disk, MIB).lookup(key) for key in found} == found
 
 
+def test_nothing_is_dropped_where_that_makes_no_room(disk):
+    queue = open_queue(disk)
+    queue.set_full_policy("drop-oldest")
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.attach([queue])
+    disk.capacity = 10_000
+    region.put("key", "value")
+    assert not queue.commit_once()
+    assert len(queue) == 1 and queue.counts()["dropped_oldest"] == 0
+    disk.capacity = None
+    assert queue.commit_once()
+
+
 def test_a_version_on_the_disk_stays_there_until_the_newer_one_is(disk):
     """Shortening drops the segment of a version that was replaced while the disk was busy: the newer one has to be on it first."""
     tried = Disk(random.Random(1))

@@ -1,5 +1,6 @@
 """A persistent queue over restarts and crashes: what is durable is kept, in order, once; what is not was never sent."""
 import random
+import threading
 import time
 
 import pytest
@@ -283,6 +284,55 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
     queue.check_ledger()
     assert "next" in queue.latest()
     queue.close()
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("background", [False, True])
+def test_the_oldest_events_make_room_in_a_full_log_if_they_may_be_dropped(tmp_path, background, partitions):
+    queue = DurableQueue(tmp_path, background=background, partitions=partitions, log_limit=4 << 20, full_policy="drop-oldest")
+    for n in range(4000):       # Twice the limit.
+        queue.region.put(f"k{n:04}", b"v" * 2000)
+        if not background and n % 50 == 0:
+            assert queue.queue.commit_once()
+    queue.commit()
+    queue.check_ledger()
+    left, counts = sorted(event.key for event in queue.events()), queue.queue.counts()
+    assert counts["dropped_oldest"] == 4000 - len(left) and len(left) > 500
+    assert {b"k%04d" % n for n in range(3900, 4000)} <= set(left)
+    queue.crash()
+    assert sorted(event.key for event in queue.events()) == left
+    queue.check_ledger()
+    queue.close()
+
+
+def test_events_on_their_way_keep_a_full_log_full(tmp_path):
+    queue = DurableQueue(tmp_path, log_limit=4 << 20, full_policy="drop-oldest")
+    queue.region.put("first", b"v" * 2000)
+    queue.commit()
+    queue.peek(1)
+    queue.queue.punch(0, 1)     # A filter, say.
+    queue.region.put("second", b"v" * 2000)
+    queue.commit()
+    queue.peek(1)
+    written = 0
+    while queue.queue.commit_once():
+        queue.region.put("k", b"v" * 100_000)
+        written += 1
+    assert len(queue.queue) == written + 1 and queue.queue.counts()["dropped_oldest"] == 0
+    queue.queue.rewind(0)
+    assert queue.queue.commit_once() and queue.queue.counts()["dropped_oldest"] > 0
+    queue.check_ledger()
+
+
+def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_path):
+    queue = DurableQueue(tmp_path, log_limit=16 << 20, full_policy="drop-newest")
+    writer = threading.Thread(target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8))     # Twice what may be staged.
+    writer.start()
+    for _ in range(2):
+        wait_for(lambda: queue.queue.log_state()["staged"] == 4)
+        queue.commit()
+    writer.join()
+    assert len(queue.queue) == 8 and queue.queue.counts()["dropped_newest"] == 0
 
 
 @pytest.mark.parametrize("sent", [200, 400])

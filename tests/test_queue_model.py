@@ -38,9 +38,13 @@ class ModelPartition:
         if self.events.pop(sequence, None) is None:
             return 0
         if self.removed == self.peeked and sequence == self.removed + 1:
-            while self.removed < self.appended and self.removed + 1 not in self.events:
-                self.removed = self.peeked = self.removed + 1       # Nothing on its way: holes in front are gone.
+            self.drop_front_holes()
         return 1
+
+    def drop_front_holes(self):
+        """Nothing is on its way: holes in front are gone."""
+        while self.removed < self.appended and self.removed + 1 not in self.events:
+            self.removed = self.peeked = self.removed + 1
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -104,6 +108,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(partition=partitions)
     def rewind(self, partition):
         self.model[partition].peeked = self.model[partition].removed
+        self.model[partition].drop_front_holes()
         self.queue.rewind(partition)
 
     @rule(partition=partitions, share=st.floats(0, 1))

@@ -10,12 +10,17 @@ static uint64_t differences;
 
 static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 
+/* Nothing is on its way: holes in front are gone. */
+static void drop_front_holes(model_partition *p)
+{
+    while (p->removed < p->appended && !p->events[p->removed].alive) p->peeked = ++p->removed;
+}
+
 static void punch(model_partition *p, uint64_t sequence)
 {
     if (!p->events[sequence - 1].alive) return;
     p->events[sequence - 1].alive = 0;
-    if (p->peeked != p->removed || sequence != p->removed + 1) return;
-    while (p->removed < p->appended && !p->events[p->removed].alive) p->peeked = ++p->removed;     /* Nothing on its way: holes in front are gone. */
+    if (p->peeked == p->removed && sequence == p->removed + 1) drop_front_holes(p);
 }
 
 static void model_append(queue_model *m, model_partition *p, const model_event *event)
@@ -219,6 +224,7 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
         } else if (choice == 97) {
             wan_queue_rewind(&m->queue, number);
             p->peeked = p->removed;
+            drop_front_holes(p);
         } else if (p->appended > p->removed) {
             uint64_t sequence = p->removed + 1 + random_below(source, (uint32_t)(p->appended - p->removed));
             wan_queue_punch(&m->queue, number, sequence, WAN_HOLE_FILTERED);

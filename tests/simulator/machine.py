@@ -73,7 +73,7 @@ class Machine:
         queue = LoggedQueue(name, log_directory=f"/{self.site}/{name}", log_id=self.site, synchronous=self.synchronous,
                             log_limit=self.log_limit, environment=self.disk.environment, **options)
         queue.machine = self
-        queue.set_full_policy(self.full_policy)
+        queue.set_full_policy(self.full_policy, slow_disk_ms=0)
         return queue
 
     def open(self) -> None:
