@@ -442,6 +442,21 @@ def test_the_smallest_store_works_and_refuses_what_can_never_fit(ny, tmp_path):
     assert {key: len(value) for key, value in queued(sender).items()} == {"small": 50_000} == {key: len(value) for key, value in data.items()}
 
 
+def test_an_event_that_no_log_of_the_remote_site_can_take_is_parked_and_the_rest_goes_on(network, tmp_path):
+    ny, ln = network.add("ny ln")
+    ln.cache.close()
+    ln.new_cache(dir=tmp_path)
+    ln.cache.create_disk_store("small", directories=((str(tmp_path), 1),))
+    ln.region(type="REPLICATE_PERSISTENT", disk_store_name="small")
+    ln.receive()
+    sender = ny.send_to(ln, parallel=False)
+    data = ny.region(type="REPLICATE")
+    data["large"] = bytes(500_000)
+    data["small"] = b"v"
+    eventually(lambda: sender.parked_count == 1 and dict(ln.data) == {"small": b"v"})
+    network.settle()
+
+
 # Keys and values
 
 KEY_MAX, VALUE_MAX, CALLBACK_MAX = 65_535, 62_914_560, 65_535

@@ -23,6 +23,7 @@ ROUNDS_OF_A_WORLD = 25
 UNDER_LOAD_S = 0.25                 # A member is killed at most so long after all work, or
 STARTING_S = 0.06                   # so long after the last one was started.
 DRAIN_S = 60.0
+ALARMS = ("Traceback", "internal check", "unaccounted for", "could not be", "is damaged")    # Lines that no log of a member has.
 SENDER = {"enable_persistence": True, "disk_synchronous": True, "batch_time_interval": 2, "retry_interval_ms": 10, "dispatcher_threads": 3}
 
 # What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is shortened.
@@ -107,6 +108,7 @@ class World:
         self._check_applied()
         check([wrong for path in self.directory.glob("*/journal") for wrong in check_journal(path)])
         check(left_over(self.directory))
+        check([f"{log}: {line.strip()}" for log in self.directory.glob("*/log") for line in log.open() if any(word in line for word in ALARMS)])
 
     def _start(self, member: Member) -> None:
         member.start(**({"next": self.next} if member is self.first else {}))

@@ -2,6 +2,7 @@
 milliseconds; a member; and the writers of the first one."""
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -143,7 +144,8 @@ def run_member(spec: dict[str, Any], control: socket.socket, outcomes: int) -> N
         control.send(b"{}")
         serve(member, writers, control)
     except BaseException:
-        control.send(json.dumps({"error": traceback.format_exc()[-2000:]}).encode())
+        with contextlib.suppress(OSError):      # Perhaps nobody is there any more.
+            control.send(json.dumps({"error": traceback.format_exc()[-2000:]}).encode())
         os._exit(1)
 
 
