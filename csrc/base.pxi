@@ -143,6 +143,8 @@ cdef extern from "wan_log.h" nogil:
         uint64_t limit, used
     void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
+    uint64_t wan_log_segment_bytes(const wan_log *log)
+    uint64_t wan_log_room(const wan_log *log)
     uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
     uint64_t wan_log_block_bytes(const wan_log *log)
     wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)

@@ -386,6 +386,8 @@ cdef class RegionCore:
             wan_stage_close(&self.r.log.records)
             wan_stage_close(&self.r.log.taken)
             wan_stage_close(&self.r.log.moved)
+            wan_stage_close(&self.r.log.superseded)
+            wan_stage_close(&self.r.log.kept)
             wan_stage_close(&self.r.log.damages)
             free(self.r.log)
 
@@ -528,6 +530,7 @@ cdef class RegionCore:
             raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, nothing was changed")
         raise_for(status, f"region {self.name!r}")
         if log_budget is not None:
+            log.staged_max = min(log.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
             wan_log_share(&log.log, &log_budget.b, log_known, False)
         self.r.log, self.environment, self.budget = log, environment, log_budget
         self.full_timeout_us = SLOW_DISK_US

@@ -2,12 +2,22 @@
 # applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
+cdef enum:
+    NEAR_LIMIT_SEGMENTS = 4     # With less room than for these, what lives is moved together before anything else is written:
+    NEAR_LIMIT_MOVED = 8        # out of so many segments a commit, so that its price stays a multiple of what is written.
+    UNWRITTEN_BITS = 20
+
 cdef struct region_log:
     wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
     wan_log log                 # The committer's.
     wan_stage records           # Staged.
     uint64_t staged_max         # Bytes of them.
     wan_stage taken, moved      # The committer's.
+    # Near the limit, where the log is shortened before anything staged is written. Of the segment that goes:
+    bint makes_way
+    wan_stage superseded        # records that are no longer current, while what took their place may not be on the disk yet;
+    wan_stage kept              # where in `superseded` the newest of each such key is (uint64_t).
+    uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
     uint32_t epoch, work
@@ -83,31 +93,16 @@ cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
 
 cdef wan_status region_log_write(region_log *log) noexcept nogil:
     """What is staged gets onto the disk."""
-    cdef wan_part part
-    cdef uint32_t segment
-    cdef uint64_t staged, length
+    cdef uint64_t staged
     cdef wan_status status
     wan_lock_take(&log.lock)
     if log.taken.used == 0:
         swap_stages(&log.records, &log.taken)
     staged = log.staged - log.records.count
     wan_lock_release(&log.lock)
-    # In blocks that fit into an ordinary segment: the log is shortened by segments, so they had better be small.
-    while log.written < log.taken.used:
-        part.head.kind, part.head.count, part.head.length = WAN_PART_RECORDS, 0, 0
-        part.bytes = log.taken.bytes + log.written
-        while log.written + part.head.length < log.taken.used:
-            length = (<const wan_record *>(part.bytes + part.head.length)).length
-            if part.head.count and part.head.length + length > wan_log_block_bytes(&log.log):
-                break
-            part.head.length += length
-            part.head.count += 1
-        status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
-        if status == WAN_OK:
-            status = wan_log_commit(&log.log, &part, 1, &segment)
-        if status != WAN_OK:
-            return status
-        log.written += part.head.length
+    status = region_log_write_blocks(log, WAN_PART_RECORDS, &log.taken, &log.written)
+    if status != WAN_OK:
+        return status
     log.written = 0
     wan_stage_empty(&log.taken)
     wan_lock_take(&log.lock)
@@ -118,6 +113,35 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     return WAN_OK
 
 
+cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_stage *stage, uint64_t *written) noexcept nogil:
+    """From `written` on, which then says how far it came. In blocks that fit into an ordinary segment: the log is shortened by segments, so
+    they had better be small; smaller where every segment that cannot be filled counts."""
+    cdef wan_part part
+    cdef uint32_t segment
+    cdef uint64_t length, block_bytes = wan_log_block_bytes(&log.log) // (4 if region_log_is_limited(log) else 1)
+    cdef wan_status status
+    while written[0] < stage.used:
+        part.head.kind, part.head.count, part.head.length = kind, 0, 0
+        part.bytes = stage.bytes + written[0]
+        while written[0] + part.head.length < stage.used:
+            length = (<const wan_record *>(part.bytes + part.head.length)).length
+            if part.head.count and part.head.length + length > block_bytes:
+                break
+            part.head.length += length
+            part.head.count += 1
+        status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
+        if status == WAN_OK:
+            status = wan_log_commit(&log.log, &part, 1, &segment)
+        if status != WAN_OK:
+            return status
+        written[0] += part.head.length
+    return WAN_OK
+
+
+cdef inline bint region_log_is_limited(const region_log *log) noexcept nogil:
+    return wan_log_room(&log.log) != NEVER
+
+
 cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
     cdef uint64_t total = 0
     for n in range(WAN_TABLE_SHARDS):
@@ -125,50 +149,132 @@ cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
     return total
 
 
+cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) noexcept nogil:
+    return wan_log_room(&log.log) >= segments * wan_log_segment_bytes(&log.log)
+
+
 cdef wan_status region_log_commit(region_log *log) noexcept nogil:
-    cdef wan_status status = region_log_write(log)
-    cdef uint64_t kept = LOG_SEGMENTS_KEPT
-    if status == WAN_FULL and log.log.size_limit and 2 * log.log.bytes > 3 * region_log_live_bytes(log):
-        # Full of history: what makes room goes beyond the limit until the oldest segments are gone.
-        log.log.over = 1
-        status = region_log_shorten(log, 1, 3, log.log.segments[log.log.writing].number)     # Once around.
-        log.log.over = 0
-        if status == WAN_OK:
-            status = region_log_write(log)
+    cdef wan_status status
+    region_log_make_way(log)            # First, while there is room.
+    status = region_log_write(log)
     if status == WAN_OK:
-        if log.log.size_limit < 2 * LOG_SEGMENTS_KEPT * WAN_LOG_SEGMENT_BYTES_MIN and log.log.size_limit:
-            kept = 1            # There will never be that many.
-        region_log_shorten(log, kept, 6, NEVER)     # Tried again after the next commit; what is durable is not less so.
+        region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
     return status
 
 
-cdef wan_status region_log_shorten(region_log *log, uint64_t kept, uint64_t halves, uint64_t last) noexcept nogil:
-    """Moves what lives out of the oldest segments and drops them, up to segment `last`, while there are `kept` before the one in
-    writing and the log is longer than so many halves of what lives."""
+cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, uint32_t *count) noexcept nogil:
+    """What lives in the oldest segments, in `moved`: of up to `most`, as long as that is not much. *count: of how many."""
     cdef wan_log_reader reader
-    cdef wan_part part
-    cdef uint32_t segment
     cdef wan_status status
-    while log.log.writing >= kept and 2 * log.log.bytes > halves * region_log_live_bytes(log) and log.log.segments[0].number < last:
-        wan_stage_empty(&log.moved)
-        memset(&reader, 0, sizeof(reader))
-        reader.owner = log
-        reader.part = region_log_move
-        status = wan_log_read_segment(&log.log, 0, &reader)
-        if status == WAN_OK and log.moved.used:
-            add_part(&part, 0, WAN_PART_MOVED, &log.moved)
-            status = wan_log_make_room(&log.log, wan_parts_length(&part, 1), NULL, 0)
-            if status == WAN_OK:
-                status = wan_log_commit(&log.log, &part, 1, &segment)
+    wan_stage_empty(&log.moved)
+    wan_stage_empty(&log.superseded)
+    memset(&reader, 0, sizeof(reader))
+    reader.owner = log
+    reader.part = region_log_move
+    count[0] = 0
+    while count[0] < most and count[0] < log.log.writing and log.moved.used < wan_log_segment_bytes(&log.log) // 2:
+        status = wan_log_read_segment(&log.log, count[0], &reader)
+        if status != WAN_OK:
+            return status
+        count[0] += 1
+    return WAN_OK
+
+
+cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
+    """Moves what lives out of the oldest segments and drops them, while most of the log is history, and there is room to write."""
+    cdef uint32_t count
+    cdef uint64_t written
+    cdef wan_status status
+    while log.log.writing >= LOG_SEGMENTS_KEPT and log.log.bytes > 3 * region_log_live_bytes(log) and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2):
+        # Several at once, so that more goes than comes in the meantime.
+        status = region_log_read_oldest(log, MOVED_SEGMENTS_MAX, &count)
+        written = 0
+        if status == WAN_OK:
+            status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &written)
         # What took a version's place meanwhile is on the disk before that version is gone; and behind what was moved: nothing that
         # was destroyed since may come back when the record of that is history.
         if status == WAN_OK:
             status = region_log_write(log)
         if status == WAN_OK:
-            status = wan_log_drop_first(&log.log, 1, NULL, 0)
+            status = wan_log_drop_first(&log.log, count, NULL, 0)
         if status != WAN_OK:
             return status
     return WAN_OK
+
+
+cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
+    """The same near the limit, also where more than a third lives. Nothing that is staged is written here, for there may be no room for it."""
+    cdef uint32_t count, moved = 0
+    cdef uint64_t written, last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
+    cdef wan_status status = WAN_OK
+    while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
+           and log.log.count and log.log.segments[0].number < last):
+        log.makes_way = log.log.over = True
+        status = region_log_read_oldest(log, 1, &count)
+        if status == WAN_OK:
+            status = region_log_keep_superseded(log)
+        written = 0
+        if status == WAN_OK:
+            status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &written)
+        if status == WAN_OK:
+            status = wan_log_drop_first(&log.log, count, NULL, 0)
+        log.makes_way = log.log.over = False
+        moved += 1
+    return status
+
+
+cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
+    """Moves too, of each key that is staged and not written, the newest record in this segment: a crash could take what is to replace it.
+    Behind the look at the table: whatever it found there was staged by now."""
+    cdef uint64_t at = 0, bit
+    cdef uint64_t *kept
+    cdef uint32_t n
+    cdef const wan_record *record
+    cdef const wan_record *other
+    cdef wan_status status = WAN_OK
+    memset(log.unwritten, 0, sizeof(log.unwritten))
+    wan_lock_take(&log.lock)
+    region_log_mark(log, &log.records, 0)
+    wan_lock_release(&log.lock)
+    region_log_mark(log, &log.taken, log.written)
+    wan_stage_empty(&log.kept)
+    while at < log.superseded.used:
+        record = <const wan_record *>(log.superseded.bytes + at)
+        bit = unwritten_bit(record)
+        if log.unwritten[bit >> 6] >> (bit & 63) & 1:
+            kept = <uint64_t *>log.kept.bytes
+            for n in range(log.kept.count):
+                other = <const wan_record *>(log.superseded.bytes + kept[n])
+                if (record.key_length == other.key_length and record.key_form == other.key_form
+                        and memcmp(wan_record_key(record), wan_record_key(other), record.key_length) == 0):
+                    # Of two with one version the later: it says that the entry was taken out here.
+                    if record.stamp > other.stamp or record.stamp == other.stamp and record.stamp_site >= other.stamp_site:
+                        kept[n] = at
+                    break
+            else:
+                status = wan_stage_add(&log.kept, &at, sizeof(at))
+                if status != WAN_OK:
+                    return status
+        at += record.length
+    kept = <uint64_t *>log.kept.bytes
+    for n in range(log.kept.count):
+        record = <const wan_record *>(log.superseded.bytes + kept[n])
+        status = wan_stage_add(&log.moved, record, record.length)
+        if status != WAN_OK:
+            return status
+    return WAN_OK
+
+
+cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
+    return wan_key_hash(wan_record_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
+
+
+cdef void region_log_mark(region_log *log, const wan_stage *stage, uint64_t at) noexcept nogil:
+    cdef uint64_t bit
+    while at < stage.used:
+        bit = unwritten_bit(<const wan_record *>(stage.bytes + at))
+        log.unwritten[bit >> 6] |= <uint64_t>1 << (bit & 63)
+        at += (<const wan_record *>(stage.bytes + at)).length
 
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
@@ -188,8 +294,8 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
         lives = entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
         wan_lock_release(&shard.lock)
-        if lives:
-            status = wan_stage_add(&log.moved, record, record.length)
+        if lives or log.makes_way:
+            status = wan_stage_add(&log.moved if lives else &log.superseded, record, record.length)
     return status
 
 

@@ -212,8 +212,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
 
 /* Segments. */
 
-/* The normal size; smaller where the whole log may not be large, so that it can be shortened. */
-static uint64_t segment_bytes(const wan_log *log)
+uint64_t wan_log_segment_bytes(const wan_log *log)
 {
     uint64_t bytes = log->size_limit ? log->size_limit / 16 : WAN_LOG_SEGMENT_BYTES;
     if (log->budget && log->budget->limit / 32 < bytes) bytes = log->budget->limit / 32;    /* Several logs have some each. */
@@ -222,16 +221,29 @@ static uint64_t segment_bytes(const wan_log *log)
     return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
 }
 
-uint64_t wan_log_block_bytes(const wan_log *log) { return segment_bytes(log) / 2 - WAN_LOG_PAGE; }
+uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(log) / 2 - WAN_LOG_PAGE; }
+
+static uint64_t budget_of(const wan_log *log)
+{
+    return log->budget->limit - (log->may_take_kept ? 0 : log->budget->limit / WAN_LOG_KEPT_PART);
+}
+
+uint64_t wan_log_room(const wan_log *log)
+{
+    uint64_t room = UINT64_MAX;
+    if (log->size_limit) room = log->size_limit > log->bytes ? log->size_limit - log->bytes : 0;
+    if (!log->budget) return room;
+    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED), shared = budget_of(log) > used ? budget_of(log) - used : 0;
+    return shared < room ? shared : room;
+}
 
 static wan_status take_room(wan_log *log, uint64_t bytes)
 {
     if (log->size_limit && log->bytes + bytes > log->size_limit && !log->over)
         return WAN_FAIL(WAN_FULL, "the log in %.300s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
     if (!log->budget) return WAN_OK;
-    uint64_t limit = log->budget->limit - (log->may_take_kept ? 0 : log->budget->limit / WAN_LOG_KEPT_PART);
     uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
-    if (used <= limit) return WAN_OK;
+    if (used <= budget_of(log)) return WAN_OK;
     __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
     return WAN_FAIL(WAN_FULL, "the logs of the disk store have reached their limit of %" PRIu64 " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
                     log->budget->limit, log->directory, log->bytes);
@@ -325,13 +337,13 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     for (uint32_t n = log->writing; n < log->count; n++)
         if (room_left(&log->segments[n]) >= need) return WAN_OK;
     /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait. */
-    uint64_t bytes = segment_bytes(log);
+    uint64_t bytes = wan_log_segment_bytes(log);
     if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
     uint32_t before = log->count;
     status = add_segment(log, bytes);
     if (status != WAN_OK) return status;
     for (uint32_t n = 1; n < WAN_LOG_AHEAD && before && !log->over; n++)
-        if (add_segment(log, segment_bytes(log)) != WAN_OK) break;
+        if (add_segment(log, wan_log_segment_bytes(log)) != WAN_OK) break;
     status = write_manifest(log, state, state_bytes);
     if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */
     while (log->count > before) {

@@ -129,6 +129,10 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
+/* The normal size of a segment; smaller where the whole log may not be large, so that it can be shortened. */
+uint64_t wan_log_segment_bytes(const wan_log *log);
+/* How far the log is from its limit, or the logs that share a budget with it from theirs. UINT64_MAX: there is none. */
+uint64_t wan_log_room(const wan_log *log);
 /* What a block should not be longer than, unless one item is: two fit into a segment, so segments stay of one size and can go one by one. */
 uint64_t wan_log_block_bytes(const wan_log *log);
 /* Makes sure that a block of `length` fits without a new manifest in between; may write one (with `state`, which has to be durable). */

@@ -125,9 +125,10 @@ def test_a_value_stays_in_the_log_until_the_one_that_replaced_it_is_on_the_disk(
 
 
 @pytest.mark.parametrize("live", [0.1, 0.3, 0.5])
-def test_a_region_whose_entries_take_up_to_half_of_its_limit_is_written_for_ever(tmp_path, live):
+@pytest.mark.parametrize("limited_by", ["log", "store"])
+def test_a_region_whose_entries_take_up_to_half_of_its_limit_is_written_for_ever(tmp_path, live, limited_by):
     source = random.Random(3)
-    region = opened(tmp_path / "log", log_limit=4 << 20)
+    region = opened(tmp_path / "log", **({"log_limit": 4 << 20} if limited_by == "log" else {"log_limit": 0, "log_budget": _core.LogBudget(4 << 20)}))
     keys = [f"k{n}" for n in range(int(live * (4 << 20) / 2_000))]
     newest = {}
     for n in range(6_000):
