@@ -48,9 +48,26 @@ cdef class SourceMemory:
                 free(self.slots[n].failures)
         free(self.slots)
 
+    @property
+    def failures(self):
+        """Failed events that are remembered until the sender has heard of them."""
+        cdef uint64_t count = 0
+        cdef uint32_t n
+        with nogil:             # Whoever has a slot's lock may wait for the GIL.
+            for n in range(self.partitions):
+                wan_lock_take(&self.slots[n].lock)
+                count += self.slots[n].failure_count
+                wan_lock_release(&self.slots[n].lock)
+        return count
+
     def last(self):
         """The last contiguous sequence applied, of every partition."""
         return [self.slots[n].last for n in range(self.partitions)]
+
+
+def remembered_failures():
+    """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
+    return wan_read(&failures_kept)
 
 
 cdef class ReceiverCounts:

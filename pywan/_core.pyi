@@ -331,12 +331,19 @@ class DispatcherSession:
     def run(self, file: int) -> str:
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection breaks."""
 
+def remembered_failures() -> int:
+    """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
+
 class SourceMemory:
     """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
 
     def __new__(cls, partitions: int) -> Self: ...
     @property
     def partitions(self) -> int: ...
+    @property
+    def failures(self) -> int:
+        """Failed events that are remembered until the sender has heard of them."""
+
     def last(self) -> list[int]:
         """The last contiguous sequence applied, of every partition."""
 

@@ -36,10 +36,14 @@ class _Source:
 
 class AppliedMemory:
     """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so that
-    what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are forgotten first."""
+    what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are forgotten first.
+
+    Nothing is lost by that: a sender that comes back begins with what it has not heard of, and what failed then fails again.
+    """
 
     LIMIT = 10_000                  # Queues.
     PARTITIONS_LIMIT = 4_000_000    # Their partitions: 32 bytes each.
+    FAILURES_LIMIT = 2_000_000      # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
     WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
 
     def __init__(self) -> None:
@@ -62,6 +66,7 @@ class AppliedMemory:
     def _enter(self, hello: gateway.SenderHello) -> _Source:
         key = hello.site, hello.sender, hello.incarnation
         with self._lock:
+            self._forget_failures(key)
             source = self._sources.get(key)
             if source is None:
                 self._make_room(hello)
@@ -80,6 +85,15 @@ class AppliedMemory:
             self._sources[key] = source
             source.connections[hello.dispatcher] += 1
             return source
+
+    def _forget_failures(self, but: tuple[int, str, int]) -> None:
+        """Who finds no room to note a failed event closes the connection; its sender comes back, and comes by here."""
+        for key in list(self._sources):
+            if _core.remembered_failures() < self.FAILURES_LIMIT:
+                return
+            source = self._sources[key]
+            if key != but and not source.connections and source.memory.failures:
+                self._partitions -= self._sources.pop(key).memory.partitions
 
     def _make_room(self, hello: gateway.SenderHello) -> None:
         def is_full() -> bool:

@@ -5,13 +5,14 @@ import threading
 
 import pytest
 
-from pywan import CacheListener
+from pywan import CacheListener, _core
 from pywan.errors import ProtocolError
 from pywan.protocol.gateway import SenderHello
 from pywan.receiver import AppliedMemory
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
 from pywan.transport.sockets import shut
+from records import make_batch, make_record
 from sites import keep_doing
 
 kinds = pytest.mark.parametrize("kind", [
@@ -354,6 +355,25 @@ def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_fo
             assert anew is not of_b
     with pytest.raises(ProtocolError, match="has 59 partitions, and had 60"):
         memory.connected(_hello("a", 59)).__enter__()
+
+
+def test_failures_of_senders_that_never_came_back_make_room_for_others(monkeypatch):
+    memory = AppliedMemory()
+
+    def fails_once(sender):
+        with memory.connected(_hello(sender)) as source:
+            session = _core.ReceiverSession(source, _core.ReceiverCounts(), lambda name: None, None)
+            payload, count = make_batch((0, 1, 1, 0, [make_record(b"k", sequence=1)]))
+            session.receive_data(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count))
+
+    with memory.connected(_hello("connected")) as connected:
+        fails_once("connected"), fails_once("gone")
+        assert connected.failures == 1
+        monkeypatch.setattr(AppliedMemory, "FAILURES_LIMIT", _core.remembered_failures() - 1)
+        with memory.connected(_hello("gone")) as gone:      # It comes back, so it is not the one to be forgotten.
+            assert gone.failures == 1
+        with memory.connected(_hello("other")), memory.connected(_hello("gone")) as gone:
+            assert gone.failures == 0 and connected.failures == 1
 
 
 def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_told_why():
