@@ -9,7 +9,7 @@
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
-#   make tsan      the C primitives shared between threads, under ThreadSanitizer   (THREAD_SECONDS=10)
+#   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
@@ -86,8 +86,13 @@ sanitize: build
 	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py))
 	$(MAKE) --no-print-directory tsan
 
-tsan:
+# Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).
+tsan: build
 	$(MAKE) --no-print-directory -C tests/c tsan
+	rm -rf build/threads/pywan && mkdir -p build/threads/pywan && cp -r pywan build/threads/ && rm -f build/threads/pywan/_core*.so
+	PYWAN_SANITIZE=thread $(PY) setup.py -q build_ext --build-lib build/threads --build-temp build/threads/objects
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads \
+	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/test_threads.py
 
 clean:
 	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/*.so

@@ -537,13 +537,16 @@ cdef class EventQueue:
     def remove(self, uint32_t partition, uint64_t through):
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
         self.check_partition(partition)
-        if through > self.g.queue.partitions[partition].peeked:
-            from pywan.errors import InternalError
-            raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {self.g.queue.partitions[partition].peeked}")
+        cdef uint64_t removed = 0, peeked
         wan_lock_take(&self.g.lock)
-        removed = wan_queue_remove(&self.g.queue, partition, through)
-        self.g.counts.distributed += removed
+        peeked = self.g.queue.partitions[partition].peeked
+        if through <= peeked:
+            removed = wan_queue_remove(&self.g.queue, partition, through)
+            self.g.counts.distributed += removed
         wan_lock_release(&self.g.lock)
+        if through > peeked:
+            from pywan.errors import InternalError
+            raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {peeked}")
         return removed
 
     def punch(self, uint32_t partition, uint64_t sequence):

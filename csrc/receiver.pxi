@@ -62,7 +62,7 @@ cdef class SourceMemory:
 
     def last(self):
         """The last contiguous sequence applied, of every partition."""
-        return [self.slots[n].last for n in range(self.partitions)]
+        return [wan_read(&self.slots[n].last) for n in range(self.partitions)]
 
 
 def remembered_failures():
@@ -75,7 +75,13 @@ cdef class ReceiverCounts:
     cdef receiver_counts c
 
     def counts(self):
-        return self.c
+        cdef receiver_counts read
+        cdef const uint64_t *shared = <const uint64_t *>&self.c
+        cdef uint64_t *own = <uint64_t *>&read
+        cdef size_t n
+        for n in range(sizeof(receiver_counts) // 8):
+            own[n] = wan_read(&shared[n])
+        return read
 
 
 cdef struct region_slot:
@@ -299,7 +305,7 @@ cdef class ReceiverSession:
         if slot.last < section.settled:
             # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
             # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
-            slot.last = section.settled
+            wan_set(&slot.last, section.settled)
         self.forget_failures(slot, section.settled)
         if section.first > slot.last + 1:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, slot.last + 1
@@ -359,7 +365,7 @@ cdef class ReceiverSession:
                         set_detail("more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
                                    FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
-                slot.last = record.sequence
+                wan_set(&slot.last, record.sequence)
                 self.own.events_received += 1
                 if record.operation == WAN_CREATE:
                     self.own.create_requests += 1
@@ -373,7 +379,7 @@ cdef class ReceiverSession:
                 wan_clock_see(clock, highest)
             left -= n
         if section.through > slot.last:
-            slot.last = section.through
+            wan_set(&slot.last, section.through)
         wan_lock_release(&slot.lock)
         return 1
 

@@ -152,19 +152,22 @@ cdef class DispatcherSession:
         cdef uint64_t now = wan_monotonic_us(), answered = wan_read(&self.answered_us)
         return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.flight_bytes), "events_in_flight": wan_read(&self.flight_events),
                 "round_trip_us": wan_read(&self.window.round_trip_us),
-                "unanswered_us": now - answered if self.next_batch != self.oldest_batch and now > answered else 0}
+                "unanswered_us": now - answered if self.in_flight and now > answered else 0}
 
     @property
     def in_flight(self):
         """Batches sent and not acknowledged."""
-        return self.next_batch - self.oldest_batch
+        cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: the other one is never below it.
+        return wan_read(&self.next_batch) - oldest
 
     # The state machine
 
     def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0, uint64_t heartbeat_us=HEARTBEAT_US):
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
-        self.next_batch = self.oldest_batch = 0
-        self.flight_events = self.flight_bytes = 0
+        wan_set(&self.next_batch, 0)
+        wan_set(&self.oldest_batch, 0)
+        wan_set(&self.flight_events, 0)
+        wan_set(&self.flight_bytes, 0)
         self.credit_events = credit_events
         self.now_us = now_us if now_us else wan_monotonic_us()
         wan_window_init(&self.window, credit_bytes, self.now_us)
@@ -188,8 +191,10 @@ cdef class DispatcherSession:
             queue_refresh_pending(self.g, self.index)
             self.g.signals[self.index].wake_at = NEVER
             wan_lock_release(&self.g.lock)
-        self.next_batch = self.oldest_batch = 0
-        self.flight_events = self.flight_bytes = 0
+        wan_set(&self.next_batch, 0)
+        wan_set(&self.oldest_batch, 0)
+        wan_set(&self.flight_events, 0)
+        wan_set(&self.flight_bytes, 0)
         self.out.start = self.out.end = self.into.start = self.into.end = 0
 
     cdef bint batch_is_due(self, uint64_t now_us) noexcept nogil:
@@ -434,14 +439,15 @@ cdef class DispatcherSession:
         f.sections = sections
         memcpy(f.section, self.sections, sections * sizeof(wan_section))
         if self.next_batch == self.oldest_batch:
-            self.answered_us = self.now_us
-        self.next_batch += 1
-        self.flight_events += kept
-        self.flight_bytes += payload
+            wan_set(&self.answered_us, self.now_us)
+        wan_tally(&self.next_batch, 1)
+        wan_tally(&self.flight_events, kept)
+        wan_tally(&self.flight_bytes, payload)
         f.mark = wan_window_sent(&self.window, self.flight_bytes, payload, self.now_us)
-        if duplicates:
-            wan_count(&self.g.counts.possible_duplicates, duplicates)
-        wan_count(&self.g.counts.wire_bytes, sizeof(wan_frame) + frame.length)
+        wan_lock_take(&self.g.lock)
+        self.g.counts.possible_duplicates += duplicates
+        self.g.counts.wire_bytes += sizeof(wan_frame) + frame.length
+        wan_lock_release(&self.g.lock)
         return 1
 
     cdef int announce(self, uint16_t region) noexcept nogil:
@@ -467,15 +473,15 @@ cdef class DispatcherSession:
                 return 0
         self.credit_events = ack.credit_events
         wan_window_set_limit(&self.window, ack.credit_bytes)
-        self.answered_us = self.now_us
+        wan_set(&self.answered_us, self.now_us)
         wan_count(&self.receiver_us, frame.count)
         while self.oldest_batch <= frame.id:
             f = &self.flights[self.oldest_batch & (self.flight_capacity - 1)]
             if not self.settle(f, failures, ack.failures):
                 return 0
-            self.flight_events -= f.events
-            self.flight_bytes -= f.bytes
-            self.oldest_batch += 1
+            wan_tally(&self.flight_events, -<uint64_t>f.events)
+            wan_tally(&self.flight_bytes, -f.bytes)
+            wan_tally(&self.oldest_batch, 1)
             wan_window_acknowledged(&self.window, &f.mark, self.now_us)
         return 1
 

@@ -1,5 +1,6 @@
 /* The window: grows at once, becomes smaller slowly, and only with a round trip that was just measured. */
 #include "wan_window.h"
+#include "wan_thread.h"
 
 #include <string.h>
 
@@ -18,7 +19,7 @@ static void begin_epoch(wan_window *window, uint64_t best_before, uint64_t now_u
 
 static void set_bytes(wan_window *window, uint64_t bytes)
 {
-    window->bytes = at_most(at_least(bytes, WAN_WINDOW_FLOOR), window->limit);
+    wan_set(&window->bytes, at_most(at_least(bytes, WAN_WINDOW_FLOOR), window->limit));
 }
 
 void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us)
@@ -56,7 +57,7 @@ void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, ui
     uint64_t round_trip = now_us > mark->sent_us ? now_us - mark->sent_us : 1;
     int is_old = window->round_trip_at_us < window->epoch_at_us;
     if (!window->round_trip_us || round_trip <= window->round_trip_us || (mark->was_alone && (is_old || window->measuring))) {
-        window->round_trip_us = round_trip;
+        wan_set(&window->round_trip_us, round_trip);
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {

@@ -15,7 +15,7 @@
 #define WAN_WINDOW_TRIP_AGE_US 60000000u /* A round trip that nothing came near for so long is measured anew: the link may be shorter. */
 
 typedef struct {
-    uint64_t bytes;             /* The window. WAN_WINDOW_FLOOR <= bytes <= limit, but where the limit is lower. */
+    uint64_t bytes;             /* The window; others may wan_read it, as the round trip. WAN_WINDOW_FLOOR <= bytes <= limit, but where the limit is lower. */
     uint64_t limit;             /* The receiver's credit. */
     uint64_t round_trip_us;     /* The shortest one known; 0: none yet. */
     uint64_t round_trip_at_us;  /* When it was measured. */

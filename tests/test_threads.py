@@ -1,0 +1,180 @@
+"""Threads on the compiled core, all at once and without the GIL: writers, a committer, dispatchers, a receiver, and somebody who looks on.
+Also what `make tsan` runs under ThreadSanitizer; so the amounts are small."""
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from records import check_ledger
+
+from pywan import _core
+from pywan.stats import ledger
+from pywan.testing.waiting import eventually
+
+WRITERS, ROUNDS, KEYS = 3, 12, 300
+
+
+class Crew:
+    """Threads that are waited for, with what they raised."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(16)
+        self._running: list[Future] = []
+        self.is_over = threading.Event()
+
+    def start(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        self._running.append(self._pool.submit(work, *arguments))
+        return self._running[-1]
+
+    def watch(self, *looks: Callable[[], Any]) -> None:
+        """Looks again and again until it is over."""
+        def look() -> None:
+            while not self.is_over.is_set():
+                for each in looks:
+                    each()
+        self.start(look)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.is_over.set()
+        try:
+            if kind is None:
+                for each in self._running:
+                    each.result(60)
+        finally:
+            self._pool.shutdown(wait=kind is None)
+
+
+def write(region: _core.RegionCore, writer: int) -> None:
+    """Each writer its own keys, so that the last value of each is known; and some that all write."""
+    keys = [b"%d-%d" % (writer, n) for n in range(KEYS)]
+    for round_ in range(ROUNDS):
+        region.put_columns(keys, [b"%d" % round_ * 20] * KEYS)
+        for n in range(20):
+            region.put(b"common-%d" % n, round_)
+        region.put_columns([b"common-%d" % n for n in range(20)], None, operations=["destroy" if n % 3 else "update" for n in range(20)])
+
+
+def check_written(region: _core.RegionCore) -> None:
+    for writer in range(WRITERS):
+        for n in range(KEYS):
+            assert region.get(b"%d-%d" % (writer, n)) == b"%d" % (ROUNDS - 1) * 20
+
+
+@pytest.mark.parametrize("conflate, log", [(True, False), (True, True), (False, True)])
+def test_everything_arrives_while_all_work_at_once(tmp_path, conflate, log):
+    clock = _core.Clock()
+    persistent = {"log_directory": str(tmp_path), "log_id": 5, "synchronous": False, "flush_ms": 1} if log else {}
+    queue = _core.EventQueue("ln", remote_site=2, partitions=4, dispatchers=2, conflate=conflate, **persistent)
+    queue.running = True
+    near, far = (_core.RegionCore(f"threads-{conflate}-{log}", each, site=site, member=site) for site, each in ((1, clock), (2, _core.Clock())))
+    near.attach([queue])
+    parked, memory, counts = _core.EventQueue("parked", partitions=8), _core.SourceMemory(4), _core.ReceiverCounts()
+    with Crew() as crew:
+        if log:
+            committer = crew.start(queue.commit_loop)
+        ends, sessions = [], []
+        for n in range(2):
+            ours, theirs = socket.socketpair()
+            dispatcher = _core.DispatcherSession(queue, n, parked)
+            dispatcher.configure(100, 1, compress=n == 1, batch_conflation=n == 1)
+            dispatcher.connected(1_000_000, 64 << 20)
+            receiver = _core.ReceiverSession(memory, counts, {far.name: far}.get, None)
+            ends += [ours, theirs]
+            sessions.append((dispatcher, crew.start(dispatcher.run, ours.fileno()), receiver, crew.start(receiver.run, theirs.fileno(), 0)))
+        crew.watch(queue.counts, queue.positions, queue.log_state, lambda: (len(queue), queue.bytes, queue.oldest_ms()), counts.counts, memory.last,
+                   lambda: [(each[0].flow(), each[0].times(), each[0].in_flight) for each in sessions],
+                   lambda: (len(near), far.tombstones, far.memory_bytes, near.conflicts, far.applied))
+        for done in [crew.start(write, near, writer) for writer in range(WRITERS)]:
+            done.result(60)
+        if log:
+            queue.wait_durable()
+        eventually(lambda: len(queue) == 0, timeout=60)
+        for dispatcher, dispatching, receiver, receiving in sessions:
+            dispatcher.stop()
+            dispatching.result(30)
+            receiver.stop()
+            receiving.result(30)
+        if log:
+            queue.stop_log()
+            committer.result(30)
+    for end in ends:
+        end.close()
+    check_written(far)
+    assert all(far.get(b"common-%d" % n) == near.get(b"common-%d" % n) for n in range(20))
+    check_ledger(queue.counts())
+    near.attach([])
+
+
+def test_a_region_is_logged_by_all_threads_and_read_again(tmp_path):
+    def opened() -> _core.RegionCore:
+        region = _core.RegionCore("threads-stored", _core.Clock(), site=1, member=7)
+        region.open_log(str(tmp_path), log_id=6, synchronous=False, flush_ms=1)
+        return region
+
+    region = opened()
+    with Crew() as crew:
+        crew.start(region.commit_loop)
+        crew.watch(region.log_state, lambda: (len(region), region.tombstones, region.memory_bytes), lambda: sum(1 for _ in region.scan_keys()))
+        for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
+            done.result(60)
+        region.wait_durable()
+        region.stop_log()
+    check_written(region)
+    found = {key: region.lookup(key) for key in region.scan_keys()}
+    again = opened()
+    assert {key: again.lookup(key) for key in again.scan_keys()} == found
+
+
+def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
+    def opened() -> _core.EventQueue:
+        queue = _core.EventQueue("ln", remote_site=2, partitions=4, conflate=True, log_directory=str(tmp_path), log_id=5, synchronous=True, flush_ms=1)
+        queue.running = True
+        return queue
+
+    def drain(partition: int) -> int:
+        taken = 0
+        while not crew.is_over.is_set():
+            taken += len(queue.peek(partition, 50))
+            if taken % 3 == 0:
+                queue.rewind(partition)
+            else:
+                queue.remove(partition, queue.positions()[partition][1])
+        return taken
+
+    queue = opened()
+    region = _core.RegionCore("threads-queued", _core.Clock(), site=1, member=7)
+    region.attach([queue])
+    with Crew() as crew:
+        crew.start(queue.commit_loop)
+        crew.start(drain, 0)
+        crew.watch(queue.log_state, queue.counts, lambda: queue.records(100), queue.oldest_ms)
+        for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
+            done.result(60)
+        queue.wait_durable()
+        crew.is_over.set()
+        queue.stop_log()
+    left = {(partition, record) for partition, record in queue.records(1_000_000) if partition}
+    assert ledger(queue.counts())["balanced"]
+    region.attach([])
+    del queue
+    again = opened()
+    assert {(partition, record) for partition, record in again.records(1_000_000) if partition} == left
+    assert ledger(again.counts())["balanced"]
+
+
+if __name__ == "__main__":      # Under ThreadSanitizer without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads.
+    for number, (each, arguments) in enumerate([
+            (test_everything_arrives_while_all_work_at_once, (True, False)), (test_everything_arrives_while_all_work_at_once, (True, True)),
+            (test_everything_arrives_while_all_work_at_once, (False, True)), (test_a_region_is_logged_by_all_threads_and_read_again, ()),
+            (test_a_persistent_queue_keeps_what_threads_put_into_it, ())]):
+        with tempfile.TemporaryDirectory() as folder:
+            each(Path(folder), *arguments)
+        print("held:", each.__name__, *arguments)
