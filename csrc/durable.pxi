@@ -23,6 +23,7 @@ cdef extern from *:
 cdef enum:
     STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
     STAGED_PART_OF_LIMIT = 8                # Less where the log may not be large: what waits has to fit into it.
+    DISK_PATIENCE_US = 5000000              # Who waits for a disk that takes nothing is told after so long.
     CHECKPOINT_EVENTS = 10000
     CHECKPOINT_US = 1000000
     LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.
@@ -557,10 +558,21 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     return status
 
 
+cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t now) noexcept nogil:
+    """Whether the disk has taken nothing for longer than somebody who waits for it should."""
+    if not failing:
+        failing_since[0] = 0
+    elif failing_since[0] == 0:
+        failing_since[0] = now
+    return failing_since[0] != 0 and now - failing_since[0] >= DISK_PATIENCE_US
+
+
 cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:
-    """Until all that is staged is on the disk. False after `limit_us`."""
+    """Until all that is staged is on the disk. False after `limit_us`, or less if the disk takes nothing."""
     cdef durable_log *d = g.durable
-    cdef uint64_t deadline = wan_monotonic_us() + limit_us, wanted
+    cdef uint64_t now = wan_monotonic_us(), wanted, failing_since = 0
+    cdef uint64_t deadline = now + limit_us
+    cdef int failing
     cdef uint32_t seen
     cdef bint done
     wan_lock_take(&g.lock)
@@ -570,8 +582,10 @@ cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:
         seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(&g.lock)
         done = d.durable >= wanted
+        failing = d.view.failing
         wan_lock_release(&g.lock)
-        if done or wan_monotonic_us() >= deadline:
+        now = wan_monotonic_us()
+        if done or now >= deadline or lost_patience(failing, &failing_since, now):
             return done
         wan_wait_change(&d.epoch, seen, 200)
 

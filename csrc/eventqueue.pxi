@@ -362,8 +362,8 @@ cdef class EventQueue:
             wan_signal_change(&self.g.durable.work)
 
     def wait_durable(self, double timeout=60.0):
-        """Returns when everything enqueued so far is on the disk. QueueFullError or DiskError, after `timeout` seconds of
-        failing writes: what was enqueued stays queued here and is written when the disk takes it."""
+        """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
+        was enqueued stays queued here and is written when the disk takes it."""
         cdef durable_log *d = self.g.durable
         cdef uint64_t limit_us = <uint64_t>(timeout * 1e6)
         cdef bint done
@@ -374,7 +374,7 @@ cdef class EventQueue:
         if not done:
             from pywan.errors import DiskError
             reason = self.log_failure() or "the disk did not answer"
-            raise DiskError(f"queue {self.name!r}: not on the disk after {timeout:.0f} s: {reason}; the events are queued in memory and will be "
+            raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; the events are queued in memory and will be "
                             "written when the disk takes them")
 
     def __len__(self):

@@ -582,7 +582,7 @@ cdef class RegionCore:
         if not done:
             from pywan.errors import DiskError
             reason = self.log_state()["failing"] or "the disk did not answer"
-            raise DiskError(f"region {self.name!r}: not on the disk after 60 s: {reason}; the change is in memory and will be written when the disk takes it")
+            raise DiskError(f"region {self.name!r}: not on the disk yet: {reason}; the change is in memory and will be written when the disk takes it")
         return 0
 
     # Single changes

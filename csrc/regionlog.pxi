@@ -74,8 +74,10 @@ cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) 
 
 
 cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
-    """Until all that is staged is on the disk. False after `limit_us`."""
-    cdef uint64_t deadline = wan_monotonic_us() + limit_us, wanted
+    """Until all that is staged is on the disk. False after `limit_us`, or less if the disk takes nothing."""
+    cdef uint64_t now = wan_monotonic_us(), wanted, failing_since = 0
+    cdef uint64_t deadline = now + limit_us
+    cdef int failing
     cdef uint32_t seen
     cdef bint done
     wan_lock_take(&log.lock)
@@ -85,8 +87,10 @@ cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
         seen = __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(&log.lock)
         done = log.durable >= wanted
+        failing = log.view.failing
         wan_lock_release(&log.lock)
-        if done or wan_monotonic_us() >= deadline:
+        now = wan_monotonic_us()
+        if done or now >= deadline or lost_patience(failing, &failing_since, now):
             return done
         wan_wait_change(&log.epoch, seen, 200)
 

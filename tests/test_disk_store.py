@@ -126,7 +126,7 @@ def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_whe
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 8)])
     ln.receive()
-    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10, enable_persistence=True, disk_store_name="small", full_policy="refuse")
+    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=1, enable_persistence=True, disk_store_name="small", full_policy="refuse")
     stored = ny.region("stored", type="REPLICATE_PERSISTENT", disk_store_name="small", disk_synchronous=False, senders=[])
     ny.region(type="REPLICATE", senders=["ln"])
     ln.region(type="REPLICATE")
@@ -148,3 +148,27 @@ def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_whe
         ny.data[n] = ROW
     network.settle(30)
     assert len(ln.data) == 201      # All but the first.
+
+
+@pytest.mark.parametrize("kind", ["queue", "region"])
+def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(network, tmp_path, kind):
+    ny, ln = network.add("ny ln")
+    ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
+    if kind == "queue":
+        ny.send_to(ln, parallel=False, dispatcher_threads=1, enable_persistence=True, disk_store_name="small", full_policy="refuse")
+        ny.region(type="REPLICATE", senders=["ln"])
+    else:
+        ny.region(type="REPLICATE_PERSISTENT", disk_store_name="small", senders=[])
+    stored = 0
+    with pytest.raises(DiskError, match="not on the disk yet: the logs of the disk store have reached their limit"):
+        while stored < 1000:
+            ny.data[stored] = ROW
+            stored += 1
+    assert len(ny.data) == stored + 1       # It is stored, and on the disk when that takes it.
+    with pytest.raises(QueueFullError):
+        ny.data["another"] = ROW
+    assert len(ny.data) == stored + 1
+    if kind == "queue":
+        ln.receive(), ln.region(type="REPLICATE")
+        network.settle(30)
+        assert len(ln.data) == stored + 1

@@ -37,19 +37,18 @@ def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms
     ln.proxy.set_latency_ms(round_trip_ms / 2)
     carried = NARROW * max(round_trip_ms, 20) // 1000       # In one round trip.
     batch = 10 * 10_000
-    seen = []
 
     def fits():
         stats = sender.stats
-        seen.append((stats["window_bytes"], stats["bytes_in_flight"], stats["round_trip_us"]))
-        return carried <= stats["window_bytes"] <= 5 * carried + 2 * batch and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
+        measured = NARROW * max(stats["round_trip_us"], 20_000) // 1_000_000     # A busy machine makes it longer than the link does.
+        return carried <= stats["window_bytes"] <= 5 * measured + 2 * batch and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
 
     def put_one(n):
         eventually(lambda: sender.queue_size < 2000, 60)
         ny.data[n] = b"x" * 10_000
 
     with keep_doing(put_one) as done:
-        eventually(lambda: sender.stats["events_distributed"] > 1000 and fits(), 60, f"a window for {carried} bytes: {seen[-3:]}")
+        eventually(lambda: sender.stats["events_distributed"] > 1000 and fits(), 60, f"a window for {carried} bytes")
         eventually(lambda: sender.stats["bytes_in_flight"] > carried / 2, 30)
     assert sender.stats["round_trip_us"] >= round_trip_ms * 1000
     ln.proxy.set_bandwidth(0)
