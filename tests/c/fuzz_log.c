@@ -293,6 +293,7 @@ static void open_damaged(random_source *source)
         memset(&owner.log, 0, sizeof owner.log);
         owner.disk = &tried;
         owner.salvage = salvage;
+        owner.maps = (int)random_below(source, 2);
         wan_status status = owner_open(&owner);
         if (salvage) {
             FUZZ_CHECK(status == WAN_OK);
@@ -385,7 +386,22 @@ static void lie(random_source *source, memory_disk *disk)
     }
 }
 
-typedef struct { log_owner owner; uint64_t commit, blocks; int salvage; } believer;
+typedef struct { log_owner owner; uint64_t commit, blocks; int salvage; uint8_t *kept[MEMORY_FILES]; uint32_t kept_count; } believer;
+
+/* Every second mapping is kept, as a queue keeps its records where they lie. */
+static int keep_mapping(void *context, uint32_t index, const uint8_t *base, uint64_t bytes)
+{
+    believer *b = context;
+    if (index % 2 || b->kept_count == MEMORY_FILES) return 0;
+    b->kept[b->kept_count++] = (uint8_t *)base;
+    return 1;
+}
+
+static void close_believed(believer *b)
+{
+    wan_log_close(&b->owner.log);
+    while (b->kept_count) free(b->kept[--b->kept_count]);
+}
 
 static wan_status read_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes)
 {
@@ -404,12 +420,12 @@ static wan_status read_state(void *context, const uint8_t *bytes, uint64_t lengt
     return WAN_OK;
 }
 
-static wan_status open_believing(believer *b, memory_disk *disk, int salvage)
+static wan_status open_believing(believer *b, memory_disk *disk, int salvage, int maps)
 {
     memset(b, 0, sizeof *b);
     b->owner.disk = disk;
     b->salvage = salvage;
-    wan_log_reader reader = {.owner = b, .part = read_part, .state = read_state, .salvage = salvage};
+    wan_log_reader reader = {.owner = b, .part = read_part, .state = read_state, .salvage = salvage, .adopt = maps ? keep_mapping : NULL};
     return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, 4u << 20, &reader, &b->owner.damage, &b->owner.cut_bytes);
 }
 
@@ -422,7 +438,8 @@ static void open_lies(random_source *source)
     if (!random_below(source, 4)) damage(source, &lying);
     for (int salvage = 0; salvage < 2; salvage++) {
         memory_disk_copy(&tried, &lying);
-        wan_status status = open_believing(&b, &tried, salvage);
+        int maps = (int)random_below(source, 2);
+        wan_status status = open_believing(&b, &tried, salvage, maps);
         FUZZ_CHECK(status == WAN_OK || status == WAN_CORRUPT || status == WAN_INVALID);
         if (status == WAN_CORRUPT) FUZZ_CHECK(b.owner.damage.file[0] && b.owner.damage.reason[0]);
         if (salvage || status != WAN_OK) FUZZ_CHECK(is_same_disk(&tried, &lying));
@@ -436,11 +453,11 @@ static void open_lies(random_source *source)
             FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
             commit += status == WAN_OK;
             blocks += status == WAN_OK;
-            wan_log_close(&b.owner.log);
-            FUZZ_CHECK(open_believing(&b, &tried, 0) == WAN_OK);
+            close_believed(&b);
+            FUZZ_CHECK(open_believing(&b, &tried, 0, !maps) == WAN_OK);
             FUZZ_CHECK(b.blocks == blocks && b.owner.log.commit == commit);
         }
-        wan_log_close(&b.owner.log);
+        close_believed(&b);
         memory_disk_close(&tried);
     }
     memory_disk_close(&lying);

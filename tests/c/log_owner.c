@@ -31,6 +31,9 @@ static wan_status take_part(void *context, uint32_t index, uint64_t commit, cons
     return WAN_OK;
 }
 
+/* A mapping is read, and not kept. */
+static int leave_mapping(void *context, uint32_t index, const uint8_t *base, uint64_t bytes) { return 0; }
+
 static void note_damage(void *context, const wan_damage *damage) { ((log_owner *)context)->damages++; }
 
 void owner_init(log_owner *owner, memory_disk *disk)
@@ -45,7 +48,8 @@ wan_status owner_open(log_owner *owner)
     memset(owner->found, 0, sizeof owner->found);
     owner->first = owner->last = owner->state = owner->damages = 0;
     owner->wrong = 0;
-    wan_log_reader reader = {.owner = owner, .part = take_part, .state = take_state, .salvage = owner->salvage, .damaged = note_damage};
+    wan_log_reader reader = {.owner = owner, .part = take_part, .state = take_state, .salvage = owner->salvage, .damaged = note_damage,
+                             .adopt = owner->maps ? leave_mapping : NULL};
     return wan_log_open(&owner->log, &owner->disk->env, "log", WAN_LOG_QUEUE, 77, 1, owner->limit, &reader, &owner->damage, &owner->cut_bytes);
 }
 

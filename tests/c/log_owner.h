@@ -24,6 +24,7 @@ typedef struct {
     uint64_t first, last, state, damages;
     int wrong;                      /* Something came back that was not written so. */
     int salvage;
+    int maps;                       /* Reads segments where they are mapped. */
 } log_owner;
 
 void owner_init(log_owner *owner, memory_disk *disk);

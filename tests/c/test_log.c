@@ -244,6 +244,7 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
             disk.fail_with = kind == 1 ? WAN_FULL : WAN_IO;
             disk.short_writes = kind == 2 ? 1 : kind >= 4 ? 2 : 0;
             owner_init(&owner, &disk);
+            owner.maps = kind % 2;
             owner.limit = 1u << 20;
             int before = expectations_failed;
             wan_status status = owner_open(&owner);
