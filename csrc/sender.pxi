@@ -272,7 +272,7 @@ cdef class DispatcherSession:
             return 1
         # From here on the records are ours: peeked, so neither changed nor moved by anybody.
         if self.transmit_filter is not None:
-            self.callback_since_us = wan_monotonic_us()
+            wan_set(&self.callback_since_us, wan_monotonic_us())
             self.filter_batch(sections)
             self.end_callback()
         if self.options.batch_conflation and count > 1:
@@ -281,7 +281,7 @@ cdef class DispatcherSession:
 
     cdef void end_callback(self) noexcept nogil:
         cdef uint64_t since = self.callback_since_us
-        self.callback_since_us = 0
+        wan_set(&self.callback_since_us, 0)
         wan_count(&self.filter_us, wan_monotonic_us() - since)
 
     cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter, uint32_t reason) noexcept nogil:
@@ -494,7 +494,7 @@ cdef class DispatcherSession:
         if failure_count and not self.park(f, failures, failure_count):
             return False
         if self.acknowledged is not None:
-            self.callback_since_us = wan_monotonic_us()
+            wan_set(&self.callback_since_us, wan_monotonic_us())
             self.tell_acknowledged(f)
             self.end_callback()
         if self.options.alert_threshold_ms:
