@@ -206,20 +206,33 @@ cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
     return WAN_OK
 
 
+cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
+    """Beside what lives in the oldest segment, and leaves as much for the next one."""
+    cdef uint64_t staged
+    wan_lock_take(&log.lock)
+    staged = log.records.used + log.taken.used - log.written
+    wan_lock_release(&log.lock)
+    return wan_log_room(&log.log) >= staged + 2 * wan_log_segment_bytes(&log.log)
+
+
 cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
-    """The same near the limit, also where more than a third lives. Nothing that is staged is written here, for there may be no room for it."""
+    """The same near the limit, also where more than a third lives. What is staged is written here only if that leaves room for moving more."""
     cdef uint32_t count, moved = 0
     cdef uint64_t written, last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
     cdef wan_status status = WAN_OK
+    cdef bint fits
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
            and log.log.count and log.log.segments[0].number < last):
         log.makes_way = log.log.over = True
         status = region_log_read_oldest(log, 1, &count)
-        if status == WAN_OK:
+        fits = region_log_staged_fits(log)
+        if status == WAN_OK and not fits:
             status = region_log_keep_superseded(log)
         written = 0
         if status == WAN_OK:
             status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &written)
+        if status == WAN_OK and fits:
+            status = region_log_write(log)
         if status == WAN_OK:
             status = wan_log_drop_first(&log.log, count, NULL, 0)
         log.makes_way = log.log.over = False
@@ -229,7 +242,8 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
 
 cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
     """Moves too, of each key that is staged and not written, the newest record in this segment: a crash could take what is to replace it.
-    Behind the look at the table: whatever it found there was staged by now."""
+    Behind the look at the table: whatever it found there was staged by now. The price: such a crash may bring back what was taken out on
+    this member only, in a later segment."""
     cdef uint64_t at = 0, bit
     cdef uint64_t *kept
     cdef uint32_t n

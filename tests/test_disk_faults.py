@@ -115,6 +115,32 @@ def test_what_is_taken_out_while_the_log_is_shortened_does_not_come_back(disk):
     assert list(open_region(disk, 0).scan_keys()) == ["other"]
 
 
+def test_what_was_taken_out_does_not_come_back_where_a_small_log_makes_way_for_what_replaces_it(disk):
+    region, remove = open_region(disk, 4 * MIB), disk._remove
+    region.put("key", "first")
+    for number in range(20):        # More than the first segment takes.
+        region.put(f"other {number}", "x" * 20_000)
+        assert region.commit_once()
+    region.local_destroy("key")
+    assert region.commit_once()
+
+    def power_off_when_the_first_segment_goes(path: bytes) -> int:
+        status = remove(path)
+        disk.is_off |= path.endswith(b"000000000001.seg")
+        return status
+
+    disk._remove = power_off_when_the_first_segment_goes
+    while not disk.is_off:
+        number += 1
+        region.put("key", f"again {number}")
+        if region.commit_once():
+            region.local_destroy("key")
+            region.put(f"other {number % 95}", "x" * 20_000)
+            region.commit_once()
+    disk.crash()
+    assert open_region(disk, 4 * MIB).get("key") in (None, f"again {number}")
+
+
 def commits_until_a_segment_goes(region: _core.RegionCore, before=lambda: None, number: int = 0) -> int:
     """Calls `before` before commit `number`."""
     region.change(1, "key", "first")
