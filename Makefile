@@ -83,7 +83,7 @@ sanitize: build
 	PYWAN_SANITIZE=$(SANITIZERS) $(PY) setup.py -q build_ext --build-lib build/sanitized --build-temp build/sanitized/objects
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py))
+	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
 	$(MAKE) --no-print-directory tsan
 
 # Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).
