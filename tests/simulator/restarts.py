@@ -14,7 +14,7 @@ from .machine import Machine, Version
 from .world import World
 
 FIRST_MS = 1_000_000_000_000        # When the simulation begins.
-STAGED_MAX = 12         # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
+STAGED_MAX = 4          # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
 
 
 class MachineReceiver(Receiver):
@@ -152,7 +152,7 @@ class MachinesWorld(World):
 
     kind = "machines"
     change_counts = (1, 1, 4, 10)       # Each may wait for a disk.
-    value_bytes = (0, 10, 300, 8000)
+    value_bytes = (0, 300, 20_000)      # Logs of the smallest limit go around a few times.
 
     def make(self, watched: bool) -> None:
         rng = self.rng
