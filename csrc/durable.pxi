@@ -664,7 +664,7 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
         return corrupt("the queue's state in the log does not fit its length")
     if head.counters > sizeof(queue_counts) // 8:
         return corrupt("the queue's state in the log has counters that this version does not know; upgrade before opening it")
-    if head.commit < d.state_commit:
+    if d.state.used and head.commit <= d.state_commit:      # Of the same commit: the manifest's was taken later, when the log was full.
         return WAN_OK
     pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * 8ULL)
     for p in range(head.partitions):

@@ -34,8 +34,9 @@ class Queue(_core.EventQueue):
             raise DiskError("not in time")
 
 
-def open_queue(disk: Disk, name: str = "ln") -> Queue:
-    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, environment=disk.environment)
+def open_queue(disk: Disk, name: str = "ln", limit: int = 0) -> Queue:
+    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_limit=limit,
+                  environment=disk.environment)
     queue.running = True
     return queue
 
@@ -242,3 +243,25 @@ def test_what_was_recovered_stays_though_the_sync_before_had_failed(goes_on):
         disk.crash(power=True)
         assert len(open_queue(disk)) == found + goes_on, seed
     assert set(recovered) == {1, 2}
+
+
+def test_the_ledger_balances_wherever_the_power_goes_while_a_full_log_makes_room():
+    for calls in range(1, 40):
+        disk = Disk(random.Random(calls))
+        queue, region = open_queue(disk, limit=MIB), _core.RegionCore("data", _core.Clock(), site=1, member=1)
+        region.attach([queue])
+        for n in range(1000):
+            region.change(1, f"k{n}", "v" * 30_000)
+            if not queue.commit_once():
+                break
+        assert queue.log_state()["failing"] is not None
+        removed = len(queue.peek(0, 1000))
+        queue.remove(0, removed)
+        disk.off_in = calls
+        queue.commit_once()
+        region.attach([])
+        del queue
+        disk.crash()
+        queue = open_queue(disk, limit=MIB)
+        assert ledger(queue.counts())["balanced"], calls
+        assert queue.counts()["distributed"] == queue.positions()[0][0] <= removed
