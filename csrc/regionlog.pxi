@@ -1,5 +1,6 @@
 # Owns the log of a persistent region: each change is a record with its version, appended as it is applied; recovery
-# applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters. The log is
+# applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters; but a removal
+# on this member only takes out what is before it. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
 cdef enum:
