@@ -130,6 +130,8 @@ class LoggedLink(Link):
             newest = self.last_update.get((place[0], key), 0)
             replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > place[1])
             must(place in self.excused or replaced, f"{place} of key {key} was on the disk and is gone after the restart")
+            if replaced:
+                self.conflated.add(place)       # An old connection may still carry it.
             return
         key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
         must(known is not None and (key, version) == self.versions[place] and known[1] == fields["operation"],
