@@ -1,0 +1,244 @@
+# Owns changes by rows: groups whose entries are fetched ahead into a region that stores, runs straight into the queue of one
+# that does not.
+
+cdef enum:
+    BULK_FAILURES_LISTED = 1000
+
+cdef struct bulk_result:
+    int64_t done            # Rows looked at before `stopped`.
+    int64_t applied
+    int64_t failed
+    int64_t listed
+    wan_status stopped      # A queue had no room: the rows from `done` on were not stored.
+    int64_t *rows
+    uint8_t *reasons
+
+
+cdef object failure_text(int reason):
+    return {1: "the key is empty or missing (null)", 2: f"the key is over the limit of {WAN_KEY_BYTES_MAX} bytes",
+            3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue"}[reason]
+
+
+cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noexcept nogil:
+    result.failed += 1
+    if result.rows == NULL:
+        result.rows = <int64_t *>malloc(BULK_FAILURES_LISTED * sizeof(int64_t))
+        result.reasons = <uint8_t *>malloc(BULK_FAILURES_LISTED)
+    if result.rows != NULL and result.reasons != NULL and result.listed < BULK_FAILURES_LISTED:
+        result.rows[result.listed] = row
+        result.reasons[result.listed] = reason
+        result.listed += 1
+
+
+cdef enum:
+    GROUP = 64      # Rows whose slots and entries are fetched ahead together.
+    RUN = 256       # Rows that a proxy hands on under one lock.
+
+cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                          const int64_t *stamps, bulk_result *result) noexcept nogil:
+    cdef wan_change changes[GROUP]
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    cdef int64_t row = 0, base
+    cdef uint32_t n, k, length
+    cdef uint64_t first_stamp
+    cdef uint8_t form
+    cdef wan_change *c
+    cdef wan_shard *shard
+    cdef const uint8_t *data
+    row = result.done
+    cdef bint straight = not r.stores and r.forwards
+    while row < keys.length:
+        if straight:
+            k = region_forward_rows(r, keys, values, codes, stamps, row)
+            result.applied += k
+            row += k
+            if k:
+                continue
+        n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
+        base = row
+        first_stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), n)
+        for k in range(n):
+            c = &changes[k]
+            column_row(keys, base + k, &data, &length, &form)
+            c.key, c.key_form = data, form
+            c.key_length = <uint16_t>length
+            c.keep = 0
+            if form == WAN_FORM_NONE:
+                c.keep = 1
+            elif length > WAN_KEY_BYTES_MAX:
+                c.keep = 2
+            c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
+            if values != NULL and c.operation != WAN_DESTROY:
+                column_row(values, base + k, &data, &length, &form)
+                c.value, c.value_length, c.value_form = data, length, form
+                if length > WAN_VALUE_BYTES_MAX:
+                    c.keep = 3
+            else:
+                c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE
+            c.hash = wan_key_hash(c.key, c.key_length, c.key_form) if not c.keep else 0
+            c.stamp = first_stamp + k
+            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < c.stamp:
+                c.stamp = (<uint64_t>stamps[base + k]) << 16
+            c.stamp_site = r.site
+            c.local = 1
+            c.ask = 0
+            if r.stores:
+                wan_table_prefetch_slot(&r.table, c.hash)
+        if r.stores:
+            region_prefetch_entries(r, changes, n)
+        for k in range(n):
+            c = &changes[k]
+            if c.keep:
+                bulk_fail(result, base + k, c.keep)
+                row += 1
+                continue
+            origin_local(&from_, r)
+            status = region_change(r, c, &from_, NULL, &outcome)
+            if status != WAN_OK:
+                bulk_fail(result, row, 5)
+                result.stopped = status
+                result.done = row
+                return
+            if outcome <= WAN_DESTROYED:
+                result.applied += 1
+            elif outcome == WAN_OUT_OF_MEMORY:
+                bulk_fail(result, base + k, 4)
+            row += 1
+    result.done = row
+
+
+cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
+                                  const int64_t *stamps, int64_t row) noexcept nogil:
+    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is whole
+    and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
+    cdef wan_shard *shard = &r.table.shards[0]
+    cdef ColumnView keys = key_column[0], values
+    cdef attachment *attached
+    cdef gateway_queue *g
+    cdef wan_run run
+    cdef wan_record head
+    cdef wan_record *record
+    cdef uint32_t lengths[RUN]
+    cdef uint16_t partitions[RUN]
+    cdef uint64_t hashes[RUN]
+    cdef uint32_t n, count, key_length, value_length = 0, done = 0
+    cdef uint64_t length, used = 0, stamp, hash
+    cdef const uint8_t *key
+    cdef const uint8_t *value = NULL
+    cdef uint8_t *to
+    cdef int wake = -1, file
+    cdef bint many, keyed
+    wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+    attached = r.attached
+    if attached == NULL or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
+        wan_lock_release(&shard.lock)
+        return 0
+    g = attached.queues[0]
+    many = g.queue.partition_count > 1
+    keyed = many or g.queue.conflate
+    count = RUN if keys.length - row >= RUN else <uint32_t>(keys.length - row)
+    memset(&head, 0, sizeof(head))
+    head.region = r.number
+    head.stamp_site = head.origin_site = r.site
+    head.event_member, head.event_thread = r.member, wan_thread_number()
+    head.event_sequence = wan_thread_first_event()
+    head.recipients_count = 1
+    head.callback_form = WAN_FORM_NONE
+    head.operation = WAN_UPDATE
+    stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
+    if value_column != NULL:
+        values = value_column[0]
+    wan_lock_take(&g.lock)
+    run.room = 0
+    for n in range(count):
+        column_row(&keys, row + n, &key, &key_length, &head.key_form)
+        if head.key_form == WAN_FORM_NONE or key_length > WAN_KEY_BYTES_MAX:
+            break
+        if codes != NULL:
+            head.operation = codes[row + n]
+        if value_column != NULL and head.operation != WAN_DESTROY:
+            column_row(&values, row + n, &value, &value_length, &head.value_form)
+        else:
+            value_length, head.value_form = 0, WAN_FORM_NONE
+        length = wan_record_size(key_length, value_length, 0, 1)
+        if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&g.queue, length, &run) != WAN_OK:
+            break
+        if used + length > run.room:
+            break
+        head.length, head.value_length, head.key_length = <uint32_t>length, value_length, <uint16_t>key_length
+        head.stamp = stamp + n
+        if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < head.stamp:
+            head.stamp = (<uint64_t>stamps[row + n]) << 16
+        lengths[n] = <uint32_t>length
+        if keyed:
+            hashes[n] = hash = wan_key_hash(key, key_length, head.key_form)
+            if many:
+                partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
+        to = run.at + used
+        used += length
+        (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
+        (<wan_record *>to)[0] = head
+        head.event_sequence += 1
+        to += sizeof(wan_record)
+        wan_copy_small(to, key, key_length)
+        to += key_length
+        wan_copy_small(to, value, value_length)
+        to[value_length] = attached.recipients[0]
+        done += 1
+    if g.durable != NULL and durable_reserve(g, used) != WAN_OK:
+        done = 0
+    if run.room:
+        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, hashes, done)
+    wan_thread_count_events(done)
+    g.counts.queued += done
+    g.counts.received += done
+    if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
+        for n in range(done):
+            durable_stage(g, <const wan_record *>run.at)
+            run.at += lengths[n]
+    elif not many:
+        if done:
+            wake = queue_note_pending(g, 0, done)
+    else:
+        for n in range(done):
+            file = queue_note_pending(g, partitions[n], 1)
+            if file >= 0:
+                if wake >= 0:
+                    eventfd_write(wake, 1)
+                wake = file
+    wan_lock_release(&g.lock)
+    wan_lock_release(&shard.lock)
+    if wake >= 0:
+        eventfd_write(wake, 1)
+    return done
+
+
+cdef extern from *:
+    """
+    static inline void wan_prefetch_entry(const wan_table *table, uint64_t hash)
+    {
+        /* Reads a slot without its lock, only to warm the cache: what it sees is not used. The slots array itself is
+         * replaced under the lock, so the address is taken under it. */
+        wan_shard *shard = wan_table_shard(table, hash);
+        wan_lock_take(&shard->lock);
+        if (shard->slots) {
+            uint64_t at = hash & shard->mask;
+            while (shard->slots[at].entry && shard->slots[at].hash != hash) at = (at + 1) & shard->mask;
+            const wan_entry *entry = shard->slots[at].entry;
+            if (entry) {
+                __builtin_prefetch(entry);
+                __builtin_prefetch((const char *)entry + 64, 1);
+                __builtin_prefetch((const char *)entry + 128, 1);
+            }
+        }
+        wan_lock_release(&shard->lock);
+    }
+    """
+    void wan_prefetch_entry(const wan_table *table, uint64_t hash) nogil
+
+
+cdef inline void region_prefetch_entries(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
+    for k in range(count):
+        wan_prefetch_entry(&r.table, changes[k].hash)
