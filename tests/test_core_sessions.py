@@ -87,8 +87,9 @@ class TwoSites:
         return b"".join(iter(lambda: self.dispatcher.data_to_send(self.now_us), b""))
 
     def deliver(self, data):
-        self.receiver.receive_data(data)
-        return self.receiver.data_to_send()
+        receiver = self.receiver        # A reconnection meanwhile makes another one, whose answers are not ours.
+        receiver.receive_data(data)
+        return receiver.data_to_send()
 
     def settle(self):
         """Moves bytes both ways until both are silent."""
