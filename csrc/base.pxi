@@ -152,6 +152,12 @@ cdef extern from "wan_log.h" nogil:
     wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 
+cdef extern from *:
+    """
+    #define wan_prefetch(at) __builtin_prefetch(at)
+    """
+    void wan_prefetch(const void *at) nogil
+
 cdef extern from "wan_queue.h" nogil:
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED
     ctypedef struct wan_hole:

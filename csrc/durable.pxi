@@ -715,6 +715,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         record = <const wan_record *>(data + at)
         if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
             return WAN_CORRUPT
+        wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
         if record.partition >= g.queue.partition_count or record.sequence == 0:
             return corrupt("a record in the log names a partition that is not there")
         if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):

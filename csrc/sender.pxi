@@ -363,7 +363,7 @@ cdef class DispatcherSession:
     cdef int lay_out_batch(self, uint32_t sections) noexcept nogil:
         cdef flight *f
         cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section), length
-        cdef uint32_t s, k, at = 0, kept = 0, in_section
+        cdef uint32_t s, k, at = 0, kept = 0, in_section, total
         cdef wan_record *record
         cdef wan_record *copy
         cdef wan_frame *frame
@@ -389,6 +389,7 @@ cdef class DispatcherSession:
                     if not self.announce(self.records[at].region):
                         return 0
                 at += 1
+        total = at
         # Laid out where it is sent from; to be packed, beside it, so that packing is the only copy into what is sent.
         compress = self.options.compress and payload > 256
         if not buffer_reserve(&self.out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
@@ -406,6 +407,10 @@ cdef class DispatcherSession:
             for k in range(self.sections[s].count):
                 record = self.records[at]
                 at += 1
+                if at + 4 < total and self.records[at + 4] != NULL:
+                    wan_prefetch(self.records[at + 4])
+                    wan_prefetch(<uint8_t *>self.records[at + 4] + 64)
+                    wan_prefetch(<uint8_t *>self.records[at + 4] + 128)
                 if record == NULL:
                     continue
                 wan_copy_small(to, <uint8_t *>record, record.length)

@@ -500,6 +500,17 @@ static void begin_segment(wan_log *log, uint32_t index, const wan_log_reader *re
     wan_file_read_begin(file, log->env, segment->bytes, reader->adopt && !reader->salvage, reader->read_ahead);
 }
 
+/* Where the next bytes that are not zero may be, from `at` on: segments made ahead are megabytes of zeros. */
+static uint64_t behind_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
+{
+    for (; at + 64 <= bytes; at += 64) {
+        uint64_t words[8];
+        memcpy(words, all + at, sizeof words);
+        if (words[0] | words[1] | words[2] | words[3] | words[4] | words[5] | words[6] | words[7]) break;
+    }
+    return at;
+}
+
 /* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
 static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
 {
@@ -531,9 +542,9 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
             uint64_t ahead = at;
             int begun = 0;
-            for (; ahead + sizeof(wan_block_head) <= bytes; ahead += 8) {
+            for (; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
                 const wan_block_head *block = (const wan_block_head *)(all + ahead);
-                if (block->magic != BLOCK_MAGIC) continue;      /* By this alone for the megabytes of zeros in segments made ahead. */
+                if (block->magic != BLOCK_MAGIC) continue;
                 if (ahead > at && block_is_whole(all + ahead, bytes - ahead, segment->number)) break;
                 begun |= block->segment == segment->number && block->commit > *commit + 1;
             }
