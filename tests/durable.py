@@ -30,7 +30,7 @@ class DurableQueue:
         self.region = _core.RegionCore("data", self.clock, site=1, member=7, stores=self.stores)
         self.region.attach([self.queue])
         if self.background:
-            self._committer = threading.Thread(target=self.queue.commit_loop)
+            self._committer = threading.Thread(target=self.queue.commit_loop, daemon=True)   # A failed test leaves it behind.
             self._committer.start()
 
     def commit(self) -> None:

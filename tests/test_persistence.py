@@ -1,12 +1,12 @@
 """A persistent queue over restarts and crashes: what is durable is kept, in order, once; what is not was never sent."""
 import random
 import threading
-import time
 
 import pytest
 
 from durable import DurableQueue
 from pywan.errors import EventTooLargeError, QueueFullError
+from pywan.testing.waiting import eventually
 from records import CREATE
 
 
@@ -246,7 +246,7 @@ def test_keys_updated_for_ever_stay_under_three_times_their_live_bytes_on_disk(t
             queue.region.put_columns(keys[at:at + 5000], [value] * 5000)
         queue.commit()
         most = max(most, queue.queue.log_state()["bytes"] / queue.queue.bytes)
-        wait_for(lambda: round_ < 3 or queue.queue.log_state()["bytes"] < 3 * queue.queue.bytes)
+        eventually(lambda: round_ < 3 or queue.queue.log_state()["bytes"] < 3 * queue.queue.bytes)
     assert len(queue.queue) <= 2 * len(keys) + 20       # Creates stay, of the updates one each.
     assert most < 6.0, f"{most:.2f} times the live bytes, while it was written as fast as can be"
     assert queue.disk_bytes < 3 * queue.queue.bytes
@@ -265,7 +265,7 @@ def fill(queue, value=b"v" * 5000, keys=10_000):
         except QueueFullError as error:
             if queue.queue.log_state()["failing"]:
                 return str(error)
-            wait_for(lambda: queue.queue.log_state()["failing"] or not queue.queue.log_state()["staged"])
+            eventually(lambda: queue.queue.log_state()["failing"] or not queue.queue.log_state()["staged"])
     raise AssertionError("the log never came to its limit")
 
 
@@ -275,9 +275,9 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
     queued = queue.queue.counts()["queued"]
     sent = 0
     while sent < queued:
-        wait_for(lambda: queue.queue.log_state()["staged"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2])
+        eventually(lambda: queue.queue.log_state()["staged"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2])
         sent += len(queue.send(50))
-    wait_for(lambda: queue.queue.log_state()["failing"] is None)
+    eventually(lambda: queue.queue.log_state()["failing"] is None)
     queue.region.put("next", b"v" * 5000)
     queue.commit()
     queue.crash()
@@ -329,7 +329,7 @@ def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_pa
     writer = threading.Thread(target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8))     # Twice what may be staged.
     writer.start()
     for _ in range(2):
-        wait_for(lambda: queue.queue.log_state()["staged"] == 4)
+        eventually(lambda: queue.queue.log_state()["staged"] == 4)
         queue.commit()
     writer.join()
     assert len(queue.queue) == 8 and queue.queue.counts()["dropped_newest"] == 0
@@ -341,7 +341,7 @@ def test_a_crash_while_the_log_is_full_leaves_a_balanced_ledger(tmp_path, sent):
     fill(queue, keys=2000)
     taken = queue.send(sent)
     assert len(taken) == sent
-    wait_for(lambda: queue.queue.log_state()["failing"] is None)
+    eventually(lambda: queue.queue.log_state()["failing"] is None)
     queue.crash()
     queue.check_ledger()
     assert queue.sequences()[-1] > taken[-1].sequence
@@ -355,11 +355,3 @@ def test_an_event_that_no_log_of_this_size_can_take_is_refused(tmp_path):
     queue.region.put("k", b"v" * 400_000)
     queue.commit()
     queue.check_ledger()
-
-
-def wait_for(condition, timeout=10.0):
-    end = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.002)
-    return found

@@ -128,7 +128,7 @@ def test_a_far_away_site_is_not_slower_for_many_batches(network):
     for n in range(1000):
         ny.data[n] = n
     network.settle()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10.0
     assert sender.stats["batches_distributed"] >= 100
 
 
