@@ -99,6 +99,16 @@ cdef extern from "wan_stage.h" nogil:
     void wan_stage_empty(wan_stage *stage)
     void wan_stage_close(wan_stage *stage)
 
+cdef extern from "wan_record_set.h" nogil:
+    ctypedef struct wan_record_set:
+        uint64_t *slots
+        uint64_t capacity
+        bint of_events
+
+    wan_status wan_record_set_find(wan_record_set *chosen, const wan_stage *stage, const wan_record *record, uint64_t **slot)
+    void wan_record_set_choose(wan_record_set *chosen, uint64_t *slot, uint64_t at)
+    void wan_record_set_empty(wan_record_set *chosen)
+
 cdef extern from "wan_log.h" nogil:
     enum: WAN_LOG_QUEUE, WAN_LOG_REGION, WAN_LOG_SEGMENT_BYTES_MIN
     enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES

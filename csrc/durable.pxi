@@ -41,6 +41,7 @@ cdef struct durable_log:
     wan_log log
     wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
     wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
+    wan_record_set of_moved                 # As long as `moved` is filled.
     uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
     uint32_t written_count
     uint64_t staged_max                     # Bytes of records that may be staged.
@@ -383,11 +384,14 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
         wan_stage_empty(&d.moved)
         count = 0
         # Several at once, so that more goes than comes in the block that is written meanwhile.
-        while count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < MOVED_BYTES_MAX and d.log.segments[count].number < last:
+        status = WAN_OK
+        while (status == WAN_OK and count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < MOVED_BYTES_MAX
+               and d.log.segments[count].number < last):
             status = wan_log_read_segment(&d.log, count, &reader)
-            if status != WAN_OK:
-                return status
             count += 1
+        wan_record_set_empty(&d.of_moved)
+        if status != WAN_OK:
+            return status
         # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
         status = durable_commit(g, True, &d.moved)
         if status != WAN_OK:
@@ -485,6 +489,18 @@ cdef inline void count_hole(uint64_t *conflated, queue_counts *counts, uint32_t 
         counts.conflated_batch += by
 
 
+cdef wan_status stage_once(wan_stage *stage, wan_record_set *staged, const wan_record *record) noexcept nogil:
+    """Unless the set says that one like it is there: where moving failed, or a crash ended it, the log has copies."""
+    cdef uint64_t *slot
+    cdef uint64_t at = stage.used
+    cdef wan_status status = wan_record_set_find(staged, stage, record, &slot)
+    if status == WAN_OK and slot[0] == 0:
+        status = wan_stage_add(stage, record, record.length)
+        if status == WAN_OK:
+            wan_record_set_choose(staged, slot, at)
+    return status
+
+
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
     cdef durable_log *d = g.durable
@@ -499,7 +515,7 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
         record = <const wan_record *>(data + at)
         partition = &g.queue.partitions[record.partition]
         if partition.removed < record.sequence <= partition.appended and wan_queue_at(&g.queue, partition, record.sequence) != NULL:
-            status = wan_stage_add(&d.moved, record, record.length)
+            status = stage_once(&d.moved, &d.of_moved, record)
         at += record.length
     wan_lock_release(&g.lock)
     return status

@@ -223,6 +223,7 @@ cdef class EventQueue:
         if d == NULL:
             raise MemoryError()
         self.g.durable = d
+        d.of_moved.of_events = True
         d.log_numbers = <uint16_t *>calloc(65536, 2)
         d.process_numbers = <uint16_t *>calloc(65536, 2)
         d.appended = <uint64_t *>calloc(partitions, 8)

@@ -56,7 +56,6 @@ cdef class RegionCore:
             wan_stage_close(&self.r.log.taken)
             wan_stage_close(&self.r.log.moved)
             wan_stage_close(&self.r.log.superseded)
-            wan_stage_close(&self.r.log.kept)
             wan_stage_close(&self.r.log.damages)
             free(self.r.log)
 

@@ -13,11 +13,18 @@ cdef struct region_log:
     wan_log log                 # The committer's.
     wan_stage records           # Staged.
     uint64_t staged_max         # Bytes of them.
-    wan_stage taken, moved      # The committer's.
-    # Near the limit, where the log is shortened before anything staged is written. Of the segment that goes:
-    bint makes_way
-    wan_stage superseded        # records that are no longer current, while what took their place may not be on the disk yet;
-    wan_stage kept              # where in `superseded` the newest of each such key is (uint64_t).
+    wan_stage taken             # The committer's, as is all that follows about moving.
+    # Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes of it are in the log
+    # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
+    uint32_t moving
+    wan_stage moved
+    wan_record_set of_moved     # A move that failed left copies: they all live, and one goes on.
+    uint64_t moved_written
+    bint has_moved              # Since the log was opened.
+    # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
+    # while what took their place may not be on the disk.
+    bint moves_alone
+    wan_stage superseded
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
@@ -100,6 +107,8 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     """What is staged gets onto the disk."""
     cdef uint64_t staged
     cdef wan_status status
+    if log.moved_written < log.moved.used:      # All of what is moved is before what happened since, or has to be read again.
+        log.moving = 0
     wan_lock_take(&log.lock)
     if log.taken.used == 0:
         swap_stages(&log.records, &log.taken)
@@ -159,52 +168,72 @@ cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) n
 
 
 cdef wan_status region_log_commit(region_log *log) noexcept nogil:
-    cdef wan_status status
-    region_log_make_way(log)            # First, while there is room.
-    status = region_log_write(log)
+    cdef wan_status status = region_log_make_way(log)           # First, while there is room.
+    if status == WAN_OK:
+        status = region_log_write(log)
     if status == WAN_OK:
         region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
     return status
 
 
-cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, uint32_t *count) noexcept nogil:
-    """What lives in the oldest segments, in `moved`: of up to `most`, as long as that is not much. *count: of how many."""
+cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
+    """Moves what lives out of the oldest segments, of up to `most`, and drops them. `alone`: without writing what is staged in between. Where
+    it failed the next call goes on: a disk that fails again and again is not filled with copies."""
+    cdef wan_status status = WAN_OK
+    if log.moving == 0 or alone and not log.moves_alone:
+        status = region_log_read_oldest(log, most, alone)
+        if status == WAN_OK and alone:
+            status = region_log_keep_superseded(log)
+        if status != WAN_OK:
+            log.moving = 0
+    if status == WAN_OK:
+        status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &log.moved_written)
+    # What took a version's place meanwhile is on the disk before that version is gone; and behind what was moved: nothing that
+    # was destroyed since may come back when the record of that is history.
+    if status == WAN_OK and not log.moves_alone:
+        status = region_log_write(log)
+    if status == WAN_OK:
+        status = wan_log_drop_first(&log.log, log.moving, NULL, 0)
+    if status == WAN_OK:
+        log.moving = 0
+    return status
+
+
+cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
+    """What lives in the oldest segments, of up to `most`, as long as that is not much."""
     cdef wan_log_reader reader
-    cdef wan_status status
+    cdef wan_status status = WAN_OK
+    cdef uint32_t end = log.log.writing, n
     wan_stage_empty(&log.moved)
     wan_stage_empty(&log.superseded)
+    log.moving = 0
+    log.moved_written = 0
+    log.moves_alone = alone
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_move
-    count[0] = 0
-    while count[0] < most and count[0] < log.log.writing and log.moved.used < wan_log_segment_bytes(&log.log) // 2:
-        status = wan_log_read_segment(&log.log, count[0], &reader)
-        if status != WAN_OK:
-            return status
-        count[0] += 1
-    return WAN_OK
+    if not log.has_moved:       # A process that ended while it moved left its copies in the newest segments: they need no others.
+        end = max(end, 2) - 1
+        for n in range(end, log.log.writing + 1):
+            if status == WAN_OK:
+                status = wan_log_read_segment(&log.log, n, &reader)
+        log.moved_written = log.moved.used
+    while (status == WAN_OK and log.moving < most and log.moving < end
+           and log.moved.used - log.moved_written < wan_log_segment_bytes(&log.log) // 2):
+        status = wan_log_read_segment(&log.log, log.moving, &reader)
+        log.moving += 1
+    wan_record_set_empty(&log.of_moved)
+    log.has_moved = log.has_moved or status == WAN_OK
+    return status
 
 
 cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
-    """Moves what lives out of the oldest segments and drops them, while most of the log is history, and there is room to write."""
-    cdef uint32_t count
-    cdef uint64_t written
-    cdef wan_status status
-    while log.log.writing >= LOG_SEGMENTS_KEPT and log.log.bytes > 3 * region_log_live_bytes(log) and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2):
-        # Several at once, so that more goes than comes in the meantime.
-        status = region_log_read_oldest(log, MOVED_SEGMENTS_MAX, &count)
-        written = 0
-        if status == WAN_OK:
-            status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &written)
-        # What took a version's place meanwhile is on the disk before that version is gone; and behind what was moved: nothing that
-        # was destroyed since may come back when the record of that is history.
-        if status == WAN_OK:
-            status = region_log_write(log)
-        if status == WAN_OK:
-            status = wan_log_drop_first(&log.log, count, NULL, 0)
-        if status != WAN_OK:
-            return status
-    return WAN_OK
+    """While most of the log is history, and there is room to write."""
+    cdef wan_status status = WAN_OK
+    while (status == WAN_OK and log.log.writing >= LOG_SEGMENTS_KEPT and log.log.bytes > 3 * region_log_live_bytes(log)
+           and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2)):
+        status = region_log_drop_oldest(log, MOVED_SEGMENTS_MAX, False)     # Several at once, so that more goes than comes in the meantime.
+    return status
 
 
 cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
@@ -217,71 +246,52 @@ cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
 
 
 cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
-    """The same near the limit, also where more than a third lives. What is staged is written here only if that leaves room for moving more."""
-    cdef uint32_t count, moved = 0
-    cdef uint64_t written, last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
+    """Near the limit, also where more than a third lives. What is staged is written here only if that leaves room for moving more."""
+    cdef uint32_t moved = 0
+    cdef uint64_t last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
     cdef wan_status status = WAN_OK
-    cdef bint fits
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
            and log.log.count and log.log.segments[0].number < last):
-        log.makes_way = log.log.over = True
-        status = region_log_read_oldest(log, 1, &count)
-        fits = region_log_staged_fits(log)
-        if status == WAN_OK and not fits:
-            status = region_log_keep_superseded(log)
-        written = 0
-        if status == WAN_OK:
-            status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &written)
-        if status == WAN_OK and fits:
-            status = region_log_write(log)
-        if status == WAN_OK:
-            status = wan_log_drop_first(&log.log, count, NULL, 0)
-        log.makes_way = log.log.over = False
+        log.log.over = True
+        status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
+        log.log.over = False
         moved += 1
     return status
 
 
 cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
-    """Moves too, of each key that is staged and not written, the newest record in this segment: a crash could take what is to replace it.
+    """Moves too, of each key that is staged and not written, the newest record in these segments: a crash could take what is to replace it.
     Behind the look at the table: whatever it found there was staged by now. The price: such a crash may bring back what was taken out on
     this member only, in a later segment."""
-    cdef uint64_t at = 0, bit
-    cdef uint64_t *kept
-    cdef uint32_t n
+    cdef uint64_t at = 0, bit, n
+    cdef uint64_t *slot
+    cdef wan_record_set newest
     cdef const wan_record *record
     cdef const wan_record *other
     cdef wan_status status = WAN_OK
+    memset(&newest, 0, sizeof(newest))
     memset(log.unwritten, 0, sizeof(log.unwritten))
     wan_lock_take(&log.lock)
     region_log_mark(log, &log.records, 0)
     wan_lock_release(&log.lock)
     region_log_mark(log, &log.taken, log.written)
-    wan_stage_empty(&log.kept)
-    while at < log.superseded.used:
+    while at < log.superseded.used and status == WAN_OK:
         record = <const wan_record *>(log.superseded.bytes + at)
         bit = unwritten_bit(record)
         if log.unwritten[bit >> 6] >> (bit & 63) & 1:
-            kept = <uint64_t *>log.kept.bytes
-            for n in range(log.kept.count):
-                other = <const wan_record *>(log.superseded.bytes + kept[n])
-                if (record.key_length == other.key_length and record.key_form == other.key_form
-                        and memcmp(wan_record_key(record), wan_record_key(other), record.key_length) == 0):
-                    # Of two with one version the later: it says that the entry was taken out here.
-                    if record.stamp > other.stamp or record.stamp == other.stamp and record.stamp_site >= other.stamp_site:
-                        kept[n] = at
-                    break
-            else:
-                status = wan_stage_add(&log.kept, &at, sizeof(at))
-                if status != WAN_OK:
-                    return status
+            status = wan_record_set_find(&newest, &log.superseded, record, &slot)
+            if status == WAN_OK:
+                other = <const wan_record *>(log.superseded.bytes + slot[0] - 1) if slot[0] else NULL
+                # Of two with one version the later: it says that the entry was taken out here.
+                if other == NULL or record.stamp > other.stamp or record.stamp == other.stamp and record.stamp_site >= other.stamp_site:
+                    wan_record_set_choose(&newest, slot, at)
         at += record.length
-    kept = <uint64_t *>log.kept.bytes
-    for n in range(log.kept.count):
-        record = <const wan_record *>(log.superseded.bytes + kept[n])
-        status = wan_stage_add(&log.moved, record, record.length)
-        if status != WAN_OK:
-            return status
-    return WAN_OK
+    for n in range(newest.capacity):
+        if newest.slots[n] and status == WAN_OK:
+            record = <const wan_record *>(log.superseded.bytes + newest.slots[n] - 1)
+            status = wan_stage_add(&log.moved, record, record.length)
+    wan_record_set_empty(&newest)
+    return status
 
 
 cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
@@ -313,8 +323,10 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
         lives = entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
         wan_lock_release(&shard.lock)
-        if lives or log.makes_way:
-            status = wan_stage_add(&log.moved if lives else &log.superseded, record, record.length)
+        if lives:
+            status = stage_once(&log.moved, &log.of_moved, record)
+        elif log.moves_alone:
+            status = wan_stage_add(&log.superseded, record, record.length)
     return status
 
 

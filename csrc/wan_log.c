@@ -577,12 +577,14 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
 wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 {
     wan_damage damage;
+    wan_log_segment *segment = &log->segments[index];
+    wan_status status = segment->torn && !log->for_reading ? clean_end(log, segment) : WAN_OK;
+    if (status != WAN_OK) return status;
     wan_file_read *file = calloc(1, sizeof *file);
     if (!file) return WAN_FAIL(WAN_NO_MEMORY, "no memory to read a segment");
-    wan_log_segment *segment = &log->segments[index];
     uint64_t used = segment->used, commit = segment->first_commit ? segment->first_commit - 1 : log->commit;
     begin_segment(log, index, reader, file);
-    wan_status status = scan_segment(log, index, reader, &damage, file, &commit);
+    status = scan_segment(log, index, reader, &damage, file, &commit);
     if (status == WAN_OK && segment->used != used)
         status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
     segment->used = used;

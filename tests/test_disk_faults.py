@@ -55,6 +55,49 @@ def test_a_region_whose_log_may_not_be_large_goes_on_for_ever_with_the_same_keys
     assert {key: open_region(disk, MIB).lookup(key) for key in found} == found
 
 
+def test_a_disk_that_fails_half_the_time_does_not_fill_a_small_log_with_copies(disk):
+    """Near its limit the log moves what lives before it writes; where that fails, it goes on with what is moved already."""
+    region, most, failed = open_region(disk, MIB), 0, 0
+    for n in range(200):
+        region.change(1, f"k{n % 100}", "v" * 3000)
+        assert region.commit_once()
+    disk.error_rate = 0.5
+    for n in range(3000):
+        if region.log_state()["failing"] is None:
+            region.change(1, f"k{n % 100}", "w" * 3000)
+        failed += not region.commit_once()
+        most = max(most, region.log_state()["bytes"])
+    assert failed and most <= 2 * MIB, f"{most} bytes, {failed} commits failed"
+    disk.heal()
+    assert region.commit_once()
+    assert region.log_state()["bytes"] <= MIB
+
+
+def test_a_process_that_is_killed_again_and_again_does_not_fill_a_small_log_with_copies(disk):
+    """Each time between the move of an entry and the manifest without its old segment."""
+    region, replace, killed, rng = open_region(disk, MIB), disk._replace, 0, random.Random(2)
+    for key in range(15):
+        region.change(1, f"k{key}", "v" * 20_000)
+        assert region.commit_once()
+
+    def die_instead(*names: bytes) -> int:
+        disk.is_off = disk.is_off or rng.random() < 0.5
+        return replace(*names)
+
+    disk._replace = die_instead
+    while killed < 40:
+        region.change(1, "other", "w" * 20_000)
+        region.commit_once()
+        if disk.is_off:
+            killed += 1
+            region.close()
+            disk.crash(power=False)
+            region = open_region(disk, MIB)
+            assert region.log_state()["bytes"] <= MIB and len(list(region.scan_keys())) >= 15
+    disk._replace = replace
+    assert region.commit_once()
+
+
 def test_nothing_is_dropped_where_that_makes_no_room(disk):
     queue = open_queue(disk)
     queue.set_full_policy("drop-oldest")

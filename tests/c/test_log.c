@@ -569,6 +569,23 @@ static void a_segment_is_read_again_while_the_log_is_written(void)
     end();
 }
 
+static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(void)
+{
+    for (uint64_t call = 1; call <= 4; call++) {        /* Three writes and the sync. */
+        begin();
+        write_items(3, 100);
+        disk.fail_at = disk.calls + call;
+        EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
+        memset(owner.found, 0, sizeof owner.found);
+        EXPECT_EQUAL(owner_read_segment(&owner, 0), WAN_OK);
+        EXPECT(owner.found[1] && owner.found[3] && !owner.found[4]);
+        EXPECT_EQUAL(owner_write(&owner, 100), WAN_OK);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner));
+        end();
+    }
+}
+
 const test_case log_tests[] = {
     {"what was committed is found again", what_was_committed_is_found_again},
     {"a block longer than a segment gets one of its own", a_block_longer_than_a_segment_gets_one_of_its_own},
@@ -591,5 +608,6 @@ const test_case log_tests[] = {
     {"a missing segment is named", a_missing_segment_is_named},
     {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
     {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
+    {"a segment is read up to what counts behind which an attempt failed", a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},
     {"a segment is read again while the log is written", a_segment_is_read_again_while_the_log_is_written},
     {0}};
