@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import logging
+import os
 import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, TypeVar
@@ -25,8 +26,8 @@ COMPRESSIONS = ("lz4",)
 FULL_POLICIES = ("block", "refuse", "drop-oldest", "drop-newest")
 RESERVED_SENDER_PREFIX = "AsyncEventQueue_"
 
-_NAME = re.compile(r"^[A-Za-z0-9_.][A-Za-z0-9_.\-]*$")
-_CLASS_NAME = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*")
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class ClassReference(str):
@@ -213,7 +214,7 @@ def to_names(value: Any, what: str) -> tuple[str, ...]:
 
 def to_name(value: Any, what: str) -> str:
     """A name of letters, digits, `_`, `.` and `-`: it becomes part of file names and messages."""
-    if not isinstance(value, str) or not _NAME.match(value) or len(value) > 255 or value in (".", ".."):
+    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > 255 or value in (".", ".."):
         raise ConfigurationError(f"{what}: {value!r} is not a name (letters, digits, _ . and -, not first -, at most 255)")
     return value
 
@@ -236,14 +237,14 @@ def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
 def _to_class_reference(value: Any, what: str) -> Any:
     if value is None:
         raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")
-    if isinstance(value, str) and not _CLASS_NAME.match(value):
+    if isinstance(value, str) and not _CLASS_NAME.fullmatch(value):
         raise ConfigurationError(f"{what}: {value!r} does not name a class; write package.module:Class")
     return ClassReference(value) if isinstance(value, str) and not isinstance(value, ClassReference) else value
 
 
 def import_class(name: str, what: str = "class") -> type:
     """The class called `package.module:Class`. ConfigurationError says which half of the name is wrong, and why."""
-    if not isinstance(name, str) or not _CLASS_NAME.match(name):
+    if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name):
         raise ConfigurationError(f"{what}: {name!r} does not name a class; write package.module:Class")
     module_name, _, class_name = name.partition(":")
     try:
@@ -341,18 +342,26 @@ _DIRECTORY_MB = 1, 2**31 - 1
 
 
 def _to_directories(value: Any, what: str) -> tuple[tuple[str, int | None], ...]:
-    parts = value.split(",") if isinstance(value, str) else list(value)
-    found: list[tuple[str, int | None]] = []
-    for part in parts:
-        if isinstance(part, str):   # gfsh: path#size
-            path, separator, size = part.partition("#")
-            found.append((path, to_int(size, what, *_DIRECTORY_MB) if separator else None))
-        else:
-            path, size = part
-            found.append((str(path), None if size is None else to_int(size, what, *_DIRECTORY_MB)))
-        if not found[-1][0]:
-            raise ConfigurationError(f"{what}: an empty directory name")
-    return tuple(found)
+    if isinstance(value, os.PathLike):
+        return (_to_directory(value, what),)
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
+    return tuple(_to_directory(part, what) for part in parts)
+
+
+def _to_directory(part: Any, what: str) -> tuple[str, int | None]:
+    if isinstance(part, str):           # gfsh: path#size
+        path, separator, size = part.partition("#")
+        part = path, size if separator else None
+    elif isinstance(part, os.PathLike):
+        part = part, None
+    try:
+        path, size = part
+        path = os.fspath(path)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size in MB (None: no limit)") from None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigurationError(f"{what}: {path!r} is not the name of a directory")
+    return path, None if size is None else to_int(size, what, *_DIRECTORY_MB)
 
 
 def attribute_names(cls: type) -> tuple[str, ...]:

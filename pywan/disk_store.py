@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
 import os
+import secrets
+import shutil
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple
 
@@ -17,6 +20,7 @@ log = logging.getLogger("pywan.disk_store")
 
 LOCK_NAME = "LOCK"
 OWNER_NAME = "owner.json"
+DESTROYED = ".destroyed-"       # What the folder of a log is called while it is removed.
 
 
 @contextlib.contextmanager
@@ -42,8 +46,9 @@ def _lock(path: Path, what: str) -> int:
         os.close(descriptor)
         raise IllegalStateError(
             f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
 
 
@@ -105,6 +110,8 @@ class DiskStore:
             for each in self._directories:
                 self._locks.append(_lock(each.path, f"disk store {self.name!r}"))
                 self._check_size(each.path, each.size_mb)
+                for gone in each.path.glob(f"{DESTROYED}*"):        # A process ended while it removed them.
+                    shutil.rmtree(gone, ignore_errors=True)
                 each.measure()
         except BaseException:
             self.close()
@@ -127,18 +134,22 @@ class DiskStore:
     def log_place(self, owner: str, identity: dict[str, Any]) -> LogPlace:
         """Where the log of `owner` ("queue-ln", "region-data") lies, made if it is new. `identity` is what it was made for:
         ConfigurationError if the folder holds the log of something else. Not while that log is open."""
-        place = next((each for each in self._directories if (each.path / owner).is_dir()), None)
-        if place is None:
-            place = max(self._directories, key=_Directory.free_bytes)
-        folder = place.path / owner
+        folder = self._directories[0].path / owner
         try:
+            found = [each for each in self._directories if (each.path / owner).is_dir()]
+            if len(found) > 1:
+                raise ConfigurationError(f"disk store {self.name!r}: a log lies in {found[0].path / owner} and another one in {found[1].path / owner}; "
+                                         "move away the one that is out of date")
+            place = found[0] if found else max(self._directories, key=_Directory.free_bytes)
+            folder = place.path / owner
             folder.mkdir(mode=0o700, exist_ok=True)
             self._check_owner(folder, identity)
+            return LogPlace(str(folder), place.budget, _log_bytes(folder))
         except DiskError:
             raise
         except OSError as error:
-            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; free space or repair its rights") from error
-        return LogPlace(str(folder), place.budget, _log_bytes(folder))
+            remedy = "take a shorter name" if error.errno == errno.ENAMETOOLONG else "free space or repair its rights"
+            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {remedy}") from error
 
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME
@@ -166,15 +177,20 @@ class DiskStore:
                 "configure it as it was, or take another directory (its events stay in the old one)")
 
     def forget(self, owner: str) -> None:
-        """Removes the log of an owner that was destroyed."""
+        """Removes the log of an owner that was destroyed: by its name at once, so that no half of it is left by a process that ends meanwhile."""
         for each in self._directories:
             folder = each.path / owner
-            if folder.is_dir():
-                if each.budget is not None:
-                    each.budget.give(_log_bytes(folder))
-                for file in folder.iterdir():
-                    file.unlink()
-                folder.rmdir()
+            if not folder.is_dir():
+                continue
+            gone = each.path / f"{DESTROYED}{secrets.token_hex(8)}"
+            try:
+                freed = _log_bytes(folder)
+                folder.rename(gone)
+                shutil.rmtree(gone)
+            except OSError as error:
+                raise DiskError(f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error}; remove them by hand") from error
+            if each.budget is not None:
+                each.budget.give(freed)
 
     def close(self) -> None:
         for descriptor in self._locks:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.disk_store import OWNER_NAME, holds_log, locked, read_owner
+from pywan.disk_store import DESTROYED, OWNER_NAME, holds_log, locked, read_owner
 from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullError
 
 
@@ -21,7 +21,8 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
     them by their version. A log that cannot be read at all is told in its entry, and the others are saved.
     """
     store, to = Path(store), Path(to)
-    folders = sorted(path for path in store.glob("*/") if (path / OWNER_NAME).exists() or holds_log(path))
+    folders = sorted(path for path in store.glob("*/")
+                     if not path.name.startswith(DESTROYED) and ((path / OWNER_NAME).exists() or holds_log(path)))
     if not folders:
         raise ConfigurationError(f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)")
     if to.exists() and any(to.iterdir()):

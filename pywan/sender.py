@@ -53,6 +53,7 @@ class GatewaySender:
         self._member_name, self._site = member_name, site
         self._on_state, self._on_destroy = on_state, on_destroy
         self._store = store                         # Where its queue is kept; None without persistence.
+        self._take_filters()                        # What can be wrong with them is said before a log is opened.
         partitions = buckets if attributes.parallel else attributes.dispatcher_threads
         dispatchers = min(attributes.dispatcher_threads, partitions)
         memory = attributes.maximum_queue_memory << 20
@@ -71,11 +72,6 @@ class GatewaySender:
         self.queue.set_full_policy(attributes.full_policy, attributes.full_timeout_ms)
         # Of the queue: with persistence it outlives the process, as its sequences do; else both start afresh here.
         self.incarnation = self.queue.log_id or secrets.randbits(63)
-        self._committers = [
-            threading.Thread(target=queue.commit_loop, name=f"sender-{attributes.id}-log", daemon=True)
-            for queue in (self.queue, self._parked) if queue.persistent]
-        for committer in self._committers:
-            committer.start()
         if self.queue.persistent:
             self._say_recovered()
         self._sessions = [
@@ -98,9 +94,14 @@ class GatewaySender:
         self._trouble_logged_at = 0.0
         self._failures_logged = 0
         self._callbacks_logged_at = 0.0
-        self._take_filters()
         self._configure_sessions()
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {attributes.id!r}")
+        # Last: a sender that could not be made leaves nobody behind who writes its logs.
+        self._committers = [
+            threading.Thread(target=queue.commit_loop, name=f"sender-{attributes.id}-log", daemon=True)
+            for queue in (self.queue, self._parked) if queue.persistent]
+        for committer in self._committers:
+            committer.start()
 
     def _log_options(self, kind: str, partitions: int) -> dict[str, Any]:
         a = self.attributes
