@@ -49,7 +49,7 @@ cdef extern from "wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -282,6 +282,7 @@ cdef extern from "wan_table.h" nogil:
     void wan_table_close(wan_table *table)
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
     wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
+    wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     wan_outcome wan_table_judge(wan_shard *shard, wan_change *change)
     wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
     int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)

@@ -157,8 +157,7 @@ cdef class RegionCore:
         for queue in self.attached_queues:
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
-        if self.r.log != NULL and self.r.log.synchronous:
-            self.wait_log()
+        self.wait_log_if_synchronous()
 
     cdef int choose_durable(self, queues) except -1:
         wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
@@ -470,45 +469,29 @@ cdef class RegionCore:
 
     def local_destroy(self, key):
         """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
-        cdef encoded k
-        cdef int found
-        key_holder = encode_key(key, &k)
-        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
-        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
-        found = self.forget(shard, hash, &k)
-        self.count_not_queued()
-        if not found:
-            raise KeyError(key)
+        self.change_here(key, WAN_FLAG_FORGET)
 
     def invalidate(self, key):
-        """Drops the value and keeps the key; not sent to other sites. KeyError if the key is not there."""
-        cdef encoded k
-        cdef bint found = False
-        key_holder = encode_key(key, &k)
-        cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
-        cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
-        cdef wan_entry *entry
-        wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
-        if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
-            entry.state = WAN_ENTRY_INVALID
-            found = True
-        wan_lock_release(&shard.lock)
-        self.count_not_queued()
-        if not found:
-            raise KeyError(key)
+        """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not there."""
+        self.change_here(key, WAN_FLAG_INVALID)
 
-    cdef int count_not_queued(self) except -1:
+    cdef int change_here(self, key, uint8_t flag) except -1:
+        cdef encoded k
         cdef EventQueue queue
+        key_holder = encode_key(key, &k)
+        cdef bint found = self.change_key_here(&k, flag)
         for queue in self.attached_queues:
             queue_note_not_queued(queue.g)
+        if not found:
+            raise KeyError(key)
+        self.wait_log_if_synchronous()
         return 0
 
     def clear(self):
         """Removes every entry of this member's region; a region operation, so nothing is sent. Returns how many."""
         cdef encoded k
         cdef const uint8_t[::1] run
-        cdef uint64_t at, hash
+        cdef uint64_t at
         dropped, following = 0, 0
         while following is not None:
             following, packed = self.scan(following, 1)
@@ -516,33 +499,37 @@ cdef class RegionCore:
             while at < <uint64_t>len(packed):       # By the bytes of the key: not every key is the same once decoded and encoded again.
                 k.length, k.form, k.data = run[at] | run[at + 1] << 8, run[at + 2], NULL
                 k.data = (<const uint8_t *>PyBytes_AS_STRING(packed)) + at + 32
-                hash = wan_key_hash(k.data, k.length, k.form)
-                dropped += self.forget(wan_table_shard(&self.r.table, hash), hash, &k)
+                dropped += self.change_key_here(&k, WAN_FLAG_FORGET)
                 at += 32 + k.length
+        self.wait_log_if_synchronous()
         return dropped
 
-    cdef int forget(self, wan_shard *shard, uint64_t hash, encoded *k) except -1:
-        cdef wan_entry *entry
+    cdef int change_key_here(self, const encoded *k, uint8_t flag) except -1:
+        """1: there was an entry."""
         cdef wan_change c
-        cdef int found = 0
-        cdef wan_status status = WAN_OK
-        wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
-        if entry != NULL and self.r.log != NULL:
-            memset(&c, 0, sizeof(c))
-            c.key, c.key_length, c.key_form, c.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
-            c.operation, c.stamp, c.stamp_site = WAN_DESTROY, entry.stamp, entry.stamp_site
-            wan_lock_take(&self.r.log.lock)
-            status = region_log_reserve(self.r.log, &c)
-            if status == WAN_OK and entry.state != WAN_ENTRY_TOMBSTONE:
-                region_log_stage(self.r.log, &c, WAN_FLAG_FORGET)
-            wan_lock_release(&self.r.log.lock)
-        if status == WAN_OK:
-            found = wan_table_forget(shard, hash, k.data, <uint16_t>k.length, k.form)
-        wan_lock_release(&shard.lock)
+        cdef bint found
+        cdef uint64_t deadline = 0
+        cdef uint32_t never = 0
+        cdef wan_status status
+        memset(&c, 0, sizeof(c))
+        c.key, c.key_length, c.key_form, c.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
+        c.hash = wan_key_hash(k.data, k.length, k.form)
+        c.operation = WAN_DESTROY if flag == WAN_FLAG_FORGET else WAN_UPDATE
+        status = region_change_here(&self.r, &c, flag, &found)
+        if status == WAN_FULL and self.full_timeout_us:
+            with nogil:
+                deadline = wan_monotonic_us() + self.full_timeout_us
+                while status == WAN_FULL and wan_monotonic_us() < deadline:
+                    wan_wait_change(&never, 0, 5)
+                    status = region_change_here(&self.r, &c, flag, &found)
         if status != WAN_OK:
-            self.fail(status, "local destroy")
+            self.fail(status, "local destroy" if flag == WAN_FLAG_FORGET else "invalidate")
         return found
+
+    cdef int wait_log_if_synchronous(self) except -1:
+        if self.r.log != NULL and self.r.log.synchronous:
+            self.wait_log()
+        return 0
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t limit=0xffffffffffffffff):
         """Drops tombstones made before `before_ms`; with more than `limit` left, all of them. Returns (dropped, left)."""

@@ -1,6 +1,6 @@
 # Owns the log of a persistent region: each change is a record with its version, appended as it is applied; recovery
 # applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters; but a removal
-# on this member only takes out what is before it. The log is
+# on this member only takes out what is before it, up to its version. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
 cdef enum:
@@ -321,7 +321,8 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         shard = wan_table_shard(&log.region.table, hash)
         wan_lock_take(&shard.lock)
         entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
-        lives = entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
+        lives = (entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
+                 and (entry.state == WAN_ENTRY_INVALID) == ((record.flags & WAN_FLAG_INVALID) != 0))
         wan_lock_release(&shard.lock)
         if lives:
             status = stage_once(&log.moved, &log.of_moved, record)
@@ -354,7 +355,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             if entry != NULL and entry.stamp <= record.stamp:
                 wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
             continue
-        if wan_table_apply(shard, &c) == WAN_OUT_OF_MEMORY:
+        if (wan_table_invalidate(shard, &c) if record.flags & WAN_FLAG_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
     wan_clock_see(log.region.clock, highest)
     return WAN_OK

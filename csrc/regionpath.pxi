@@ -293,6 +293,33 @@ cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wa
     return WAN_OK
 
 
+cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, bint *found) noexcept nogil:
+    """Takes the entry of a key out (WAN_FLAG_FORGET), or its value (WAN_FLAG_INVALID), on this member only: its version stays. The
+    table and the log, both or neither. `found`: there was one, no tombstone. Takes and releases the entry lock."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_entry *entry
+    cdef wan_status status = WAN_OK
+    wan_lock_take(&shard.lock)
+    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+    found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
+    if found[0] and not (flag == WAN_FLAG_INVALID and entry.state == WAN_ENTRY_INVALID):
+        c.stamp, c.stamp_site = entry.stamp, entry.stamp_site
+        if r.log != NULL:
+            wan_lock_take(&r.log.lock)
+            status = region_log_reserve(r.log, c)
+        if status == WAN_OK:
+            if flag == WAN_FLAG_FORGET:
+                wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
+            elif wan_table_invalidate(shard, c) == WAN_OUT_OF_MEMORY:
+                status = WAN_NO_MEMORY
+            if status == WAN_OK and r.log != NULL:
+                region_log_stage(r.log, c, flag)
+        if r.log != NULL:
+            wan_lock_release(&r.log.lock)
+    wan_lock_release(&shard.lock)
+    return status
+
+
 cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
     memset(from_, 0, sizeof(origin))
     from_.site = r.site

@@ -22,6 +22,7 @@ enum {
     WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
     WAN_FLAG_CONFLICT = 2,              /* Lost a local conflict; never sent, never conflated. */
     WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
+    WAN_FLAG_INVALID = 8,               /* In a region's log: the entry of this version has lost its value, on this member only. */
 };
 
 typedef struct {

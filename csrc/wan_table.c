@@ -84,6 +84,7 @@ static int is_same(const wan_entry *entry, const wan_change *change)
 {
     if (entry->stamp != change->stamp || entry->stamp_site != change->stamp_site) return 0;
     if (change->operation == WAN_DESTROY) return entry->state == WAN_ENTRY_TOMBSTONE;
+    if (entry->state == WAN_ENTRY_INVALID) return 1;
     return entry->state == WAN_ENTRY_LIVE && entry->value_form == change->value_form && entry->value_length == change->value_length
         && (change->value_length == 0 || memcmp(wan_entry_value(entry), change->value, change->value_length) == 0);
 }
@@ -163,6 +164,18 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     put_value(entry, change, length, value);
     entry->state = outcome == WAN_DESTROYED ? WAN_ENTRY_TOMBSTONE : WAN_ENTRY_LIVE;
     shard->tombstones += (uint32_t)(outcome == WAN_DESTROYED) - (uint32_t)was_tombstone;
+    return outcome;
+}
+
+wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
+{
+    change->operation = WAN_UPDATE;
+    change->value = NULL;
+    change->value_length = 0;
+    change->value_form = WAN_FORM_NONE;
+    wan_outcome outcome = wan_table_apply(shard, change);
+    if (outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_SAME)
+        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form)->state = WAN_ENTRY_INVALID;
     return outcome;
 }
 

@@ -74,6 +74,9 @@ static inline wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
 
 /* All below: the caller holds the shard's lock. */
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
+/* The same with a version that has no value: what it brings is its key, and that is there. An entry that lost the value of this very version
+ * does not get it back by wan_table_apply: the event has been applied before. */
+wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
 /* What apply would do, changing nothing: for callers that must reserve elsewhere first. */
 wan_outcome wan_table_judge(wan_shard *shard, wan_change *change);
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);

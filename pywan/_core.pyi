@@ -242,7 +242,7 @@ class RegionCore:
     def local_destroy(self, key: Any) -> None:
         """Removes the entry on this member only; nothing is sent."""
     def invalidate(self, key: Any) -> None:
-        """Drops the value and keeps the key; not sent to other sites."""
+        """Drops the value and keeps the key with its version; not sent to other sites."""
     def clear(self) -> int:
         """Removes every entry of this member's region; a region operation, so nothing is sent."""
     def expire_tombstones(self, before_ms: int, limit: int = 18446744073709551615) -> tuple[int, int]:

@@ -157,6 +157,7 @@ class PersistentRegion:
             if round_ % 5 == 1:
                 self.change(self.region.destroy, "key 1")
                 self.change(self.region.local_destroy, "key 2")
+                self.change(self.region.invalidate, "key 3")
             if not self.commit() and not self.commit_again():
                 return
 

@@ -8,6 +8,8 @@ import random
 import shutil
 
 import pytest
+from log_format import read_blocks, records
+from records import NONE, RECORD, TEXT
 
 from pywan import _core
 from pywan.errors import EventTooLargeError
@@ -140,6 +142,21 @@ def test_a_region_whose_entries_take_up_to_half_of_its_limit_is_written_for_ever
     assert region.commit_once()
     assert region.log_state()["bytes"] <= 4 << 20
     assert after_a_crash(tmp_path / "log") == newest
+
+
+def test_an_invalidation_is_in_the_log_as_described(tmp_path):
+    region = opened(tmp_path / "log")
+    region.put("k", b"value")
+    region.invalidate("k")
+    region.invalidate("k")      # Changes nothing, and is not logged.
+    _, stamp, site, _ = region.lookup("k")
+    assert region.commit_once()
+    block, = read_blocks(tmp_path / "log")
+    (_, _, part), = block.parts
+    put, invalidated = map(_core.record_fields, records(part))
+    flags = [record[RECORD.size - 7] for record in records(part)]
+    assert flags == [0, 8] and put["value"][1] == b"value" and invalidated["value"] == (NONE, b"")
+    assert [(fields["key"], fields["stamp"], fields["stamp_site"]) for fields in (put, invalidated)] == [((TEXT, b"k"), stamp, site)] * 2
 
 
 def test_entries_beyond_the_limit_are_refused_by_name_and_kept_with_a_higher_one(tmp_path):

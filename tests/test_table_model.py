@@ -11,10 +11,11 @@ from pywan import _core
 keys = st.one_of(st.integers(0, 6), st.sampled_from(["0", "1", b"0", b"1", 0.5]))
 values = st.one_of(st.none(), st.integers(-2**63, 2**63 - 1), st.text(max_size=20), st.binary(max_size=200), st.floats(allow_nan=False))
 FOREVER = 1 << 60
+INVALID = object()      # Of an entry that lost its value.
 
 
 class RegionMachine(RuleBasedStateMachine):
-    """model: key -> (value, stamp, site, live). Keys differ by form too: 0, "0" and b"0" are three."""
+    """model: key -> (value or INVALID, stamp, site, live). Keys differ by form too: 0, "0" and b"0" are three."""
 
     @initialize()
     def open(self):
@@ -53,6 +54,9 @@ class RegionMachine(RuleBasedStateMachine):
         stamp = max(1, (before[1] if before else 1 << 40) + ahead)
         judged = self.region.judge(operation, key, (stamp, site))
         outcome = self.region.change(operation, key, None if operation == DESTROY else value, version=(stamp, site), origin_=(site, b"", (9, 9, 9)))
+        if before and before[0] is INVALID and (stamp, site) == before[1:3] and operation != DESTROY:
+            assert outcome == "same"        # Its value does not come back with the event that brought it.
+            return
         if before and (stamp, site) == before[1:3] and before[3] == (operation != DESTROY) and (operation == DESTROY or before[0] == value):
             assert outcome == "same"        # The very event that made the entry: nothing happens again.
             return
@@ -82,7 +86,7 @@ class RegionMachine(RuleBasedStateMachine):
         except KeyError:
             assert before is None or not before[3]
             return
-        self.model[self.slot(key)] = (None, *before[1:])
+        self.model[self.slot(key)] = (INVALID, *before[1:])
 
     @rule(all_of_them=st.booleans())
     def expire(self, all_of_them):
@@ -102,7 +106,7 @@ class RegionMachine(RuleBasedStateMachine):
     @invariant()
     def every_key_is_as_in_the_model(self):
         for (_, key), (value, stamp, site, live) in self.model.items():
-            assert self.region.lookup(key) == (value, stamp, site, live)
+            assert self.region.lookup(key) == (None if value is INVALID else value, stamp, site, live)
             assert (key in self.region) == live
         live = [slot for slot, entry in self.model.items() if entry[3]]
         assert len(self.region) == len(live)

@@ -143,6 +143,30 @@ static void values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up(void)
     wan_table_close(&table);
 }
 
+static void an_entry_without_its_value_keeps_its_version_and_refuses_the_event_that_brought_it(void)
+{
+    wan_table_init(&table);
+    remote("k", WAN_CREATE, "value", 5, 1);
+    wan_change change = change_of("k", WAN_UPDATE, "ignored", 5, 1);
+    wan_shard *shard = wan_table_shard(&table, change.hash);
+    EXPECT_EQUAL(wan_table_invalidate(shard, &change), WAN_UPDATED);
+    EXPECT(find("k")->state == WAN_ENTRY_INVALID && find("k")->stamp == 5 && find("k")->value_length == 0);
+    EXPECT_EQUAL(remote("k", WAN_CREATE, "value", 5, 1), WAN_SAME);
+    EXPECT_EQUAL(wan_table_invalidate(shard, &change), WAN_SAME);
+    EXPECT_EQUAL(find("k")->state, WAN_ENTRY_INVALID);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "newer", 6, 1), WAN_UPDATED);
+    EXPECT_EQUAL(wan_table_invalidate(shard, &change), WAN_LOST);
+    EXPECT(find("k")->state == WAN_ENTRY_LIVE && holds("k", "newer"));
+    change = change_of("new", WAN_UPDATE, NULL, 7, 1);      /* From a log whose record of the value is history. */
+    EXPECT_EQUAL(wan_table_invalidate(wan_table_shard(&table, change.hash), &change), WAN_CREATED);
+    EXPECT(find("new")->state == WAN_ENTRY_INVALID && find("new")->stamp == 7);
+    EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 8, 1), WAN_DESTROYED);
+    change = change_of("k", WAN_UPDATE, NULL, 6, 1);
+    EXPECT_EQUAL(wan_table_invalidate(wan_table_shard(&table, change.hash), &change), WAN_LOST);
+    EXPECT_EQUAL(find("k")->state, WAN_ENTRY_TOMBSTONE);
+    wan_table_close(&table);
+}
+
 /* A plain model: an array by key number. All keys fall into one shard, so that runs of slots are long and wrap. */
 enum { KEYS = 600 };
 typedef struct { uint8_t state; uint64_t stamp; uint8_t site; char value[8]; } model_entry;     /* state 0: absent, 1: live, 2: tombstone */
@@ -240,6 +264,7 @@ const test_case table_tests[] = {
     {"a resolver is asked only where another site's live entry stands", a_resolver_is_asked_only_where_another_sites_live_entry_stands},
     {"judging changes nothing and foretells applying", judging_changes_nothing_and_foretells_applying},
     {"values grow and shrink in place or not and the bytes add up", values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up},
+    {"an entry without its value keeps its version and refuses the event that brought it", an_entry_without_its_value_keeps_its_version_and_refuses_the_event_that_brought_it},
     {"random changes do what a plain model says while entries are taken out of full runs", random_changes_do_what_a_plain_model_says_while_entries_are_taken_out_of_full_runs},
     {"a hundred thousand keys are all found and their bytes are given back", a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back},
     {0},

@@ -132,6 +132,10 @@ class Disk:
             raise error
 
     @property
+    def files(self) -> set[str]:
+        return set(self._names)
+
+    @property
     def used(self) -> int:
         return sum(len(file.now) for file in self._names.values())
 
