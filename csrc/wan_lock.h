@@ -1,7 +1,8 @@
-/* Owns nothing: a four-byte lock for critical sections of tens of nanoseconds. Free: 0, held: 1, held with
- * sleepers: 2 (Drepper, "Futexes are tricky", mutex 2). Spins briefly, then sleeps in the kernel, so that a
- * holder that lost its processor does not cost its waiters theirs. The primitives take no locks themselves:
- * the layer above says which lock guards what. */
+/* Owns nothing: a small lock for critical sections of tens of nanoseconds. Spins briefly, then sleeps in the kernel, so that a
+ * holder that lost its processor does not cost its waiters theirs. Releasing it is a plain store and a look for sleepers, with no
+ * atomic operation and no fence: who is about to sleep pays instead, by having every thread of the process pass a barrier (membarrier(2)), so
+ * that either he sees the lock free or its holder sees him. The primitives take no locks themselves: the layer above says which lock
+ * guards what; and whoever releases a lock keeps what it lies in alive until that has returned. */
 #ifndef WAN_LOCK_H
 #define WAN_LOCK_H
 #include <linux/futex.h>
@@ -11,36 +12,30 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct { _Atomic uint32_t state; } wan_lock;
+typedef struct {
+    _Atomic uint32_t state;     /* 1: held. */
+    _Atomic uint32_t sleepers;  /* Who sleeps until it is free, or is about to. */
+} wan_lock;
 
-static inline void wan_lock_wait(wan_lock *lock)
+void wan_lock_wait(wan_lock *lock);     /* Takes a lock that is held. */
+void wan_lock_wake(wan_lock *lock);
+
+static inline int wan_lock_try(wan_lock *lock)
 {
-    for (int spin = 0; spin < 100; spin++) {
-        uint32_t free_state = 0;
-        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0
-            && atomic_compare_exchange_strong_explicit(&lock->state, &free_state, 1, memory_order_acquire,
-                                                       memory_order_relaxed))
-            return;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
-    }
-    while (atomic_exchange_explicit(&lock->state, 2, memory_order_acquire) != 0)
-        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 2, (void *)0, (void *)0, 0);
+    uint32_t free_state = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->state, &free_state, 1, memory_order_acquire, memory_order_relaxed);
 }
 
 static inline void wan_lock_take(wan_lock *lock)
 {
-    uint32_t free_state = 0;
-    if (__builtin_expect(!atomic_compare_exchange_strong_explicit(&lock->state, &free_state, 1, memory_order_acquire,
-                                                                  memory_order_relaxed), 0))
-        wan_lock_wait(lock);
+    if (__builtin_expect(!wan_lock_try(lock), 0)) wan_lock_wait(lock);
 }
 
 static inline void wan_lock_release(wan_lock *lock)
 {
-    if (__builtin_expect(atomic_exchange_explicit(&lock->state, 0, memory_order_release) == 2, 0))
-        syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+    atomic_store_explicit(&lock->state, 0, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);      /* For the compiler; the processor may look before others see the store. */
+    if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0)) wan_lock_wake(lock);
 }
 
 /* Waits until *word is no longer `seen`, or for `timeout_ms`. */

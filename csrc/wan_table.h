@@ -31,7 +31,6 @@ typedef struct {
     wan_lock lock;
     uint32_t used;              /* Slots taken: live entries and tombstones. used <= 3/4 of mask + 1. */
     uint32_t tombstones;
-    uint32_t reserved;
     uint64_t mask;
     wan_slot *slots;            /* NULL while the shard is empty. */
     uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */

@@ -1,0 +1,85 @@
+/* Owns the tests of the lock: nobody gets in beside its holder, and nobody sleeps on when it is free. */
+#include <pthread.h>
+
+#include "harness.h"
+#include "wan_clock.h"
+#include "wan_lock.h"
+#include "wan_thread.h"
+
+#define TEST_US 500000u
+#define PATIENCE_US 20000000u       /* Longer than any processor is taken away. */
+
+static wan_lock lock;
+static uint64_t counted, rounds;
+
+static void *count_alone(void *context)
+{
+    (void)context;
+    for (uint64_t end = wan_monotonic_us() + TEST_US, n = 0; wan_monotonic_us() < end; n++) {
+        wan_lock_take(&lock);
+        uint64_t seen = counted;
+        for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {}    /* Now and then so long that the others go to sleep. */
+        counted = seen + 1;
+        wan_lock_release(&lock);
+        wan_count(&rounds, 1);
+    }
+    return NULL;
+}
+
+static void no_two_threads_are_in_at_once(void)
+{
+    pthread_t threads[4];
+    counted = rounds = 0;
+    for (int n = 0; n < 4; n++) EXPECT_EQUAL(pthread_create(&threads[n], NULL, count_alone, NULL), 0);
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+    EXPECT(rounds > 100);
+    EXPECT_EQUAL(counted, rounds);
+    EXPECT(lock.state == 0 && lock.sleepers == 0);
+}
+
+static uint64_t offered, taken;     /* Rounds. */
+static int over;
+
+static void *take_what_is_offered(void *context)
+{
+    (void)context;
+    for (uint64_t seen = 0;;) {
+        while (wan_read(&offered) == seen)
+            if (wan_flag_read(&over)) return NULL;
+        seen++;
+        wan_lock_take(&lock);
+        wan_set(&taken, seen);
+        wan_lock_release(&lock);
+    }
+}
+
+/* The holder lets go at just about the time when the other has spun enough and goes to sleep, and then leaves the lock alone: a
+ * wake that is lost then is lost for good. */
+static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
+{
+    pthread_t other;
+    random_source source = {.state = 11};
+    int woken = 1;
+    offered = taken = 0;
+    over = 0;
+    EXPECT_EQUAL(pthread_create(&other, NULL, take_what_is_offered, NULL), 0);
+    for (uint64_t end = wan_monotonic_us() + 2 * TEST_US; woken && wan_monotonic_us() < end;) {
+        uint64_t hold = random_next(&source) % 20000;
+        wan_lock_take(&lock);
+        wan_set(&offered, offered + 1);
+        for (volatile uint64_t n = 0; n < hold; n++) {}
+        wan_lock_release(&lock);
+        for (uint64_t patience = wan_monotonic_us() + PATIENCE_US; woken && wan_read(&taken) != offered;) woken = wan_monotonic_us() < patience;
+    }
+    EXPECT(woken);
+    EXPECT(offered > 100);
+    if (!woken) wan_lock_wake(&lock);
+    wan_flag_set(&over, 1);
+    pthread_join(other, NULL);
+}
+
+const test_case lock_tests[] = {
+    {"no two threads are in at once", no_two_threads_are_in_at_once},
+    {"who goes to sleep as the lock becomes free is woken", who_goes_to_sleep_as_the_lock_becomes_free_is_woken},
+    {0},
+};
