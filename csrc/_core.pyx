@@ -8,6 +8,7 @@ cdef extern from "wan_crc32c.h" nogil:
 
 include "base.pxi"
 include "codec.pxi"
+include "columnviews.pxi"
 include "columns.pxi"
 include "rowmaps.pxi"
 include "operations.pxi"

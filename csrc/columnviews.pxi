@@ -1,0 +1,332 @@
+# Owns how a column's rows are read and laid out, all without the GIL: views of foreign memory, rows of our own, and the loops over them.
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc as _column_calloc, free as _column_free
+from libc.stdlib cimport malloc as _column_malloc, realloc as _column_realloc
+from libc.string cimport memcpy as _column_memcpy, memset as _column_memset, memcmp as _column_memcmp
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.pycapsule cimport PyCapsule_GetPointer
+
+cdef extern from "arrow_abi.h" nogil:
+    struct ArrowSchema:
+        const char *format
+        ArrowSchema *dictionary
+        void (*release)(ArrowSchema *) noexcept
+
+    struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        const void **buffers
+        ArrowArray *dictionary
+        void (*release)(ArrowArray *) noexcept
+
+    struct ArrowArrayStream:
+        int (*get_schema)(ArrowArrayStream *, ArrowSchema *) noexcept
+        int (*get_next)(ArrowArrayStream *, ArrowArray *) noexcept
+        const char *(*get_last_error)(ArrowArrayStream *) noexcept
+
+cdef extern from *:
+    """
+    static const int64_t wan_column_no_offsets[2] = {0, 0};
+    static const uint8_t wan_column_no_bytes[16] = {0};
+    """
+    const int64_t *wan_column_no_offsets
+    const uint8_t *wan_column_no_bytes
+    int64_t _COLUMN_INT64_MIN "INT64_MIN"
+    uint64_t _COLUMN_INT64_MAX "INT64_MAX"
+    uint64_t _COLUMN_UINT32_MAX "UINT32_MAX"
+    int64_t _COLUMN_INT32_MIN "INT32_MIN"
+
+ctypedef fused _column_narrow_int:
+    int8_t
+    int16_t
+    int32_t
+    uint8_t
+    uint16_t
+    uint32_t
+
+# How a row's bytes are to be read. Each number is part of the wire format.
+cdef enum:
+    COLUMN_BYTES = 0
+    COLUMN_STR = 1       # utf-8
+    COLUMN_TAGGED = 2    # one msgpack object
+    COLUMN_NONE = 3      # no bytes
+    COLUMN_INT64 = 4     # 8 bytes, little-endian
+    COLUMN_FLOAT64 = 5   # 8 bytes, little-endian
+
+cdef enum:
+    COLUMN_OPERATION_CREATE = 0
+    COLUMN_OPERATION_UPDATE = 1
+    COLUMN_OPERATION_DESTROY = 2
+    _COLUMN_OPERATION_UNKNOWN = 255
+
+
+cdef struct ColumnView:
+    # A column as bytes per row; borrowed from a Column, readable from any thread while that Column lives.
+    # Row r is data[offsets[r]:offsets[r + 1]] if there are offsets (at most one kind), else `width` bytes at r * width.
+    const uint8_t *data          # Never NULL.
+    const int32_t *offsets32
+    const int64_t *offsets64
+    int64_t width
+    const uint8_t *validity      # One bit per row, 0 = null; NULL if no row is null.
+    int64_t validity_offset      # The bit of row 0.
+    int64_t length
+    uint8_t form                 # Of every row that is not null.
+    uint8_t is_bool              # Form 2, one byte per row: 0xc2 or 0xc3.
+
+
+cdef inline bint column_is_null(const ColumnView *view, int64_t row) noexcept nogil:
+    cdef int64_t bit
+    if view.validity == NULL:
+        return view.form == COLUMN_NONE
+    bit = view.validity_offset + row
+    return not (view.validity[bit >> 3] >> (bit & 7)) & 1
+
+
+cdef inline void column_row(const ColumnView *view, int64_t row, const uint8_t **start, uint32_t *length,
+                            uint8_t *form) noexcept nogil:
+    """The bytes of `row`, which must be below `view.length`. A null has form 3 and length 0."""
+    cdef int64_t offset
+    if column_is_null(view, row):
+        start[0] = view.data
+        length[0] = 0
+        form[0] = COLUMN_NONE
+        return
+    if view.offsets32 != NULL:
+        offset = view.offsets32[row]
+        length[0] = <uint32_t>(view.offsets32[row + 1] - offset)
+    elif view.offsets64 != NULL:
+        offset = view.offsets64[row]
+        length[0] = <uint32_t>(view.offsets64[row + 1] - offset)
+    else:
+        offset = row * view.width
+        length[0] = <uint32_t>view.width
+    start[0] = view.data + offset
+    form[0] = view.form
+
+
+# --- Rows that we lay out ourselves ---
+
+cdef struct ColumnRows:
+    # Rows appended one by one into memory of ours: all `width` bytes wide, or of any width if `width` is -1.
+    uint8_t *data
+    int64_t *offsets             # rows + 1 of them; NULL if the width is fixed.
+    uint8_t *validity            # NULL until the first null.
+    int64_t size                 # Bytes used of `capacity`.
+    int64_t capacity
+    int64_t length               # Rows appended of `rows`.
+    int64_t rows
+    int64_t width
+
+
+cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t expected_bytes) noexcept nogil:
+    """Makes room for `count` rows in a zeroed `rows`. 0, or -1 if there is no memory; free with _rows_free either way."""
+    rows.rows = count
+    rows.width = width
+    rows.capacity = count * width if width >= 0 else expected_bytes
+    rows.data = <uint8_t *>_column_malloc(<size_t>rows.capacity + 16)
+    if width < 0:
+        rows.offsets = <int64_t *>_column_malloc(<size_t>(count + 1) * sizeof(int64_t))
+        if rows.offsets == NULL:
+            return -1
+        rows.offsets[0] = 0
+    return 0 if rows.data != NULL else -1
+
+
+cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) noexcept nogil:
+    cdef int64_t capacity
+    cdef uint8_t *data
+    if length > rows.capacity - rows.size:
+        capacity = rows.capacity * 2 if rows.capacity > length else rows.capacity + 2 * length
+        data = <uint8_t *>_column_realloc(rows.data, <size_t>capacity + 16)
+        if data == NULL:
+            return -1
+        rows.data = data
+        rows.capacity = capacity
+    _column_memcpy(rows.data + rows.size, start, <size_t>length)
+    rows.size += length
+    rows.length += 1
+    if rows.offsets != NULL:
+        rows.offsets[rows.length] = rows.size
+    return 0
+
+
+cdef int _rows_append_null(ColumnRows *rows) noexcept nogil:
+    cdef int64_t row = rows.length
+    if rows.validity == NULL:
+        rows.validity = <uint8_t *>_column_malloc(<size_t>(rows.rows + 7) // 8)
+        if rows.validity == NULL:
+            return -1
+        _column_memset(rows.validity, 0xff, <size_t>(rows.rows + 7) // 8)
+    rows.validity[row >> 3] &= <uint8_t>~(1 << (row & 7))
+    if rows.offsets == NULL:
+        _column_memset(rows.data + rows.size, 0, <size_t>rows.width)
+        rows.size += rows.width
+    rows.length += 1
+    if rows.offsets != NULL:
+        rows.offsets[rows.length] = rows.size
+    return 0
+
+
+cdef inline int _rows_append_from(ColumnRows *rows, const ColumnView *view, int64_t row) noexcept nogil:
+    cdef const uint8_t *start
+    cdef uint32_t length
+    cdef uint8_t form
+    column_row(view, row, &start, &length, &form)
+    return _rows_append_null(rows) if form == COLUMN_NONE else _rows_append(rows, start, length)
+
+
+cdef void _rows_free(ColumnRows *rows) noexcept nogil:
+    _column_free(rows.data)
+    _column_free(rows.offsets)
+    _column_free(rows.validity)
+    _column_memset(rows, 0, sizeof(ColumnRows))
+
+
+# --- Loops over whole columns; none needs the GIL ---
+
+cdef void _widen_to_int64(const _column_narrow_int *source, int64_t *out, int64_t length) noexcept nogil:
+    cdef int64_t row
+    for row in range(length):
+        out[row] = source[row]
+
+
+cdef void _widen_to_float64(const float *source, double *out, int64_t length) noexcept nogil:
+    cdef int64_t row
+    for row in range(length):
+        out[row] = source[row]
+
+
+cdef void _bools_from_bits(const uint8_t *bits, int64_t first, uint8_t *out, int64_t length) noexcept nogil:
+    cdef int64_t row
+    for row in range(length):
+        out[row] = 0xc2 | ((bits[(first + row) >> 3] >> ((first + row) & 7)) & 1)
+
+
+cdef void _bools_from_bytes(const uint8_t *source, uint8_t *out, int64_t length) noexcept nogil:
+    cdef int64_t row
+    for row in range(length):
+        out[row] = 0xc3 if source[row] else 0xc2
+
+
+cdef int64_t _first_over_int64(const ColumnView *view) noexcept nogil:
+    """The first row of unsigned 64 bit numbers that int64 cannot hold, or -1."""
+    cdef const uint64_t *numbers = <const uint64_t *>view.data
+    cdef int64_t row
+    for row in range(view.length):
+        if numbers[row] > _COLUMN_INT64_MAX and not column_is_null(view, row):
+            return row
+    return -1
+
+
+cdef int64_t _first_bad_offset(const ColumnView *view, int64_t data_size) noexcept nogil:
+    """The first row whose offsets go backwards or leave the data, or -1."""
+    cdef int64_t row, start, end
+    for row in range(view.length):
+        if view.offsets32 != NULL:
+            start, end = view.offsets32[row], view.offsets32[row + 1]
+        else:
+            start, end = view.offsets64[row], view.offsets64[row + 1]
+        if start < 0 or end < start or end > data_size:
+            return row
+    return -1
+
+
+cdef int64_t _first_over_uint32(const ColumnView *view) noexcept nogil:
+    """The first row with more bytes than a 32 bit length can tell, or -1."""
+    cdef int64_t row
+    if view.length == 0:
+        return -1
+    if view.offsets64 == NULL:
+        return 0 if view.offsets32 == NULL and view.width > <int64_t>_COLUMN_UINT32_MAX else -1
+    if view.offsets64[view.length] - view.offsets64[0] <= <int64_t>_COLUMN_UINT32_MAX:
+        return -1
+    for row in range(view.length):
+        if view.offsets64[row + 1] - view.offsets64[row] > <int64_t>_COLUMN_UINT32_MAX:
+            return row
+    return -1
+
+
+cdef int _rows_append_views(ColumnRows *rows, const ColumnView *views, const uint8_t **buffers, const int64_t *sizes,
+                            int64_t buffer_count, int64_t *bad_row) noexcept nogil:
+    """Copies the rows of an Arrow binary view: 0, -1 (no memory), or 1: `bad_row` points outside its buffer."""
+    cdef int64_t row
+    cdef const uint8_t *view
+    cdef int32_t length, buffer, offset
+    for row in range(views.length):
+        if column_is_null(views, row):
+            if _rows_append_null(rows) < 0:
+                return -1
+            continue
+        view = views.data + row * 16
+        _column_memcpy(&length, view, 4)
+        bad_row[0] = row
+        if length < 0:
+            return 1
+        if length <= 12:
+            if _rows_append(rows, view + 4, length) < 0:
+                return -1
+            continue
+        _column_memcpy(&buffer, view + 8, 4)
+        _column_memcpy(&offset, view + 12, 4)
+        if buffer < 0 or buffer >= buffer_count or offset < 0 or sizes[buffer] - length < offset:
+            return 1
+        if _rows_append(rows, buffers[buffer] + offset, length) < 0:
+            return -1
+    return 0
+
+
+cdef int _rows_append_dictionary(ColumnRows *rows, const ColumnView *indices, const ColumnView *values,
+                                 int64_t *bad_row) noexcept nogil:
+    """Copies the row of `values` that each of `indices` names: 0, -1 (no memory), or 1: `bad_row` names none."""
+    cdef int64_t row, index
+    for row in range(indices.length):
+        if column_is_null(indices, row):
+            if _rows_append_null(rows) < 0:
+                return -1
+            continue
+        index = (<const int64_t *>indices.data)[row]
+        if index < 0 or index >= values.length:
+            bad_row[0] = row
+            return 1
+        if _rows_append_from(rows, values, index) < 0:
+            return -1
+    return 0
+
+
+cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_second,
+                                 int64_t seconds_per_tick, bint min_is_null) noexcept nogil:
+    """Lays out ticks since 1970 as msgpack's timestamp, in the shortest of its three sizes. 0, or -1 (no memory)."""
+    cdef int64_t row, tick, seconds, nanoseconds
+    cdef uint8_t out[15]
+    cdef int length
+    for row in range(ticks.length):
+        tick = (<const int64_t *>ticks.data)[row]
+        if column_is_null(ticks, row) or (min_is_null and tick == _COLUMN_INT64_MIN):
+            if _rows_append_null(rows) < 0:
+                return -1
+            continue
+        seconds = tick // ticks_per_second
+        if tick < 0 and seconds * ticks_per_second != tick:
+            seconds -= 1   # C rounds towards zero, time towards the past.
+        nanoseconds = <int64_t>(<uint64_t>tick - <uint64_t>seconds * <uint64_t>ticks_per_second)
+        nanoseconds *= 1000000000 // ticks_per_second
+        seconds *= seconds_per_tick
+        if <uint64_t>seconds >> 34:
+            out[0], out[1], out[2] = 0xc7, 12, 0xff
+            _column_put_be32(out + 3, <uint32_t>nanoseconds)
+            _column_put_be64(out + 7, <uint64_t>seconds)
+            length = 15
+        elif nanoseconds or <uint64_t>seconds > _COLUMN_UINT32_MAX:
+            out[0], out[1] = 0xd7, 0xff
+            _column_put_be64(out + 2, (<uint64_t>nanoseconds << 34) | <uint64_t>seconds)
+            length = 10
+        else:
+            out[0], out[1] = 0xd6, 0xff
+            _column_put_be32(out + 2, <uint32_t>seconds)
+            length = 6
+        if _rows_append(rows, out, length) < 0:
+            return -1
+    return 0
