@@ -546,6 +546,16 @@ cdef class RegionCore:
                 wan_lock_release(&shard.lock)
         return dropped, left
 
+    def copy_into(self, RegionCore to not None, uint64_t cursor=0):
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region. Returns where to go on
+        when that one's disk took what it has; None: all are there."""
+        cdef wan_status status
+        with nogil:
+            status = region_copy(&self.r, &to.r, &cursor)
+        if status != WAN_OK and status != WAN_FULL:
+            self.fail(status, f"copy into region {to.name!r}")
+        return cursor if status == WAN_FULL else None
+
     @property
     def tombstones(self):
         cdef uint64_t used, tombstones

@@ -320,6 +320,42 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
     return status
 
 
+cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cursor) noexcept nogil:
+    """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
+    room, the same cursor goes on: what is there already is known by its version."""
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_change c
+    cdef wan_outcome outcome
+    cdef uint64_t at
+    cdef bint found
+    cdef wan_status status = WAN_OK
+    while cursor[0] < WAN_TABLE_SHARDS and status == WAN_OK:
+        shard = &r.table.shards[cursor[0]]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
+            entry = shard.slots[at].entry
+            if entry == NULL or status != WAN_OK:
+                continue
+            memset(&c, 0, sizeof(c))
+            c.key, c.key_length, c.key_form, c.hash = entry.bytes, entry.key_length, entry.key_form, shard.slots[at].hash
+            c.stamp, c.stamp_site, c.operation, c.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
+            if entry.state == WAN_ENTRY_TOMBSTONE:
+                c.operation = WAN_DESTROY
+            elif entry.state == WAN_ENTRY_LIVE:
+                c.value, c.value_length, c.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
+            wan_lock_take(&to.table.shards[cursor[0]].lock)
+            status = region_apply(to, &to.table.shards[cursor[0]], &c, &outcome)
+            wan_lock_release(&to.table.shards[cursor[0]].lock)
+            if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                status = WAN_NO_MEMORY
+            if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
+                status = region_change_here(to, &c, WAN_FLAG_INVALID, &found)
+        wan_lock_release(&shard.lock)
+        cursor[0] += status == WAN_OK
+    return status
+
+
 cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
     memset(from_, 0, sizeof(origin))
     from_.site = r.site

@@ -247,6 +247,8 @@ class RegionCore:
         """Removes every entry of this member's region; a region operation, so nothing is sent."""
     def expire_tombstones(self, before_ms: int, limit: int = 18446744073709551615) -> tuple[int, int]:
         """Drops tombstones made before `before_ms`; with more than `limit` left, all of them."""
+    def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
     def scan_keys(self) -> Iterator[Any]:
         """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
     def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:

@@ -159,6 +159,22 @@ def test_an_invalidation_is_in_the_log_as_described(tmp_path):
     assert [(fields["key"], fields["stamp"], fields["stamp_site"]) for fields in (put, invalidated)] == [((TEXT, b"k"), stamp, site)] * 2
 
 
+def test_a_copy_waits_for_a_disk_that_is_slower_and_goes_on(tmp_path):
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=7)
+    region.put_columns([f"k{n}" for n in range(2_000)], [b"v" * 1_000] * 2_000)
+    for n in range(0, 2_000, 7):
+        region.destroy(f"k{n}") if n % 2 else region.invalidate(f"k{n}")
+    copy = opened(tmp_path / "log", log_limit=8 << 20)
+    rounds, cursor = 1, region.copy_into(copy)
+    while cursor is not None:
+        assert copy.commit_once()
+        rounds, cursor = rounds + 1, region.copy_into(copy, cursor)
+    assert copy.commit_once() and rounds > 1
+    del copy
+    copy = opened(tmp_path / "log", log_limit=8 << 20)
+    assert [copy.lookup(f"k{n}") for n in range(2_000)] == [region.lookup(f"k{n}") for n in range(2_000)]
+
+
 def test_entries_beyond_the_limit_are_refused_by_name_and_kept_with_a_higher_one(tmp_path):
     region = opened(tmp_path / "log")
     written = 0

@@ -50,6 +50,29 @@ def test_what_is_whole_is_saved_and_goes_on(network, damaged, tmp_path):
     assert sender.queue_size == found["queue-ln"]["saved"] + 1 and sender.ledger()["balanced"]
 
 
+def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versions(network, tmp_path):
+    ny = network.site("ny")
+    ny.cache.close()
+    ny.new_cache(dir=tmp_path / "ny")
+    data = ny.region(type="REPLICATE_PERSISTENT")
+    keys = ["text", 7, b"bytes", 2.5, (1, "tuple"), "gone", "invalid", "none", "forgotten"]
+    for key in keys:
+        data[key] = {"of": str(key)}
+    old_stamp = data.lookup("gone")[1]
+    data.destroy("gone"), data.invalidate("invalid"), data.put("none", None), data.local_destroy("forgotten")
+    data.change(2, "never here", version=(old_stamp, 9), origin_=(9, b"", (1, 1, 1)))
+    before = {key: data.lookup(key) for key in [*keys, "never here"]}
+    store = tmp_path / "ny" / "disk-store-DEFAULT"
+    ny.cache.close()
+    found, = salvage_store(store, tmp_path / "saved" / store.name)
+    assert (found["saved"], found["damage"]) == (7, "")
+    ny.new_cache(dir=tmp_path / "saved")
+    data = ny.region(type="REPLICATE_PERSISTENT")
+    assert {key: data.lookup(key) for key in before} == before
+    assert data.change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2))) == "lost"
+    assert "gone" not in data and data["invalid"] is None and data.lookup("forgotten") is None
+
+
 def test_the_command_tells_what_was_saved(damaged, tmp_path, capsys):
     _, store = damaged
     with pytest.raises(SystemExit) as ended:
