@@ -25,12 +25,29 @@ DESTROYED = ".destroyed-"       # What the folder of a log is called while it is
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """The store in `path` for this process alone. IllegalStateError while a member has it open."""
-    descriptor = _lock(path, str(path))
+    """The store in `path`, to be read, for this process alone. IllegalStateError while a member has it open."""
+    descriptor = _lock_to_read(path)
     try:
         yield
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock_to_read(path: Path) -> int | None:
+    """None: the disk is read-only, as one becomes that fails, and no lock is there; so no member has the store open."""
+    try:
+        return _lock(path, str(path))
+    except DiskError:
+        try:
+            descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            descriptor = None
+        if descriptor is None:
+            raise
+        return _locked_file(descriptor, path, str(path))
 
 
 def _lock(path: Path, what: str) -> int:
@@ -38,7 +55,16 @@ def _lock(path: Path, what: str) -> int:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; make it writable, or name another") from error
+        remedy = "take a shorter name" if error.errno == errno.ENAMETOOLONG else "make it writable, or name another"
+        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; {remedy}") from error
+    _locked_file(descriptor, path, what)
+    with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _locked_file(descriptor: int, path: Path, what: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -46,9 +72,6 @@ def _lock(path: Path, what: str) -> int:
         os.close(descriptor)
         raise IllegalStateError(
             f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
-    with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
 
 

@@ -25,11 +25,16 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
                      if not path.name.startswith(DESTROYED) and ((path / OWNER_NAME).exists() or holds_log(path)))
     if not folders:
         raise ConfigurationError(f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)")
-    if to.exists() and any(to.iterdir()):
-        raise ConfigurationError(f"{to} is not empty; name a folder that is new")
+    if store.resolve() in to.resolve().parents:
+        raise ConfigurationError(f"{to} is inside of {store}; name a folder elsewhere")
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise ConfigurationError(f"{to} is not empty, or no folder; name a folder that is new")
     with locked(store):
-        to.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return [_salvage(folder, to / folder.name) for folder in folders]
+        try:
+            to.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return [_salvage(folder, to / folder.name) for folder in folders]
+        except OSError as error:
+            raise DiskError(f"{to} cannot be written: {error}; free space, or name another folder, and begin again") from error
 
 
 def _salvage(folder: Path, to: Path) -> dict[str, Any]:

@@ -1,7 +1,12 @@
 """Salvage: what is whole of a damaged disk store is written anew, and the damaged one is not touched."""
+import errno
+import os
+
 import pytest
 
+import pywan
 from pywan.cli.main import main
+from pywan.disk_store import locked
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.salvage import salvage_store
 
@@ -92,3 +97,58 @@ def test_a_store_that_is_open_or_no_store_or_a_full_folder_is_refused(network, d
     ny.cache.create_region("other", type="REPLICATE_PERSISTENT")
     with pytest.raises(IllegalStateError, match="open in process"):
         salvage_store(store, tmp_path / "to")
+
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+
+def test_what_users_serializers_made_is_saved_where_they_are_not_known(network, tmp_path, monkeypatch):
+    """The command runs in a process of its own, which has registered nothing."""
+    pywan.register_serializer(Point, lambda point: str(point.x).encode(), lambda data: Point(int(data)), name="point")
+    ny = network.site("ny")
+    ny.cache.close()
+    ny.new_cache(dir=tmp_path)
+    ny.send_to("ln", enable_persistence=True)
+    data = ny.region(type="PARTITION_PERSISTENT")
+    data[Point(1)] = Point(2)
+    ny.cache.close()
+    with monkeypatch.context() as unknown:
+        unknown.setattr("pywan.serializers._by_name", {})
+        found = {each["log"]: each["saved"] for each in salvage_store(tmp_path / "disk-store-DEFAULT", tmp_path / "saved" / "disk-store-DEFAULT")}
+    assert found == {"parked-ln": 0, "queue-ln": 1, "region-data": 1}
+    ny.new_cache(dir=tmp_path / "saved")
+    assert ny.send_to("ln", enable_persistence=True).queue_size == 1 and ny.region(type="PARTITION_PERSISTENT")[Point(1)].x == 2
+
+
+def test_a_place_that_cannot_be_written_is_told(damaged, tmp_path):
+    _, store = damaged
+    (tmp_path / "file").touch()
+    for to, says in ((tmp_path / "file", "no folder"), (store / "inside", "is inside of"), (store / "queue-ln", "is inside of")):
+        with pytest.raises(ConfigurationError, match=says):
+            salvage_store(store, to)
+    for to in (tmp_path / "file" / "below", "/proc/salvaged"):
+        with pytest.raises(DiskError, match="cannot be written: .*; free space, or name another folder"):
+            salvage_store(store, to)
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_store_on_a_read_only_disk_is_saved_all_the_same(damaged, tmp_path, monkeypatch, is_locked):
+    """A system makes a disk that fails read-only: then most of all."""
+    _, store = damaged
+    if not is_locked:
+        (store / "LOCK").unlink()
+    real = os.open
+
+    def open_to_read(path, flags, *more, **named):
+        if str(path).startswith(str(store)) and flags & (os.O_RDWR | os.O_WRONLY | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr("pywan.disk_store.os.open", open_to_read)
+    assert sum(each["saved"] for each in salvage_store(store, tmp_path / "saved")) > 300
+    with locked(store):
+        if is_locked:
+            with pytest.raises(IllegalStateError, match="is open in process"):
+                salvage_store(store, tmp_path / "again")
