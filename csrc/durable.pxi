@@ -583,8 +583,9 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
     return failing_since[0] != 0 and now - failing_since[0] >= DISK_PATIENCE_US
 
 
-cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:
-    """Until all that is staged is on the disk. False after `limit_us`, or less if the disk takes nothing."""
+cdef bint durable_wait(gateway_queue *g, bint removals, uint64_t limit_us) noexcept nogil:
+    """Until all that is staged is on the disk; or, for `removals`, until what is removed is removed there too, by the checkpoint that the committer
+    makes within a second. False after `limit_us`, or less if the disk takes nothing."""
     cdef durable_log *d = g.durable
     cdef uint64_t now = wan_monotonic_us(), wanted, failing_since = 0
     cdef uint64_t deadline = now + limit_us
@@ -592,12 +593,12 @@ cdef bint durable_wait(gateway_queue *g, uint64_t limit_us) noexcept nogil:
     cdef uint32_t seen
     cdef bint done
     wan_lock_take(&g.lock)
-    wanted = d.staged
+    wanted = removed_sum(g) if removals else d.staged
     wan_lock_release(&g.lock)
     while True:
         seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(&g.lock)
-        done = d.durable >= wanted
+        done = (d.removed_at_checkpoint if removals else d.durable) >= wanted
         failing = d.view.failing
         wan_lock_release(&g.lock)
         now = wan_monotonic_us()

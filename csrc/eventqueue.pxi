@@ -365,18 +365,23 @@ cdef class EventQueue:
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
         was enqueued stays queued here and is written when the disk takes it."""
-        cdef durable_log *d = self.g.durable
+        self.wait_for_log(False, timeout, "the events are queued in memory and will be written when the disk takes them")
+
+    def wait_removed(self, double timeout=60.0):
+        """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
+        self.wait_for_log(True, timeout, "what was removed comes back if the process ends before the disk takes that")
+
+    cdef int wait_for_log(self, bint removals, double timeout, str meanwhile) except -1:
         cdef uint64_t limit_us = <uint64_t>(timeout * 1e6)
-        cdef bint done
-        if d == NULL:
-            return
-        with nogil:
-            done = durable_wait(self.g, limit_us)
+        cdef bint done = True
+        if self.g.durable != NULL:
+            with nogil:
+                done = durable_wait(self.g, removals, limit_us)
         if not done:
             from pywan.errors import DiskError
             reason = self.log_failure() or "the disk did not answer"
-            raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; the events are queued in memory and will be "
-                            "written when the disk takes them")
+            raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; {meanwhile}")
+        return 0
 
     def __len__(self):
         return wan_read(&self.g.queue.events)

@@ -129,6 +129,8 @@ class EventQueue:
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def wait_durable(self, timeout: float = 60.0) -> None:
         """Returns when everything enqueued so far is on the disk."""
+    def wait_removed(self, timeout: float = 60.0) -> None:
+        """Returns when everything removed so far is removed on the disk too."""
     def counts(self) -> dict[str, int]:
         """The ledger's counters and the queue's size, taken at one moment."""
     def positions(self) -> list[tuple[int, int, int]]:

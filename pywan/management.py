@@ -198,11 +198,11 @@ class ManagementService:
         self._sender(id).destroy()
         return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._cache.name}\""}
 
-    def on_start_gateway_sender(self, id: str) -> dict:
-        sender = self._sender(id)
-        if sender.is_running:
+    def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> dict:
+        sender, clean = self._sender(id), config.to_bool(clean_queues, "clean-queues")
+        if sender.is_running and not clean:
             return {"status": f"GatewaySender {id} is already started on member {self._cache.name}"}
-        sender.start()
+        sender.start(clean_queues=clean)
         return {"status": f"GatewaySender {id} is started on member {self._cache.name}"}
 
     def on_stop_gateway_sender(self, id: str) -> dict:

@@ -243,17 +243,26 @@ class GatewaySender:
 
     # Life cycle
 
-    def start(self) -> None:
-        """Accepts events and begins to send what is queued. No-op while it runs."""
+    def start(self, *, clean_queues: bool = False) -> None:
+        """Accepts events and begins to send what is queued. No-op while it runs.
+
+        `clean_queues`: what is queued is dropped first (the ledger counts it as cleared), from the disk too; parked events stay. Not while it runs.
+        """
         with self._lock:
             self._check_alive()
             if self.is_running:
+                if clean_queues:
+                    raise GatewaySenderError(f"gateway sender {self.id!r} runs, and its queues are cleaned only as it starts; stop it first")
                 return
             if threading.current_thread() in self._threads:
                 raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it from another thread")
             late = self._late_threads()
             if late:
                 raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end yet; a filter may hang")
+            if clean_queues:
+                dropped = self.queue.clear()
+                self.queue.wait_removed()
+                log.warning("gateway sender %s: %d queued events were dropped, as it was started with clean queues", self.id, dropped)
             self._stopping.clear()
             self._paused = False
             self.queue.running = self.queue.reachable = True

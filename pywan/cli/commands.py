@@ -129,6 +129,17 @@ def status_gateway_sender(session: Session, values: Values) -> Result:
     return result
 
 
+def start_gateway_sender(session: Session, values: Values) -> Result:
+    if values.get("clean_queues"):
+        # A queue that one member keeps would send again what the others dropped.
+        if values.get("member"):
+            raise ConfigurationError("start gateway-sender: --clean-queues is for all members at once; leave --member out")
+        running = [r["member"] for r in session.ask_members("status gateway-sender", {"id": values["id"]}) if r["ok"] and r["status"] != "Not running"]
+        if running:
+            raise ConfigurationError(f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first")
+    return _on_members("start gateway-sender")(session, values)
+
+
 def _lag_text(lag: Values) -> str:
     if not lag.get("events"):
         return "none"
@@ -567,8 +578,11 @@ COMMANDS: tuple[Command, ...] = (
         )),
         Command("alter gateway-sender", "change it while it runs", _on_members("alter gateway-sender", keep=True), (SENDER_ID, *_sender_options(alter=True), *TARGETS)),
         Command("destroy gateway-sender", "remove it (detach it from regions first)", _on_members("destroy gateway-sender", keep=True), (SENDER_ID, IF_EXISTS, *TARGETS)),
+        Command("start gateway-sender", "begin to queue and to send", start_gateway_sender, (
+            SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True), *TARGETS,
+        )),
         *(Command(f"{verb} gateway-sender", help_text, _on_members(f"{verb} gateway-sender"), (SENDER_ID, *TARGETS)) for verb, help_text in (
-            ("start", "begin to queue and to send"), ("stop", "end both"), ("pause", "queue, but do not send"), ("resume", "send again"),
+            ("stop", "end queueing and sending"), ("pause", "queue, but do not send"), ("resume", "send again"),
         )),
         Command("status gateway-sender", "one sender's state", status_gateway_sender, (SENDER_ID, *TARGETS)),
         Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),

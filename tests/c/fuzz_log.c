@@ -185,8 +185,10 @@ static void damage(random_source *source, memory_disk *disk)
         for (int n = 0; n < MEMORY_FILES; n++) {
             memory_file *copy = &disk->files[n];
             if (copy->name[0]) continue;
-            segment_name(copy->name, 1 + random_below(source, 40));
-            if (memory_disk_find(disk, copy->name) != copy) { copy->name[0] = 0; break; }
+            char name[sizeof copy->name];
+            segment_name(name, 1 + random_below(source, 40));
+            if (memory_disk_find(disk, name)) break;
+            memcpy(copy->name, name, sizeof name);
             copy->bytes = fuzz_exact(file->bytes, file->size);
             copy->size = copy->reserved = file->size;
             break;

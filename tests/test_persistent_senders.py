@@ -1,0 +1,207 @@
+"""Persistent senders over restarts of their member, through the public names: what was queued arrives, in whatever order things are made again."""
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pywan.errors import GatewaySenderError
+from pywan.testing.waiting import eventually
+
+KINDS = pytest.mark.parametrize("parallel, type", [(False, "REPLICATE"), (True, "PARTITION"), (False, "REPLICATE_PERSISTENT"), (True, "PARTITION_PERSISTENT")])
+
+
+class Member:
+    """The only member of ny, on a folder that stays, with a persistent sender to ln and the region `data`."""
+
+    def __init__(self, site, folder, parallel, type, **attributes):
+        self.site, self.folder, self.type = site, folder, type
+        self.attributes = {"parallel": parallel, "enable_persistence": True, **attributes}
+        site.cache.close()
+        self.begin()
+
+    def begin(self, *, region_first=False, **more):
+        self.site.new_cache(dir=self.folder)
+        if region_first:
+            self.make_region()
+        self.sender = self.site.send_to("ln", **{**self.attributes, **more})
+        if not region_first:
+            self.make_region()
+
+    def make_region(self):
+        self.data = self.site.region(type=self.type, senders=["ln"])
+
+    def restart(self, **more):
+        self.site.cache.close()
+        self.begin(**more)
+
+
+@pytest.fixture
+def sites(network):
+    return network.add("ny ln")
+
+
+def receive(ln, **attributes):
+    if "data" not in ln.cache.regions():
+        ln.region(type="REPLICATE")
+    return ln.receive(**attributes)
+
+
+def contents(region):
+    return {key: region.get(key) for key in region.keys()}
+
+
+@KINDS
+@pytest.mark.parametrize("region_first", [False, True])
+def test_what_was_queued_arrives_after_a_restart(network, sites, tmp_path, parallel, type, region_first):
+    """C-086, C-088, C-091."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, parallel, type)
+    for n in range(1000):
+        member.data[n] = f"v{n}"
+    assert len(member.sender.queue) == 1000
+    member.restart(region_first=region_first)
+    assert len(member.sender.queue) == 1000
+    assert len(member.data) == (1000 if "PERSISTENT" in type else 0)
+    receive(ln)
+    network.settle()
+    assert contents(ln.data) == {n: f"v{n}" for n in range(1000)}
+    assert ln.receiver.stats["duplicate_batches_received"] == 0
+
+
+@KINDS
+def test_changes_go_on_while_the_recovered_queue_drains(network, sites, tmp_path, parallel, type):
+    """C-089."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, parallel, type)
+    for n in range(1000):
+        member.data[n] = "before"
+    member.restart()
+
+    def change():
+        for n in range(500, 1500):
+            member.data[n] = "after"
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    receive(ln)
+    writer.join()
+    network.settle()
+    assert contents(ln.data) == {n: "before" if n < 500 else "after" for n in range(1500)}
+
+
+@KINDS
+def test_a_start_with_clean_queues_sends_nothing_of_before(network, sites, tmp_path, parallel, type):
+    """C-085. Nor does the disk bring it back at the next restart."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, parallel, type)
+    for n in range(100):
+        member.data[n] = n
+    with pytest.raises(GatewaySenderError, match="stop it first"):
+        member.sender.start(clean_queues=True)
+    member.restart(manual_start=True)
+    assert len(member.sender.queue) == 100
+    member.sender.start(clean_queues=True)
+    assert member.sender.queue_size == 0
+    assert member.sender.ledger()["dropped_from_queue"]["cleared"] == 100
+    member.restart()
+    assert len(member.sender.queue) == 0
+    receive(ln)
+    for n in range(200, 250):
+        member.data[n] = n
+    network.settle()
+    assert contents(ln.data) == {n: n for n in range(200, 250)}
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+def test_a_stop_and_a_start_change_nothing_and_what_was_on_its_way_may_be_a_duplicate(network, sites, tmp_path, parallel):
+    """C-092."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, parallel, "PARTITION" if parallel else "REPLICATE", batch_size=50, dispatcher_threads=2)
+    receive(ln, through_proxy=True)
+    eventually(lambda: member.sender.is_connected)
+    ln.proxy.hang()
+    for n in range(1000):
+        member.data[n] = n
+    eventually(lambda: member.sender.stats["events_in_flight_batches"] >= 2)
+    for _ in range(2):
+        member.sender.stop()
+        assert len(member.sender.queue) == 1000
+        member.sender.start()
+    member.restart()
+    assert len(member.sender.queue) == 1000
+    ln.proxy.cut()
+    ln.proxy.restore()
+    network.settle()
+    assert contents(ln.data) == {n: n for n in range(1000)}
+    assert member.sender.queue.counts()["possible_duplicates"] >= 100
+
+
+def test_sizes_and_memory_hold_after_recovery_with_overflow_and_after_draining(network, sites, tmp_path):
+    """C-095."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, False, "REPLICATE", maximum_queue_memory=4)
+    value = "v" * 10_000
+    for n in range(2000):
+        member.data[n] = value
+    before = member.sender.queue.counts()
+    member.restart()
+    after = member.sender.queue.counts()
+    assert (after["events"], after["bytes"]) == (before["events"], before["bytes"]) == (2000, before["bytes"])
+    assert after["memory_bytes"] <= 6 << 20, after
+    receive(ln)
+    network.settle(60)
+    drained = member.sender.queue.counts()
+    assert (drained["events"], drained["bytes"], drained["overflow_bytes"]) == (0, 0, 0)
+    assert len(ln.data) == 2000
+
+
+@KINDS
+def test_a_conflating_queue_keeps_each_keys_last_update_over_restarts(network, sites, tmp_path, parallel, type):
+    """C-097."""
+    ny, ln = sites
+    member = Member(ny, tmp_path, parallel, type, enable_batch_conflation=True)
+    for round_ in range(5):
+        for n in range(100):
+            member.data[n] = (round_, n)
+        member.restart()
+        assert len(member.sender.queue) <= (200 if "PERSISTENT" in type else 100 * (round_ + 1))    # Creates stay, and of the updates one each.
+    receive(ln)
+    network.settle()
+    assert contents(ln.data) == {n: (4, n) for n in range(100)}
+
+
+def test_a_remote_site_that_is_shut_down_in_the_middle_and_comes_back_has_everything(network, sites, tmp_path):
+    """C-098."""
+    ny, ln = sites
+    member = Member(ny, tmp_path / "ny", True, "PARTITION_PERSISTENT")
+
+    def begin():
+        ln.new_cache(dir=tmp_path / "ln")
+        ln.region(type="REPLICATE_PERSISTENT")
+        ln.receive()
+
+    ln.cache.close()
+    begin()
+    done = threading.Event()
+
+    def change():
+        n = 0
+        while not done.is_set() or n < 3000:
+            member.data[n] = n
+            n += 1
+        counts.append(n)
+
+    counts: list[int] = []
+    writer = threading.Thread(target=change)
+    writer.start()
+    try:
+        for _ in range(3):
+            eventually(lambda: len(ln.data) > 100)
+            ln.cache.close()
+            begin()
+    finally:
+        done.set()
+        writer.join()
+    network.settle(60)
+    assert contents(ln.data) == {n: n for n in range(counts[0])}
