@@ -129,7 +129,7 @@ cdef extern from "wan_log.h" nogil:
         wan_log_segment *segments
         uint32_t count
         uint32_t writing
-        uint64_t commit
+        uint64_t commit, next_number
         uint64_t bytes
         uint64_t size_limit
         uint8_t over

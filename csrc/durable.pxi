@@ -30,6 +30,7 @@ cdef enum:
     MOVED_BYTES_MAX = 16 << 20              # Moved in one go, a segment more or less; out of
     MOVED_SEGMENTS_MAX = 32                 # so many segments at most.
     DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
+    EVENTS_OF_SEGMENT_MAX = 8 << 20 >> 4    # Four times what a segment has room for. One that claims to be further ahead is damage.
 
 cdef struct log_view:                       # A log as others may see it, while it belongs to its committer: as of the last round. Under the owner's lock.
     uint64_t bytes, commits
@@ -667,12 +668,36 @@ cdef list damage_list(const wan_stage *damages):
              "reason": (<bytes>damage[n].reason).decode("utf-8", "replace")} for n in range(damages.count)]
 
 
+cdef uint64_t ever_written(uint64_t segment) noexcept nogil:
+    """No partition had more events when this segment was full."""
+    return segment * EVENTS_OF_SEGMENT_MAX if segment < NEVER // EVENTS_OF_SEGMENT_MAX else NEVER
+
+
+cdef uint64_t newest_possible(const gateway_queue *g, uint32_t partition, uint64_t segment) noexcept nogil:
+    """The highest sequence that what is read now can speak of: events are logged one behind the other, without gaps; but in salvage any
+    number of them may be lost."""
+    if g.durable.salvage:
+        return ever_written(segment)
+    return max(g.queue.partitions[partition].appended, g.durable.state_appended[partition]) + EVENTS_OF_SEGMENT_MAX
+
+
+cdef wan_status impossible(const char *what, uint64_t sequence, uint32_t partition, uint64_t most) noexcept nogil:
+    set_detail("%s %llu in partition %u, where there were not even %llu so far", what, <unsigned long long>sequence, <unsigned int>partition,
+               <unsigned long long>most)
+    return WAN_CORRUPT
+
+
 cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
-    cdef gateway_queue *g = <gateway_queue *>owner
+    """Out of the manifest."""
+    return take_recovered_state(<gateway_queue *>owner, data, length, NEVER)
+
+
+cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint64_t length, uint64_t segment) noexcept nogil:
+    """`segment`: the number of the one that it was found in; NEVER: the manifest, which comes before all of them."""
     cdef durable_log *d = g.durable
     cdef const log_state *head = <const log_state *>data
     cdef const uint64_t *pairs
-    cdef uint64_t newest_stamp = g.counts.newest_stamp
+    cdef uint64_t newest_stamp = g.counts.newest_stamp, most
     cdef uint32_t p
     if length == 0:
         return WAN_OK
@@ -687,6 +712,9 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
+        most = ever_written(d.log.next_number) if segment == NEVER else newest_possible(g, p, segment)
+        if pairs[2 * p + 1] > most:
+            return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
     wan_stage_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
     if wan_stage_add(&d.state, data, length) != WAN_OK:
         return WAN_NO_MEMORY
@@ -716,7 +744,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     if head.kind == WAN_PART_NAMES:
         return recover_names(d, data, head.length)
     if head.kind == WAN_PART_STATE:
-        return recover_state(g, data, head.length)
+        return take_recovered_state(g, data, head.length, d.log.segments[index].number)
     if head.kind == WAN_PART_HOLES:
         while at + sizeof(wan_hole) <= head.length:
             hole = <const wan_hole *>(data + at)
@@ -735,6 +763,9 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
         if record.partition >= g.queue.partition_count or record.sequence == 0:
             return corrupt("a record in the log names a partition that is not there")
+        if (record.sequence > g.queue.partitions[record.partition].appended + EVENTS_OF_SEGMENT_MAX
+                and record.sequence > newest_possible(g, record.partition, d.log.segments[index].number)):
+            return impossible("a record has the sequence", record.sequence, record.partition, newest_possible(g, record.partition, d.log.segments[index].number))
         if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
             return corrupt("a record in the log names a region that is not there")
         if record.sequence > d.log.segments[index].highest[record.partition]:

@@ -206,6 +206,11 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     const uint64_t *pair = (const uint64_t *)(head + 1);
     for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
     if (status == WAN_OK && reader->state) status = reader->state(reader->owner, (const uint8_t *)pair, head->state_bytes);
+    if (status == WAN_CORRUPT) {
+        char reason[200];
+        snprintf(reason, sizeof reason, "%.190s", wan_detail);
+        status = refuse(reader, damage, path, sizeof *head + head->segments * 16ull, reason);
+    }
     free(all);
     return status;
 }

@@ -93,23 +93,27 @@ static wan_status grow_ring(wan_partition *partition)
     return WAN_OK;
 }
 
-static wan_status add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
+static wan_status block_room(wan_partition *partition)
+{
+    return partition->block_count == partition->block_capacity ? grow_ring(partition) : WAN_OK;
+}
+
+/* There is room for it, and it comes behind the newest. `entries`: NULL for a block of holes. */
+static void push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
 {
     if (partition->block_count == 0) partition->first_block = number;
-    if (partition->block_count == partition->block_capacity) {
-        wan_status status = grow_ring(partition);
-        if (status != WAN_OK) return status;
-    }
+    partition->blocks[number & (partition->block_capacity - 1)] = (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
+    partition->block_count++;
+}
+
+static wan_status add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
+{
     uint8_t *at;
     uint32_t segment;
-    wan_status status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
-    if (status != WAN_OK) return status;
-    wan_block *block = &partition->blocks[number & (partition->block_capacity - 1)];
-    block->entries = (wan_entry_ref *)at;
-    block->segment = segment;
-    block->live = 0;
-    partition->block_count++;
-    return WAN_OK;
+    wan_status status = block_room(partition);
+    if (status == WAN_OK) status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    if (status == WAN_OK) push_block(partition, number, at, segment);
+    return status;
 }
 
 static void give_block(wan_queue *queue, wan_block *block)
@@ -592,14 +596,21 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
     return WAN_OK;
 }
 
+/* Holes up to `appended`. A block of nothing else takes no memory for its entries. */
 static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
 {
     while (partition->appended < appended) {
         uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
-        if (!has_block(partition, block)) {
-            wan_status status = add_block(queue, partition, block);
+        wan_status status = WAN_OK;
+        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES && !has_block(partition, block)) {
+            status = block_room(partition);
             if (status != WAN_OK) return status;
+            push_block(partition, block, NULL, 0);
+            partition->appended += WAN_BLOCK_ENTRIES;
+            continue;
         }
+        if (!has_block(partition, block)) status = add_block(queue, partition, block);
+        if (status != WAN_OK) return status;
         *entry_of(partition, ++partition->appended) = 0;
     }
     return WAN_OK;

@@ -429,6 +429,31 @@ static void a_mapped_log_of_which_nothing_lives_is_let_go_at_once(void)
     close_queue();
 }
 
+/* A queue that conflates for weeks has one old event and a newest one, and hardly anything between. */
+static void holes_without_number_take_hardly_any_memory_and_are_filled_by_what_was_moved(void)
+{
+    open_queue(0);
+    const uint64_t sequences[] = {70, 300000000, 5000, 299999744, 300000001, 1, 299999743};
+    uint8_t bytes[128];
+    for (uint32_t n = 0; n < 7; n++) {
+        record_plan plan = {.operation = WAN_UPDATE, .key = "k", .stamp = n + 1};
+        write_plan(bytes, &plan);
+        ((wan_record *)bytes)->sequence = sequences[n];
+        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes, 0), WAN_OK);
+        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes, 0), WAN_OK);      /* It is there. */
+    }
+    EXPECT(queue.store.memory_bytes < 2 * (WAN_SEGMENT_BYTES + WAN_SEGMENT_BYTES));
+    append("new", WAN_UPDATE, 9);
+    static const uint64_t in_order[] = {1, 70, 5000, 299999743, 299999744, 300000000, 300000001, 300000002};
+    wan_record *records[16];
+    EXPECT_EQUAL(peek(16, records), 8);
+    for (uint32_t n = 0; n < 8; n++) EXPECT_EQUAL(records[n]->sequence, in_order[n]);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 300000002), 8);
+    append("next", WAN_UPDATE, 10);
+    EXPECT_EQUAL(queue.partitions[0].appended, 300000003);
+    close_queue();
+}
+
 static void random_operations_do_what_a_plain_model_says(void)
 {
     queue_model *model = malloc(sizeof *model);
@@ -466,6 +491,7 @@ const test_case queue_tests[] = {
     {"records of a mapped log stay where they lie until the last has left", records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left},
     {"what lives in a mapped log that is mostly dead moves out of it", what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it},
     {"a mapped log of which nothing lives is let go at once", a_mapped_log_of_which_nothing_lives_is_let_go_at_once},
+    {"holes without number take hardly any memory and are filled by what was moved", holes_without_number_take_hardly_any_memory_and_are_filled_by_what_was_moved},
     {"random operations do what a plain model says", random_operations_do_what_a_plain_model_says},
     {0},
 };
