@@ -278,6 +278,7 @@ cdef extern from "wan_table.h" nogil:
         uint8_t local
         uint8_t ask
         uint8_t keep
+        uint8_t waits
     wan_status wan_table_init(wan_table *table)
     void wan_table_close(wan_table *table)
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)

@@ -136,8 +136,8 @@ cdef class RegionCore:
         if status == WAN_FULL:
             from pywan.errors import QueueFullError
             detail = (<bytes>wan_detail).decode("utf-8", "replace")
-            raise QueueFullError(f"region {self.name!r}: {what} refused, because there is no room for it: {detail}; "
-                                 "nothing was stored or sent - free disk space or raise maximum-queue-memory, then repeat it")
+            raise QueueFullError(f"region {self.name!r}: {what} refused, because there is no room for it: {detail}; nothing was stored or sent - "
+                                 "repeat it when that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)")
         return raise_for(status, f"region {self.name!r}: {what}")
 
     cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, wan_outcome *outcome) except *:
@@ -151,10 +151,11 @@ cdef class RegionCore:
                 status = region_change(&self.r, c, from_, decided, outcome)
         return status
 
-    cpdef wait_durable(self):
-        """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
+    cpdef wait_durable(self, bint is_queued=True):
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous. `is_queued`: whether a queue took
+        anything of it; one that drops what is new may have a disk that is full."""
         cdef EventQueue queue
-        for queue in self.attached_queues:
+        for queue in self.attached_queues if is_queued else ():
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
         self.wait_log_if_synchronous()
@@ -290,7 +291,7 @@ cdef class RegionCore:
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
         if wan_flag_read(&self.r.durable):
-            self.wait_durable()
+            self.wait_durable(c.waits)
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
@@ -371,7 +372,7 @@ cdef class RegionCore:
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
         if version is None and wan_flag_read(&self.r.durable):
-            self.wait_durable()
+            self.wait_durable(c.waits)
         if version is not None:
             if outcome == WAN_LOST:
                 wan_count(&self.r.conflicts, 1)
@@ -687,19 +688,29 @@ cdef class RegionCore:
                 if result.listed:
                     result.listed -= 1
                 wan_wait_change(&never, 0, 5)
+        refusal = None
         try:
-            if result.failed:
+            if result.stopped:
+                self.fail(result.stopped, f"put_columns from row {result.done} of {rows} on (the rows before were stored)")
+            elif result.failed:
                 failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
-                if result.stopped:
-                    self.fail(result.stopped, f"put_columns from row {result.done} of {rows} on (the rows before were stored)")
-                raise errors.BatchError(
+                refusal = errors.BatchError(
                     f"region {self.name!r}: {result.failed} of {rows} rows were refused, the others were stored; first: row "
                     f"{failures[0][0]}: {failures[0][1]}", failures)
+        except (errors.PywanError, MemoryError) as error:
+            refusal = error
         finally:
             free(result.rows)
             free(result.reasons)
-            if wan_flag_read(&self.r.durable):
-                self.wait_durable()
+        if wan_flag_read(&self.r.durable):
+            try:
+                self.wait_durable(result.waits)
+            except errors.DiskError as error:
+                if refusal is None:
+                    raise
+                refusal.args = (f"{refusal}; of the rows that were stored: {error}", *refusal.args[1:])
+        if refusal is not None:
+            raise refusal
         return result.applied
 
     cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes, const int64_t *stamps):
@@ -709,7 +720,7 @@ cdef class RegionCore:
         cdef uint8_t form, value_form = WAN_FORM_NONE
         cdef int64_t row
         cdef int wrong
-        from pywan.errors import BatchError
+        from pywan.errors import BatchError, DiskError, QueueFullError
         applied, failures = 0, []
         for row in range(k.view.length):
             column_row(&k.view, row, &data, &length, &form)
@@ -725,7 +736,10 @@ cdef class RegionCore:
             if wrong:
                 failures.append((row, failure_text(wrong)))
                 continue
-            outcome = self.slow_change(operation, decode(form, data, length), value, None, stamps[row] if stamps != NULL else 0)
+            try:
+                outcome = self.slow_change(operation, decode(form, data, length), value, None, stamps[row] if stamps != NULL else 0)
+            except (QueueFullError, DiskError) as error:
+                raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
             applied += outcome in ("created", "updated", "destroyed")
         if failures:
             raise BatchError(f"region {self.name!r}: {len(failures)} of {k.view.length} rows were refused, the others were stored; first: row "

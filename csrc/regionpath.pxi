@@ -157,6 +157,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
     cdef uint8_t value_form
     cdef bint forwards
 
+    c.waits = 0
     wan_lock_take(&shard.lock)
     attached = r.attached
     if attached == NULL or attached.count == 0 or not r.forwards:
@@ -226,6 +227,8 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
         wake_files[n] = queue_commit(g, &reservations[n], c.hash)
         g.counts.received += 1
         g.counts.queued += 1
+        if g.durable != NULL and g.durable.synchronous:
+            c.waits = 1
         wan_lock_release(&g.lock)
     # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
     if forwards:

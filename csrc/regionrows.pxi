@@ -10,6 +10,7 @@ cdef struct bulk_result:
     int64_t failed
     int64_t listed
     wan_status stopped      # A queue had no room: the rows from `done` on were not stored.
+    uint8_t waits           # As in wan_change, of any row.
     int64_t *rows
     uint8_t *reasons
 
@@ -53,6 +54,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
         if straight:
             k = region_forward_rows(r, keys, values, codes, stamps, row)
             result.applied += k
+            result.waits |= k != 0
             row += k
             if k:
                 continue
@@ -96,6 +98,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 continue
             origin_local(&from_, r)
             status = region_change(r, c, &from_, NULL, &outcome)
+            result.waits |= c.waits
             if status != WAN_OK:
                 bulk_fail(result, row, 5)
                 result.stopped = status

@@ -61,6 +61,7 @@ typedef struct {
     uint8_t local;              /* Made here: always later than what is stored. */
     uint8_t ask;                /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
     uint8_t keep;               /* Out: an entry (or tombstone) was there. */
+    uint8_t waits;              /* Out of the put path: a queue took the event whose makers wait for its disk. */
 } wan_change;
 
 wan_status wan_table_init(wan_table *table);

@@ -205,10 +205,8 @@ class RegionCore:
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
     def close(self) -> None:
         """No change is taken any more; the receiver answers that the region is not there."""
-    def wait_durable(self) -> None:
-        """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
-    def wait_durable(self) -> None:
-        """Returns when what has been enqueued so far is on the disk, for the senders that are persistent and synchronous."""
+    def wait_durable(self, is_queued: bool = True) -> None:
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
     def open_log(
         self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0,
         log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,

@@ -1,5 +1,6 @@
 """The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the others."""
 import contextlib
+import time
 
 import pytest
 
@@ -7,7 +8,7 @@ from durable import DurableQueue
 from pywan import _core
 from pywan.config import make_disk_store_attributes
 from pywan.disk_store import DiskStore
-from pywan.errors import DiskError, QueueFullError
+from pywan.errors import BatchError, DiskError, QueueFullError
 from pywan.testing.waiting import eventually
 
 MB = 1 << 20
@@ -178,3 +179,64 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
         ln.receive(), ln.region(type="REPLICATE")
         network.settle(30)
         assert len(ln.data) == stored + 1
+
+
+@pytest.fixture
+def full_store(network, tmp_path):
+    """What is put into NY waits for LN; its queue's log may take 2 MB. `make(policy)` gives the sender, its log filled but for less than a row."""
+    ny, ln = network.add("ny ln")
+    ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
+
+    def make(policy):
+        sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, enable_persistence=True, disk_store_name="small", full_policy=policy)
+        ny.region(type="REPLICATE", senders=["ln"])
+        return sender
+
+    return ny, ln, make
+
+
+def test_who_is_told_that_the_newest_are_dropped_does_not_wait_for_the_disk(network, full_store):
+    """A put that nothing was queued of has nothing to wait for; also not for what others queued."""
+    ny, ln, make = full_store
+    sender = make("drop-newest")
+    stored = 0
+    with pytest.raises(DiskError, match="not on the disk yet"):         # That one is in the queue.
+        while stored < 1000:
+            ny.data[stored] = ROW
+            stored += 1
+    queued = stored + 1
+    began = time.monotonic()
+    for n in range(100):
+        ny.data[f"dropped {n}"] = ROW
+    ny.data.put_columns([b"%d" % n for n in range(100)], [ROW] * 100)
+    assert time.monotonic() - began < 4.0       # Each would wait for five seconds.
+    assert sender.ledger()["dropped"]["queue full, newest"] == 200 and len(ny.data) == queued + 200
+    ln.receive(), ln.region(type="REPLICATE")
+    network.settle(30)
+    assert len(ln.data) == queued
+
+
+def test_columns_that_met_a_full_log_say_which_rows_are_refused_and_which_not_on_the_disk(network, full_store):
+    ny, ln, make = full_store
+    make("refuse")
+    with pytest.raises(QueueFullError) as raised:
+        while True:
+            first = len(ny.data)
+            ny.data.put_columns([b"%d" % (first + n) for n in range(100)], [ROW] * 100)
+    stored = len(ny.data) - first
+    assert f"put_columns from row {stored} of 100 on (the rows before were stored) refused" in str(raised.value)
+    ln.receive(), ln.region(type="REPLICATE")
+    network.settle(30)
+    assert len(ln.data) == len(ny.data)
+
+
+def test_columns_whose_rows_wait_for_the_disk_say_so_beside_what_was_refused(network, full_store):
+    ny, _, make = full_store
+    make("refuse")
+    with pytest.raises(DiskError, match="not on the disk yet"):
+        while True:
+            ny.data[len(ny.data)] = ROW
+    ny.cache.gateway_sender("ln").stop()
+    with pytest.raises(BatchError, match="1 of 2 rows were refused, the others were stored; first: row 0: the key is over the limit") as raised:
+        ny.data.put_columns([b"x" * 65_536, b"key"], [b"1", b"2"])      # Queued for nobody, and not waited for.
+    assert raised.value.failures == [(0, "the key is over the limit of 65535 bytes")] and ny.data[b"key"] == b"2"
