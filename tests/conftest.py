@@ -9,18 +9,28 @@ from pywan.testing.waiting import eventually
 from sites import Network
 
 
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("pywan-resolve")}
+
+
+@pytest.fixture
+def no_thread_left():
+    before = threads()
+    yield
+    assert not threads() - before
+
+
 @pytest.fixture
 def network():
     """The sites of a test. At its end every ledger balances, and no thread is left."""
-    before = set(threading.enumerate())
+    before = threads()
     made = Network()
     try:
         yield made
         made.check_ledgers()
     finally:
         made.close()
-    eventually(lambda: not [t for t in threading.enumerate() if t not in before and not t.name.startswith("pywan-resolve")],
-               what="the end of every thread")
+    eventually(lambda: not threads() - before, what="the end of every thread")
 
 
 @pytest.fixture

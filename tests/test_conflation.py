@@ -2,6 +2,7 @@
 import pytest
 
 from pywan.testing.waiting import eventually
+from test_receiver_failures import through_a_proxy
 
 both = pytest.mark.parametrize("kind", [
     pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
@@ -112,20 +113,19 @@ def test_regions_and_forms_of_keys_are_not_mixed_up(network, kind):
         assert len(ln.cache.region(name)) == 4
 
 
-@both
-def test_what_is_on_its_way_is_left_alone(network, kind):
-    """Updates made while a batch is unacknowledged are conflated among themselves only."""
-    ny, ln = network.add("ny ln")
-    ln.receive(through_proxy=True)
-    kind = dict(kind)
-    region_type = kind.pop("type")
-    sender = ny.send_to(ln, enable_batch_conflation=True, **kind)
-    ny.region(type=region_type), ln.region(type=region_type)
+def created_behind_a_link_that_hangs(network, kind, **more):
+    ny, ln, sender = through_a_proxy(network, enable_batch_conflation=True, **kind, **more)
     history = ln.keep_history()
-    eventually(lambda: sender.is_connected)
     ny.data["k"] = "created"
     network.settle()
     ln.proxy.hang()
+    return ny, ln, sender, history
+
+
+@both
+def test_what_is_on_its_way_is_left_alone(network, kind):
+    """Updates made while a batch is unacknowledged are conflated among themselves only."""
+    ny, ln, sender, history = created_behind_a_link_that_hangs(network, kind)
     ny.data["k"] = "on its way"
     eventually(lambda: sender.stats["events_in_flight_batches"] == 1)
     sender.pause()
@@ -141,16 +141,7 @@ def test_what_is_on_its_way_is_left_alone(network, kind):
 @both
 def test_conflation_within_a_batch_after_the_link_broke(network, kind):
     """C-103-like: what had been on its way is conflated no more in the queue, but in the batch that repeats it."""
-    ny, ln = network.add("ny ln")
-    ln.receive(through_proxy=True)
-    kind = dict(kind)
-    region_type = kind.pop("type")
-    sender = ny.send_to(ln, enable_batch_conflation=True, batch_size=100, **kind)
-    ny.region(type=region_type), ln.region(type=region_type)
-    eventually(lambda: sender.is_connected)
-    ny.data["k"] = "created"
-    network.settle()
-    ln.proxy.hang()
+    ny, ln, sender, _ = created_behind_a_link_that_hangs(network, kind, batch_size=100)
     for n in range(5):
         ny.data["k"] = n
         eventually(lambda: sender.stats["events_in_flight_batches"] == n + 1)

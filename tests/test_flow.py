@@ -9,7 +9,7 @@ from pywan import CacheListener, GatewayEventFilter, _core
 from pywan.testing.waiting import eventually
 from records import BATCH, REGION, make_batch, make_record
 from sites import keep_doing
-from test_receiver_failures import applied_once, through_a_proxy
+from test_receiver_failures import applied_once, through_a_proxy, with_a_listener
 
 MB = 1_000_000
 NARROW = 8 * MB     # Bytes a second of a link.
@@ -58,12 +58,8 @@ def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms
 
 def test_a_receiver_that_stands_has_little_on_its_way_to_it(network):
     """What it cannot take waits in the sender's queue, where it may go to disk."""
-    ny, ln = network.add("ny ln")
-    network.connect([("ny", "ln")], type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
     gate = Gate()
-    ln.data.add_listener(gate)
-    sender = ny.sender(ln)
-    eventually(lambda: sender.is_connected)
+    ny, ln, sender = with_a_listener(network, gate, type="REPLICATE", batch_size=10)
     for n in range(3000):
         ny.data[n] = b"x" * 10_000
     eventually(lambda: sender.stats["bytes_in_flight"] > MB)

@@ -16,6 +16,7 @@ from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 
 
 def free_ports(count):
@@ -24,14 +25,6 @@ def free_ports(count):
     for s in listeners:
         s.close()
     return ports
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left():
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("pywan-resolve")]
-    assert not left
 
 
 @pytest.fixture

@@ -14,14 +14,7 @@ from pywan.transport import sockets
 from pywan.transport.control import ControlServer
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left():
-    before = set(threading.enumerate())
-    yield
-    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("pywan-resolve")]
-    assert not left
+pytestmark = pytest.mark.usefixtures("no_thread_left")
 
 
 def locator(name, site, *remotes, port=0, locators=""):

@@ -231,25 +231,24 @@ def test_a_blocked_enqueue_goes_on_when_room_returns(network, small_disk):
     assert sum(sender.ledger()["dropped"].values()) == 0
 
 
-def test_the_newest_are_dropped_and_counted(network, small_disk):
-    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="drop-newest")
+def drop_some(network, small_disk, policy, *counted_as):
+    """2500 events for a queue that has no room for all: how many were dropped, and what arrived."""
+    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy=policy)
     for n in range(2500):
         ny.data[n] = VALUE
     ledger = sender.ledger()
-    dropped = ledger["dropped"]["queue full, newest"]
+    dropped = ledger[counted_as[0]][counted_as[1]]
     assert ledger["balanced"] and 0 < dropped == 2500 - sender.queue_size
     ln.receive()
     network.settle()
-    assert sorted(ln.data) == list(range(2500 - dropped))
+    return dropped, sorted(ln.data)
+
+
+def test_the_newest_are_dropped_and_counted(network, small_disk):
+    dropped, arrived = drop_some(network, small_disk, "drop-newest", "dropped", "queue full, newest")
+    assert arrived == list(range(2500 - dropped))
 
 
 def test_the_oldest_are_dropped_and_counted(network, small_disk):
-    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="drop-oldest")
-    for n in range(2500):
-        ny.data[n] = VALUE
-    ledger = sender.ledger()
-    dropped = ledger["dropped_from_queue"]["queue full, oldest"]
-    assert ledger["balanced"] and 0 < dropped == 2500 - sender.queue_size
-    ln.receive()
-    network.settle()
-    assert len(ln.data) == 2500 - dropped and 2499 in ln.data
+    dropped, arrived = drop_some(network, small_disk, "drop-oldest", "dropped_from_queue", "queue full, oldest")
+    assert len(arrived) == 2500 - dropped and 2499 in arrived

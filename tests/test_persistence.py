@@ -113,11 +113,20 @@ def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions
 
 # Conflation
 
-def test_an_update_stays_until_the_one_that_replaces_it_is_on_the_disk(tmp_path):
-    queue = DurableQueue(tmp_path, conflate=True)
-    queue.region.put("k", b"created")
-    queue.region.put("k", b"older")
+def conflating(folder, *entries):
+    """A queue that conflates, with these changes on its disk."""
+    queue = DurableQueue(folder, conflate=True)
+    for key, value in entries:
+        queue.region.put(key, value)
     queue.commit()
+    return queue
+
+
+UPDATED = ("k", b"created"), ("k", b"older")
+
+
+def test_an_update_stays_until_the_one_that_replaces_it_is_on_the_disk(tmp_path):
+    queue = conflating(tmp_path, *UPDATED)
     queue.region.put("k", b"newer")
     assert [event.value for event in queue.peek()] == [b"created", b"older"]
     queue.queue.rewind(0)
@@ -128,11 +137,7 @@ def test_an_update_stays_until_the_one_that_replaces_it_is_on_the_disk(tmp_path)
 
 
 def test_a_batch_never_passes_over_an_update_whose_successor_a_crash_can_take(tmp_path):
-    queue = DurableQueue(tmp_path, conflate=True)
-    queue.region.put("k", b"created")
-    queue.region.put("k", b"older")
-    queue.region.put("z", b"last")
-    queue.commit()
+    queue = conflating(tmp_path, *UPDATED, ("z", b"last"))
     queue.region.put("k", b"newer")
     sent = queue.send(3)                    # Acknowledged: a receiver skips all up to here from now on.
     queue.crash()
@@ -154,10 +159,7 @@ def test_updates_that_reach_the_disk_together_conflate_at_once(tmp_path):
 
 
 def test_a_recovered_queue_goes_on_conflating(tmp_path):
-    queue = DurableQueue(tmp_path, conflate=True)
-    queue.region.put("k", b"0")
-    queue.region.put("k", b"1")
-    queue.commit()
+    queue = conflating(tmp_path, ("k", b"0"), ("k", b"1"))
     for n in range(2, 6):
         queue.crash()
         queue.region.put("k", b"x")         # A new process knows nothing of the key: it creates it.

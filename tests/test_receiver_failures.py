@@ -32,6 +32,16 @@ def through_a_proxy(network, type="PARTITION", receiver=None, **sender):
     return ny, ln, made
 
 
+def with_a_listener(network, listener, **more):
+    """NY sends to a region whose listener is on the way."""
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, **more)
+    ln.data.add_listener(listener)
+    sender = ny.sender(ln)
+    eventually(lambda: sender.is_connected)
+    return ny, ln, sender
+
+
 def applied_once(ln, count):
     """Every one of `count` events took effect at LN, and none did twice."""
     assert (ln.receiver.stats["events_received"], ln.data.applied, ln.data.conflicts) == (count, count, 0)
@@ -224,15 +234,21 @@ def test_failed_events_are_parked_listed_replayed_and_dropped(network):
     network.check_ledgers()
 
 
-def test_replayed_while_the_region_is_still_missing_they_are_parked_again(network):
+def park_all(network, count):
+    """NY's sender to a site that lacks the region, with so many events that failed there."""
     ny, ln = network.add("ny ln")
     ln.receive()
     sender = ny.send_to(ln)
     ny.region(type="REPLICATE")
-    for n in range(50):
+    for n in range(count):
         ny.data[n] = n
     network.settle()
-    assert sender.parked_count == 50
+    assert sender.parked_count == count
+    return sender
+
+
+def test_replayed_while_the_region_is_still_missing_they_are_parked_again(network):
+    sender = park_all(network, 50)
     assert sender.replay_parked() >= 50
     network.settle()
     assert sender.parked_count == 50 and sender.ledger()["parked"] == 50
@@ -240,14 +256,7 @@ def test_replayed_while_the_region_is_still_missing_they_are_parked_again(networ
 
 def test_exceptions_are_logged_but_not_each_of_thousands(network, caplog):
     """C-128."""
-    ny, ln = network.add("ny ln")
-    ln.receive()
-    sender = ny.send_to(ln)
-    ny.region(type="REPLICATE")
-    for n in range(3000):
-        ny.data[n] = n
-    network.settle()
-    assert sender.parked_count == 3000
+    park_all(network, 3000)
     told = [r for r in caplog.records if "is parked" in r.getMessage()]
     assert 1 <= len(told) <= 20
 
@@ -300,12 +309,8 @@ class Slow(CacheListener):
 def test_a_slow_receiver_holds_back_a_sender_by_its_credit(network, monkeypatch):
     """With a credit of one byte only one batch is on its way at a time; nothing is lost for it."""
     monkeypatch.setattr("pywan.receiver.CREDIT_BYTES", 1)
-    ny, ln = network.add("ny ln")
-    network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, batch_size=10)
     slow = Slow()
-    ln.data.add_listener(slow)
-    sender = ny.sender(ln)
-    eventually(lambda: sender.is_connected)
+    ny, ln, sender = with_a_listener(network, slow, batch_size=10)
     for n in range(100):
         ny.data[n] = n
     eventually(lambda: len(ln.data) >= 1)
@@ -318,12 +323,8 @@ def test_a_slow_receiver_holds_back_a_sender_by_its_credit(network, monkeypatch)
 
 
 def test_a_wide_window_when_the_receiver_allows_it(network):
-    ny, ln = network.add("ny ln")
-    network.connect([("ny", "ln")], parallel=False, dispatcher_threads=1, batch_size=10)
     slow = Slow()
-    ln.data.add_listener(slow)
-    sender = ny.sender(ln)
-    eventually(lambda: sender.is_connected)
+    ny, ln, sender = with_a_listener(network, slow, batch_size=10)
     for n in range(500):
         ny.data[n] = n
     eventually(lambda: sender.stats["events_in_flight_batches"] == 50)
@@ -391,12 +392,8 @@ def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_tol
 
 
 def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
-    ny, ln = network.add("ny ln")
-    network.connect([("ny", "ln")], type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=1)
     slow = Slow()
-    ln.data.add_listener(slow)
-    sender = ny.sender(ln)
-    eventually(lambda: sender.is_connected)
+    ny, ln, sender = with_a_listener(network, slow, type="REPLICATE", batch_size=1)
     ny.data["k"] = 1
     eventually(lambda: sender.stats["events_in_flight_batches"] == 1 and "k" in ln.data)
     ny.data["k"] = 2
