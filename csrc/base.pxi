@@ -131,8 +131,6 @@ cdef extern from "wan_log.h" nogil:
         uint32_t writing
         uint64_t commit, next_number
         uint64_t bytes
-        uint64_t size_limit
-        uint8_t over
     ctypedef struct wan_damage:
         char file[4096]
         uint64_t offset
@@ -147,10 +145,13 @@ cdef extern from "wan_log.h" nogil:
         int read_ahead
         void (*damaged)(void *owner, const wan_damage *damage) noexcept nogil
     wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
-                            uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
+                            const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
     void wan_log_close(wan_log *log)
     ctypedef struct wan_log_budget:
         uint64_t limit, used
+    int wan_log_begin_way(wan_log *log)
+    void wan_log_end_way(wan_log *log)
+    uint64_t wan_log_record_bytes(const wan_log *log)
     void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
     uint64_t wan_log_segment_bytes(const wan_log *log)

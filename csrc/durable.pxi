@@ -112,9 +112,9 @@ cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogi
     if d.view.failing:
         set_full("%s", d.view.reason)
         return WAN_FULL
-    if length > d.staged_max and d.staged_max < STAGED_BYTES_MAX:
-        set_too_large("an event of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
-                      <unsigned long long>length, <unsigned long long>d.staged_max)
+    if length > wan_log_record_bytes(&d.log):
+        set_too_large("an event of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&d.log))
         return WAN_TOO_LARGE
     if durable_is_behind(g, length):
         set_full("the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
@@ -559,11 +559,13 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
 
 
 cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
-    """One round of the committer. Not WAN_OK: the disk took nothing, and enqueues are refused until it does."""
+    """One round of the committer: what was staged when it began is on the disk, and with `checkpoint` what was removed. Not WAN_OK: the disk
+    did not take it, and enqueues are refused until it does."""
     cdef durable_log *d = g.durable
-    cdef wan_status status = durable_commit(g, checkpoint, NULL)
-    while status == WAN_FULL and durable_make_room(g):      # Each time by a segment at least.
-        status = durable_commit(g, checkpoint, NULL)
+    cdef bint late = d.taken_records.used != 0 or d.taken_holes.used != 0 or d.taken_superseded.used != 0
+    cdef wan_status status = durable_write(g, checkpoint)
+    if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
+        status = durable_write(g, checkpoint)
     if status == WAN_OK and (checkpoint or log_is_long(g)):
         durable_shorten(g)      # It is tried again later; what is durable already is not less so.
         d.shortened_commit = d.log.commit
@@ -572,6 +574,14 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     wan_lock_release(&g.lock)
     if status != WAN_OK:
         wan_signal_change(&d.epoch)
+    return status
+
+
+cdef wan_status durable_write(gateway_queue *g, bint checkpoint) noexcept nogil:
+    """A commit, for which room is made where there is none."""
+    cdef wan_status status = durable_commit(g, checkpoint, NULL)
+    while status == WAN_FULL and durable_make_room(g):      # Each time by a segment at least.
+        status = durable_commit(g, checkpoint, NULL)
     return status
 
 

@@ -160,7 +160,7 @@ cdef class EventQueue:
 
     Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
     With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
-    of its own, and `wait_durable` waits for the disk. `log_limit` bounds its log, or `log_budget` it and others together, which
+    of its own, and `wait_durable` waits for the disk. `log_budget` bounds its log and others together, and
     counts `log_known` bytes of it already. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no
     dispatcher and no region uses it any more.
     """
@@ -172,7 +172,7 @@ cdef class EventQueue:
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
-                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, LogBudget log_budget=None,
+                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
                   uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None):
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
@@ -205,14 +205,14 @@ cdef class EventQueue:
                 from pywan.errors import DiskError
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
-            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, log_limit, salvage)
+            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage)
             self.g.full_timeout_us = SLOW_DISK_US
             if log_budget is not None:
                 self.budget = log_budget
-                self.g.durable.staged_max = min(self.g.durable.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
+                self.g.durable.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_budget.b.limit // STAGED_PART_OF_LIMIT)
                 wan_log_share(&self.g.durable.log, &log_budget.b, log_known, log_may_take_kept)
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, uint64_t log_limit, bint salvage) except -1:
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage) except -1:
         cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
         cdef wan_log_reader reader
         cdef wan_damage damage
@@ -232,7 +232,7 @@ cdef class EventQueue:
         if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
             raise MemoryError()
         d.synchronous, d.flush_ms, d.salvage = synchronous, flush_ms, salvage
-        d.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_limit // STAGED_PART_OF_LIMIT) if log_limit else STAGED_BYTES_MAX
+        d.staged_max = STAGED_BYTES_MAX
         self.g.queue.persistent = 1
         cdef uint8_t conflates = self.g.queue.conflate
         self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
@@ -243,7 +243,7 @@ cdef class EventQueue:
         reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
-            status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, log_limit, &reader, &damage, &d.cut_bytes)
+            status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
             self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded

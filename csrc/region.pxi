@@ -166,7 +166,7 @@ cdef class RegionCore:
 
     # Persistence
 
-    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, uint64_t log_limit=0, LogBudget log_budget=None, uint64_t log_known=0,
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None, uint64_t log_known=0,
                  bint salvage=False, environment=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
         `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files. Before the region is
@@ -182,13 +182,13 @@ cdef class RegionCore:
             raise MemoryError()
         log.region = &self.r
         log.synchronous, log.flush_ms = synchronous, flush_ms
-        log.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_limit // STAGED_PART_OF_LIMIT) if log_limit else STAGED_BYTES_MAX
+        log.staged_max = STAGED_BYTES_MAX
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
         reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
-            status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, log_limit, &reader, &damage, &log.cut_bytes)
+            status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
             show_log(&log.view, &log.log, WAN_OK)
         if status != WAN_OK:
             wan_stage_close(&log.damages)

@@ -4,8 +4,8 @@
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
 cdef enum:
-    NEAR_LIMIT_SEGMENTS = 4     # With less room than for these, what lives is moved together before anything else is written:
-    NEAR_LIMIT_MOVED = 8        # out of so many segments a commit, so that its price stays a multiple of what is written.
+    NEAR_LIMIT_SEGMENTS = 8     # With less room than for these, what lives is moved together before anything else is written:
+    NEAR_LIMIT_MOVED = 16       # out of so many segments a commit, so that its price stays a multiple of what is written.
     UNWRITTEN_BITS = 20
 
 cdef struct region_log:
@@ -44,9 +44,9 @@ cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcep
         set_full("%s", log.view.reason)
         return WAN_FULL
     cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
-    if length > log.staged_max and log.staged_max < STAGED_BYTES_MAX:
-        set_too_large("a change of %llu bytes is over the %llu that a log of this limited size takes; give the disk store more room",
-                      <unsigned long long>length, <unsigned long long>log.staged_max)
+    if length > wan_log_record_bytes(&log.log):
+        set_too_large("a change of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&log.log))
         return WAN_TOO_LARGE
     if log.records.used + length > log.staged_max and log.records.used:
         set_full("the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
@@ -168,8 +168,11 @@ cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) n
 
 
 cdef wan_status region_log_commit(region_log *log) noexcept nogil:
+    cdef bint late = log.taken.used != 0        # An attempt that failed had taken that; what was staged since comes behind it.
     cdef wan_status status = region_log_make_way(log)           # First, while there is room.
     if status == WAN_OK:
+        status = region_log_write(log)
+    if status == WAN_OK and late:
         status = region_log_write(log)
     if status == WAN_OK:
         region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
@@ -250,12 +253,13 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     cdef uint32_t moved = 0
     cdef uint64_t last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
     cdef wan_status status = WAN_OK
+    if log.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS) or not wan_log_begin_way(&log.log):
+        return WAN_OK
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
-           and log.log.count and log.log.segments[0].number < last):
-        log.log.over = True
+           and log.log.segments[0].number < last):
         status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
-        log.log.over = False
         moved += 1
+    wan_log_end_way(&log.log)
     return status
 
 
@@ -394,7 +398,7 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
 
 
 cdef wan_status region_log_step(region_log *log) noexcept nogil:
-    """One round of the committer. Not WAN_OK: changes are refused until the disk takes what is staged."""
+    """One round of the committer: what was staged when it began is on the disk. Not WAN_OK: changes are refused until the disk takes what is staged."""
     cdef wan_status status = region_log_commit(log)
     wan_lock_take(&log.lock)
     show_log(&log.view, &log.log, status)

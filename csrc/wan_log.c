@@ -219,36 +219,51 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
 
 uint64_t wan_log_segment_bytes(const wan_log *log)
 {
-    uint64_t bytes = log->size_limit ? log->size_limit / 16 : WAN_LOG_SEGMENT_BYTES;
-    if (log->budget && log->budget->limit / 32 < bytes) bytes = log->budget->limit / 32;    /* Several logs have some each. */
-    bytes &= ~(uint64_t)(WAN_LOG_PAGE - 1);
+    uint64_t bytes = log->budget ? log->budget->limit / WAN_LOG_SEGMENT_PART & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
     if (bytes > WAN_LOG_SEGMENT_BYTES) return WAN_LOG_SEGMENT_BYTES;
     return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
 }
 
 uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(log) / 2 - WAN_LOG_PAGE; }
 
-static uint64_t budget_of(const wan_log *log)
+static uint64_t budget_of(const wan_log *log, int makes_way)
 {
-    return log->budget->limit - (log->may_take_kept ? 0 : log->budget->limit / WAN_LOG_KEPT_PART);
+    uint64_t limit = log->budget->limit;
+    if (makes_way) return limit;
+    return limit - limit / WAN_LOG_WAY_PART - (log->may_take_kept ? 0 : limit / WAN_LOG_KEPT_PART);
 }
 
 uint64_t wan_log_room(const wan_log *log)
 {
-    uint64_t room = UINT64_MAX;
-    if (log->size_limit) room = log->size_limit > log->bytes ? log->size_limit - log->bytes : 0;
-    if (!log->budget) return room;
-    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED), shared = budget_of(log) > used ? budget_of(log) - used : 0;
-    return shared < room ? shared : room;
+    if (!log->budget) return UINT64_MAX;
+    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED), most = budget_of(log, 0);
+    return most > used ? most - used : 0;
+}
+
+uint64_t wan_log_record_bytes(const wan_log *log)
+{
+    return log->budget ? log->budget->limit / WAN_LOG_KEPT_PART - 2 * WAN_LOG_PAGE : UINT64_MAX;
+}
+
+int wan_log_begin_way(wan_log *log)
+{
+    uint32_t nobody = 0;
+    if (log->budget && !__atomic_compare_exchange_n(&log->budget->way, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+    log->makes_way = 1;
+    return 1;
+}
+
+void wan_log_end_way(wan_log *log)
+{
+    log->makes_way = 0;
+    if (log->budget) __atomic_store_n(&log->budget->way, 0, __ATOMIC_RELEASE);
 }
 
 static wan_status take_room(wan_log *log, uint64_t bytes)
 {
-    if (log->size_limit && log->bytes + bytes > log->size_limit && !log->over)
-        return WAN_FAIL(WAN_FULL, "the log in %.300s has reached its limit of %" PRIu64 " bytes", log->directory, log->size_limit);
     if (!log->budget) return WAN_OK;
     uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
-    if (used <= budget_of(log)) return WAN_OK;
+    if (used <= budget_of(log, log->makes_way)) return WAN_OK;
     __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
     return WAN_FAIL(WAN_FULL, "the logs of the disk store have reached their limit of %" PRIu64 " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
                     log->budget->limit, log->directory, log->bytes);
@@ -347,8 +362,8 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     uint32_t before = log->count;
     status = add_segment(log, bytes);
     if (status != WAN_OK) return status;
-    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before && !log->over; n++)
-        if (add_segment(log, wan_log_segment_bytes(log)) != WAN_OK) break;
+    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
+        if (wan_log_room(log) < wan_log_segment_bytes(log) * WAN_LOG_AHEAD_ROOM || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK) break;
     status = write_manifest(log, state, state_bytes);
     if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */
     while (log->count > before) {
@@ -771,7 +786,7 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
 }
 
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
-                        uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
+                        const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
 {
     memset(log, 0, sizeof *log);
     memset(damage, 0, sizeof *damage);
@@ -780,7 +795,6 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
     log->kind = kind;
     log->id = id;
     log->owner_slots = owner_slots;
-    log->size_limit = size_limit;
     log->next_number = log->first_commit = 1;
     log->directory = strdup(directory);
     if (!log->directory) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a log");

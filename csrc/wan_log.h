@@ -16,9 +16,11 @@
 
 #define WAN_LOG_VERSION 1u
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
-#define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* A sixteenth of the size limit where that is less. */
-#define WAN_LOG_SEGMENT_BYTES_MIN (256u << 10)
-#define WAN_LOG_AHEAD 2u                        /* Segments made and named in the manifest before they are needed. */
+#define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* That part of the budget where that is less: several logs have some each. */
+#define WAN_LOG_SEGMENT_PART 128u
+#define WAN_LOG_SEGMENT_BYTES_MIN (64u << 10)
+#define WAN_LOG_AHEAD 2u                        /* Segments made and named in the manifest before they are needed, */
+#define WAN_LOG_AHEAD_ROOM 8u                   /* while there is room for so many. */
 #define WAN_LOG_STATE_BYTES_MAX (8u << 20)      /* Of the owner's state in the manifest and in checkpoints. */
 
 enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 };                     /* Whose log it is. */
@@ -64,11 +66,16 @@ typedef struct {
     uint64_t *highest;          /* Owner's: per partition the highest sequence in this segment (`owner_slots` of them). */
 } wan_log_segment;
 
-typedef struct {                /* What the logs of a disk store may take in one of its directories, all together. */
-    uint64_t limit;             /* Bytes of their segment files; a part of it is kept for those that may take it. */
+/* What the logs of a disk store may take in one of its directories, all together. What must hold (decision 0014): a log that is
+ * mostly history can always be shortened, whoever took the rest, so a store is never full of what nobody needs. */
+typedef struct {
+    uint64_t limit;             /* Bytes of their segment files, of which two parts are kept. */
     uint64_t used;              /* Also by logs that are not open. Atomic. */
+    uint32_t way;               /* A log is making way: the kept part serves one at a time. Atomic. */
 } wan_log_budget;
-#define WAN_LOG_KEPT_PART 16u   /* That part of a budget: what must not wait for others' room, as events that failed, else blocks what would make room. */
+#define WAN_LOG_WAY_PART 8u     /* That part of a budget is kept for moving what lives out of old segments, which then go: two segments around the
+                                 * longest record, or one and eight usual ones. */
+#define WAN_LOG_KEPT_PART 16u   /* And that one for what must not wait for others' room, as events that failed, else blocks what would make room. */
 
 typedef struct {
     const wan_env *env;
@@ -76,9 +83,9 @@ typedef struct {
     uint32_t kind;
     uint64_t id;
     uint32_t owner_slots;
-    uint64_t size_limit;        /* Bytes of all segment files; 0: none but the disk's and the budget's. */
-    wan_log_budget *budget;     /* Shared with others; NULL: none. */
+    wan_log_budget *budget;     /* Shared with others; NULL: no limit but the disk's. */
     uint8_t may_take_kept;
+    uint8_t makes_way;          /* What it writes now lets older segments go: between wan_log_begin_way and wan_log_end_way. */
     wan_log_segment *segments;  /* Live, ascending; [writing] takes blocks, those behind it are empty. */
     uint32_t count, capacity, writing;
     uint64_t next_number;
@@ -88,7 +95,6 @@ typedef struct {
     uint64_t bytes;             /* Of all segment files. */
     uint8_t named;              /* There is a manifest. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
-    uint8_t over;               /* What is written now makes room: it may pass the size limit for that long. The owner's. */
     uint8_t for_reading;        /* Opened for salvage: nothing is written. */
 } wan_log;
 
@@ -120,18 +126,25 @@ typedef struct {
  * *damage for damage in the middle; WAN_INVALID for a log of another kind or a newer version; WAN_IO, WAN_FULL: the system
  * refused. Whatever it returns but WAN_OK, nothing that counts was changed. */
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
-                        uint64_t size_limit, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
+                        const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
 void wan_log_close(wan_log *log);
 /* From now on the log takes its room out of a budget, which outlives it and counts `known` bytes of it already. */
 void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept);
+
+/* What is written from now on may take the part of the budget that is kept for making way; no more of it than goes with the old segments
+ * afterwards, or little. False: another log does so, try again later. */
+int wan_log_begin_way(wan_log *log);
+void wan_log_end_way(wan_log *log);
+/* The longest record that the log takes: it fits, in a segment of its own, into what the budget keeps. */
+uint64_t wan_log_record_bytes(const wan_log *log);
 
 /* Writes the parts as one block and makes it durable: it is, when this returns WAN_OK. Otherwise nothing of it counts.
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
-/* The normal size of a segment; smaller where the whole log may not be large, so that it can be shortened. */
+/* The normal size of a segment; smaller where the logs may not be large, so that each can be shortened. */
 uint64_t wan_log_segment_bytes(const wan_log *log);
-/* How far the log is from its limit, or the logs that share a budget with it from theirs. UINT64_MAX: there is none. */
+/* How far the logs that share its budget are from what they may take, but for the kept parts. UINT64_MAX: there is no limit. */
 uint64_t wan_log_room(const wan_log *log);
 /* What a block should not be longer than, unless one item is: two fit into a segment, so segments stay of one size and can go one by one. */
 uint64_t wan_log_block_bytes(const wan_log *log);

@@ -95,7 +95,7 @@ class EventQueue:
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
         log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
-        log_limit: int = 0, log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
+        log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
         salvage: bool = False, environment: Any = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
@@ -208,7 +208,7 @@ class RegionCore:
     def wait_durable(self, is_queued: bool = True) -> None:
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
     def open_log(
-        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10, log_limit: int = 0,
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
         log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
     ) -> dict[str, Any]:
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""

@@ -12,11 +12,17 @@ from pywan.stats import ledger
 from records import CREATE, DESTROY, Fields, read_record
 
 
+def budget_of(size: int) -> _core.LogBudget | None:
+    """A disk store of so many bytes as a log sees it that is alone in it, or opened first; 0: without a limit."""
+    return _core.LogBudget(size) if size else None
+
+
 class DurableQueue:
     """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs (`background`)."""
 
-    def __init__(self, folder: Path, *, background: bool = False, stores: bool = True, full_policy: str = "block", **options: Any) -> None:
-        self.folder, self.background, self.stores, self.full_policy = folder, background, stores, full_policy
+    def __init__(self, folder: Path, *, background: bool = False, stores: bool = True, full_policy: str = "block", store_bytes: int = 0,
+                 **options: Any) -> None:
+        self.folder, self.background, self.stores, self.full_policy, self.store_bytes = folder, background, stores, full_policy, store_bytes
         self.options = {"remote_site": 2, "partitions": 1, "memory_limit": 256 << 20, "log_id": 5, "synchronous": False, "flush_ms": 1, **options}
         self.clock = _core.Clock()
         self._committer: threading.Thread | None = None
@@ -24,7 +30,8 @@ class DurableQueue:
 
     def open(self) -> None:
         (self.folder / "log").mkdir(parents=True, exist_ok=True)
-        self.queue = _core.EventQueue("ln", directory=str(self.folder), log_directory=str(self.folder / "log"), **self.options)
+        self.queue = _core.EventQueue("ln", directory=str(self.folder), log_directory=str(self.folder / "log"), log_budget=budget_of(self.store_bytes),
+                                      **self.options)
         self.queue.running = True
         self.queue.set_full_policy(self.full_policy)
         self.region = _core.RegionCore("data", self.clock, site=1, member=7, stores=self.stores)

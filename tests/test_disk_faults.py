@@ -5,6 +5,7 @@ import random
 import threading
 
 import pytest
+from durable import budget_of
 from simulator.disk import Disk
 
 from pywan import _core
@@ -21,7 +22,7 @@ def disk():
 
 def open_region(disk: Disk, limit: int) -> _core.RegionCore:
     region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
-    region.open_log("/region", log_id=7, synchronous=False, log_limit=limit, environment=disk.environment)
+    region.open_log("/region", log_id=7, synchronous=False, log_budget=budget_of(limit), environment=disk.environment)
     return region
 
 
@@ -35,7 +36,7 @@ class Queue(_core.EventQueue):
 
 
 def open_queue(disk: Disk, name: str = "ln", limit: int = 0) -> Queue:
-    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_limit=limit,
+    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_budget=budget_of(limit),
                   environment=disk.environment)
     queue.running = True
     return queue

@@ -171,7 +171,7 @@ def test_a_recovered_queue_goes_on_conflating(tmp_path):
 
 
 def test_names_and_positions_outlive_the_segments_that_told_them_also_over_a_restart(tmp_path):
-    queue = DurableQueue(tmp_path, log_limit=8 << 20)
+    queue = DurableQueue(tmp_path, store_bytes=8 << 20)
     for _ in range(6):
         for n in range(100):
             queue.region.put(f"k{n}", b"v" * 5_000)     # The name of the region is in the first block alone.
@@ -190,7 +190,7 @@ def test_names_and_positions_outlive_the_segments_that_told_them_also_over_a_res
 @pytest.mark.parametrize("seed", range(12))
 def test_over_any_crashes_nothing_durable_is_lost_and_the_ledger_balances(tmp_path, seed):
     source = random.Random(seed)
-    queue = DurableQueue(tmp_path, conflate=seed % 2 == 0, partitions=1, log_limit=(8 << 20) if seed % 3 else 0)
+    queue = DurableQueue(tmp_path, conflate=seed % 2 == 0, partitions=1, store_bytes=(8 << 20) if seed % 3 else 0)
     durable: dict[str, bytes] = {}          # Newest value of each key that was on the disk and not sent yet.
     staged: dict[str, list[bytes]] = {}
     applied = 0                             # What the receiver has seen: it skips all up to here.
@@ -225,7 +225,7 @@ def test_over_any_crashes_nothing_durable_is_lost_and_the_ledger_balances(tmp_pa
 # The log is shortened
 
 def test_removed_events_free_their_segments(tmp_path):
-    queue = DurableQueue(tmp_path, log_limit=64 << 20)
+    queue = DurableQueue(tmp_path, store_bytes=64 << 20)
     for _ in range(8):
         for n in range(400):
             queue.region.put(f"k{n}", b"v" * 10_000)
@@ -239,7 +239,7 @@ def test_removed_events_free_their_segments(tmp_path):
 
 
 def test_keys_updated_for_ever_stay_under_three_times_their_live_bytes_on_disk(tmp_path):
-    queue = DurableQueue(tmp_path, conflate=True, background=True, partitions=4, log_limit=400 << 20)
+    queue = DurableQueue(tmp_path, conflate=True, background=True, partitions=4, store_bytes=400 << 20)
     keys = [b"%08d" % n for n in range(60_000)]
     most = 0
     for round_ in range(14):
@@ -272,7 +272,7 @@ def fill(queue, value=b"v" * 5000, keys=10_000):
 
 
 def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tmp_path):
-    queue = DurableQueue(tmp_path, background=True, log_limit=4 << 20)
+    queue = DurableQueue(tmp_path, background=True, store_bytes=4 << 20)
     assert "limit of 4194304 bytes" in fill(queue)
     queued = queue.queue.counts()["queued"]
     sent = 0
@@ -291,7 +291,7 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("background", [False, True])
 def test_the_oldest_events_make_room_in_a_full_log_if_they_may_be_dropped(tmp_path, background, partitions):
-    queue = DurableQueue(tmp_path, background=background, partitions=partitions, log_limit=4 << 20, full_policy="drop-oldest")
+    queue = DurableQueue(tmp_path, background=background, partitions=partitions, store_bytes=4 << 20, full_policy="drop-oldest")
     for n in range(4000):       # Twice the limit.
         queue.region.put(f"k{n:04}", b"v" * 2000)
         if not background and n % 50 == 0:
@@ -308,7 +308,7 @@ def test_the_oldest_events_make_room_in_a_full_log_if_they_may_be_dropped(tmp_pa
 
 
 def test_events_on_their_way_keep_a_full_log_full(tmp_path):
-    queue = DurableQueue(tmp_path, log_limit=4 << 20, full_policy="drop-oldest")
+    queue = DurableQueue(tmp_path, store_bytes=4 << 20, full_policy="drop-oldest")
     queue.region.put("first", b"v" * 2000)
     queue.commit()
     queue.peek(1)
@@ -327,7 +327,7 @@ def test_events_on_their_way_keep_a_full_log_full(tmp_path):
 
 
 def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_path):
-    queue = DurableQueue(tmp_path, log_limit=16 << 20, full_policy="drop-newest")
+    queue = DurableQueue(tmp_path, store_bytes=16 << 20, full_policy="drop-newest")
     writer = threading.Thread(target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8))     # Twice what may be staged.
     writer.start()
     for _ in range(2):
@@ -339,7 +339,7 @@ def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_pa
 
 @pytest.mark.parametrize("sent", [200, 400])
 def test_a_crash_while_the_log_is_full_leaves_a_balanced_ledger(tmp_path, sent):
-    queue = DurableQueue(tmp_path, background=True, log_limit=4 << 20, conflate=True)
+    queue = DurableQueue(tmp_path, background=True, store_bytes=4 << 20, conflate=True)
     fill(queue, keys=2000)
     taken = queue.send(sent)
     assert len(taken) == sent
@@ -351,9 +351,9 @@ def test_a_crash_while_the_log_is_full_leaves_a_balanced_ledger(tmp_path, sent):
 
 
 def test_an_event_that_no_log_of_this_size_can_take_is_refused(tmp_path):
-    queue = DurableQueue(tmp_path, log_limit=4 << 20)
+    queue = DurableQueue(tmp_path, store_bytes=4 << 20)
     with pytest.raises(EventTooLargeError, match="give the disk store more room"):
-        queue.region.put("k", b"v" * 600_000)
-    queue.region.put("k", b"v" * 400_000)
+        queue.region.put("k", b"v" * 270_000)
+    queue.region.put("k", b"v" * 250_000)
     queue.commit()
     queue.check_ledger()

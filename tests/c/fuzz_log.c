@@ -79,7 +79,7 @@ static void make_store(random_source *source)
     log_owner *o = &store.owner;
     memory_disk_init(&store.disk);
     owner_init(o, &store.disk);
-    o->limit = 4u << 20;
+    o->limit = (random_below(source, 2) ? 8u : 32u) << 20;
     FUZZ_CHECK(owner_open(o) == WAN_OK);
     for (uint32_t step = 1 + random_below(source, 60); step; step--) {
         uint32_t what = random_below(source, 20);
@@ -428,7 +428,7 @@ static wan_status open_believing(believer *b, memory_disk *disk, int salvage, in
     b->owner.disk = disk;
     b->salvage = salvage;
     wan_log_reader reader = {.owner = b, .part = read_part, .state = read_state, .salvage = salvage, .adopt = maps ? keep_mapping : NULL};
-    return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, 4u << 20, &reader, &b->owner.damage, &b->owner.cut_bytes);
+    return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &b->owner.damage, &b->owner.cut_bytes);
 }
 
 static void open_lies(random_source *source)

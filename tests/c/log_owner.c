@@ -50,7 +50,11 @@ wan_status owner_open(log_owner *owner)
     owner->wrong = 0;
     wan_log_reader reader = {.owner = owner, .part = take_part, .state = take_state, .salvage = owner->salvage, .damaged = note_damage,
                              .adopt = owner->maps ? leave_mapping : NULL};
-    return wan_log_open(&owner->log, &owner->disk->env, "log", WAN_LOG_QUEUE, 77, 1, owner->limit, &reader, &owner->damage, &owner->cut_bytes);
+    wan_status status = wan_log_open(&owner->log, &owner->disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &owner->damage, &owner->cut_bytes);
+    if (status != WAN_OK || !owner->limit) return status;
+    owner->budget = (wan_log_budget){.limit = owner->limit};
+    wan_log_share(&owner->log, &owner->budget, 0, 0);
+    return WAN_OK;
 }
 
 void owner_close(log_owner *owner) { wan_log_close(&owner->log); }

@@ -6,14 +6,15 @@
 #include "wan_log.h"
 
 #define OWNER_ITEMS 4096
-#define OWNER_LIMIT (16u << 20)      /* Makes segments of 1 MB. */
+#define OWNER_LIMIT (128u << 20)     /* Makes segments of 1 MB. */
 
 typedef struct {
     memory_disk *disk;
     wan_log log;
     wan_damage damage;
     uint64_t cut_bytes;
-    uint64_t limit;
+    uint64_t limit;                 /* Of a budget of its own; 0: none. */
+    wan_log_budget budget;
     /* Written */
     uint64_t staged;                /* Items 1..staged were given to the log. */
     uint64_t attempted;             /* The newest one that writing was tried of: it may be found. */

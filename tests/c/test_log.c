@@ -223,7 +223,7 @@ static uint64_t calls_of_the_work(void)
 {
     memory_disk_init(&disk);
     owner_init(&owner, &disk);
-    owner.limit = 1u << 20;
+    owner.limit = 32u << 20;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT_EQUAL(work(&owner, 0), WAN_OK);
     EXPECT_EQUAL(reopen(), WAN_OK);
@@ -245,7 +245,7 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
             disk.short_writes = kind == 2 ? 1 : kind >= 4 ? 2 : 0;
             owner_init(&owner, &disk);
             owner.maps = kind % 2;
-            owner.limit = 1u << 20;
+            owner.limit = 32u << 20;
             int before = expectations_failed;
             wan_status status = owner_open(&owner);
             if (status != WAN_OK) status = owner_open(&owner);
@@ -277,7 +277,7 @@ static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(voi
             disk.stopped = 1;
             disk.short_writes = 1;
             owner_init(&owner, &disk);
-            owner.limit = 1u << 20;
+            owner.limit = 32u << 20;
             int before = expectations_failed;
             for (int part = 0; part < 2 && (part == 0 || disk.calls < fail_at); part++) {
                 if (part) owner_close(&owner);
@@ -359,11 +359,13 @@ static void a_log_on_a_disk_without_a_byte_left_can_be_shortened(void)
 static void the_limit_holds_and_is_named(void)
 {
     begin();
+    owner.limit = 4u << 20;
+    EXPECT_EQUAL(reopen(), WAN_OK);
     wan_status status;
-    while ((status = owner_write(&owner, 50000)) == WAN_OK) EXPECT(owner.log.bytes <= OWNER_LIMIT);
+    while ((status = owner_write(&owner, 50000)) == WAN_OK) EXPECT(owner.log.bytes <= owner.limit);
     EXPECT_EQUAL(status, WAN_FULL);
-    EXPECT(strstr(wan_detail, "limit of 16777216 bytes") != NULL);
-    EXPECT(owner.durable >= 250);
+    EXPECT(strstr(wan_detail, "limit of 4194304 bytes") != NULL);
+    EXPECT(owner.durable >= 48);
     EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
     write_items(10, 50000);
     end();
@@ -511,8 +513,8 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
     owner_close(&owner);
     wan_log_reader reader = {.owner = &owner};
     uint64_t cut;
-    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, 0, &reader, &owner.damage, &cut), WAN_INVALID);
-    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, 0, &reader, &owner.damage, &cut), WAN_INVALID);
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, &reader, &owner.damage, &cut), WAN_INVALID);
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, &reader, &owner.damage, &cut), WAN_INVALID);
     EXPECT(strstr(wan_detail, "written with 1 partitions, and 2 are configured") != NULL);
     memory_disk_find(&disk, "MANIFEST")->bytes[8] = 2;
     expect_refusal(WAN_INVALID, "newer version");

@@ -300,14 +300,14 @@ static void what_group_commit_acknowledged_is_on_the_disk(void)
     wan_log_reader reader = {.owner = &l, .part = find_item};
     wan_damage damage;
     uint64_t cut;
-    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, 16u << 20, &reader, &damage, &cut) == WAN_OK);
+    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, &reader, &damage, &cut) == WAN_OK);
     run_crews(&l, (crew[]){{stage_log, 4}, {commit_log, 1}}, 2);
     wan_log_close(&l.log);
     CHECK(l.waited == l.staged && l.blocks <= l.staged && l.staged > 10);
     l.found = calloc(1, l.staged);
     random_source source = {.state = 3};
     memory_disk_crash(&l.disk, LOSE_UNSYNCED, &source);
-    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, 16u << 20, &reader, &damage, &cut) == WAN_OK);
+    CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, &reader, &damage, &cut) == WAN_OK);
     for (uint64_t n = 0; n < l.staged; n++) CHECK(l.found[n] == 1);
     printf("  log: %" PRIu64 " staged in %" PRIu64 " commits\n", l.staged, l.blocks);
     wan_log_close(&l.log);

@@ -27,7 +27,7 @@ from pywan.protocol import gateway  # noqa: E402
 
 HERE = Path(__file__).parent
 START_MS = 1_700_000_000_000
-LOG_LIMIT = 4 << 20     # Makes segments of 256 KiB.
+STORE_BYTES = 32 << 20  # Makes segments of 256 KiB.
 QUEUE_ID, REGION_ID = 77, 78
 ENTRIES: list[tuple[Any, Any, Any]] = [     # (key, value, callback argument): every form there is but the user's own.
     (b"bytes", b"\x00\x01\xff", None), ("text", "grüße", "by whom"), (7, -1, 5), (2.5, 1e300, 0.25), ("none", None, None), (b"", b"", b""),
@@ -50,7 +50,7 @@ class Clock:
 def open_queue(folder: Path, **options: Any) -> _core.EventQueue:
     folder.mkdir(parents=True, exist_ok=True)
     options = {"partitions": 3, "conflate": True, **options}
-    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(folder), log_id=QUEUE_ID, synchronous=False, log_limit=LOG_LIMIT, **options)
+    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(folder), log_id=QUEUE_ID, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES), **options)
     queue.running = True
     return queue
 
@@ -58,7 +58,7 @@ def open_queue(folder: Path, **options: Any) -> _core.EventQueue:
 def open_region(folder: Path, clock: _core.Clock) -> _core.RegionCore:
     folder.mkdir(parents=True, exist_ok=True)
     region = _core.RegionCore("golden-stored", clock, site=1, member=7)
-    region.open_log(str(folder), log_id=REGION_ID, synchronous=False, log_limit=LOG_LIMIT)
+    region.open_log(str(folder), log_id=REGION_ID, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES))
     return region
 
 

@@ -12,7 +12,7 @@ from pywan.errors import DiskError, PywanError
 from .disk import Disk
 from .link import KEYS, POISON_KEYS, REGION, SECRET_KEYS, must
 
-LOG_LIMITS = (1 << 20, 4 << 20, 16 << 20)       # Bytes; a log of 1 MiB is full after a few segments.
+STORE_BYTES = (1 << 20, 2 << 20, 4 << 20, 16 << 20)     # The smallest has room for sixteen segments, of all its logs.
 ALL_KEYS = KEYS + SECRET_KEYS + POISON_KEYS
 Version = tuple[int, int]               # Stamp, site.
 
@@ -46,13 +46,12 @@ class Machine:
         self.rng, self.site = rng, site
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
         self.watched = watched                  # What it receives goes through Python and is recorded one by one.
-        self.log_limit = rng.choice(LOG_LIMITS)
+        self.store_bytes = rng.choice(STORE_BYTES)
         self.full_policy = "refuse" if watched else rng.choice(("refuse", "drop-newest"))    # A relay answers for what it drops.
         self.disk = Disk(rng)
         self.clock_offset_ms = 0
         self.out: list[Any] = []                # Links whose queues are here.
         self.busy: set[int] = set()             # Logs whose committer is in the middle of a sync.
-        self.unwritten: set[int] = set()        # Logs whose last commit failed: what it took comes before anything newer.
         self.durable_versions: dict[str, Version] = {}      # Of the region: certainly on the disk.
         self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))     # Newest of each key that a sender was told to forget.
         self.open_region()
@@ -61,17 +60,18 @@ class Machine:
 
     def open_region(self) -> None:
         self.clock = _core.Clock()
+        self.budget = _core.LogBudget(self.store_bytes)         # Of the machine's disk store: all its logs share it.
         self.core = LoggedRegion(REGION, self.clock, site=self.site, member=self.site)
         self.core.machine = self
         if self.region_is_persistent:
-            self.core.open_log(f"/{self.site}/region", log_id=self.site, synchronous=self.synchronous, log_limit=self.log_limit,
+            self.core.open_log(f"/{self.site}/region", log_id=self.site, synchronous=self.synchronous, log_budget=self.budget,
                                environment=self.disk.environment)
         if self.watched:
             self.core.set_slow(lambda *change: None)
 
-    def open_queue(self, name: str, **options: Any) -> LoggedQueue:
+    def open_queue(self, name: str, *, parked: bool = False, **options: Any) -> LoggedQueue:
         queue = LoggedQueue(name, log_directory=f"/{self.site}/{name}", log_id=self.site, synchronous=self.synchronous,
-                            log_limit=self.log_limit, environment=self.disk.environment, **options)
+                            log_budget=self.budget, log_may_take_kept=parked, environment=self.disk.environment, **options)
         queue.machine = self
         queue.set_full_policy(self.full_policy, slow_disk_ms=0)
         return queue
@@ -79,7 +79,6 @@ class Machine:
     def open(self) -> None:
         """All of it, as a process that starts. DiskError or QueueFullError: the disk did not let it, and it may be tried again."""
         self.busy.clear()
-        self.unwritten.clear()
         self.open_region()
         for link in self.out:
             link.open()
@@ -95,16 +94,14 @@ class Machine:
         """One round of a log's committer."""
         if id(log) in self.busy or self.disk.is_off:
             return False
-        first = id(log) not in self.unwritten       # Else it writes what it took before, and nothing newer.
-        versions = self.versions() if log is self.core and first else {}
-        removed = [position[0] for position in log.positions()] if log is not self.core and first and checkpoint else []
+        versions = self.versions() if log is self.core else {}
+        removed = [position[0] for position in log.positions()] if log is not self.core and checkpoint else []
         self.busy.add(id(log))
         try:
             done = log.commit_once() if log is self.core else log.commit_once(checkpoint)
         finally:
             self.busy.discard(id(log))
         self.disk.raise_error()
-        (self.unwritten.discard if done else self.unwritten.add)(id(log))
         if done:
             self.durable_versions.update(versions)
             for link in self.out:

@@ -46,7 +46,7 @@ class LoggedLink(Link):
         machine.out.append(self)
 
     def open_queues(self) -> tuple[Any, Any]:
-        return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(self.name + "-parked", partitions=8)
+        return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(self.name + "-parked", parked=True, partitions=8)
 
     def note(self, partition: int, sequence: int, key: str, operation: int, version: Version | None = None) -> None:
         super().note(partition, sequence, key, operation)
@@ -124,6 +124,10 @@ class LoggedLink(Link):
             self.newest[key] = max(version, self.newest[key])
 
     def _check_event(self, place: tuple[int, int], fields: dict[str, Any] | None) -> None:
+        if fields is not None and place not in self.events and self.conflate:     # Replayed, and replaced before it was seen: by one replayed behind it.
+            key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
+            must((key, version) in self.versions.values(), f"{place} was recovered as {key} of {version}, which was never queued")
+            self.note(*place, key, fields["operation"], version)
         known = self.events.get(place)
         if fields is None:
             key, operation = known or (None, None)
