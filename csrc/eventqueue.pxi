@@ -51,7 +51,8 @@ cdef struct gateway_queue:
     durable_log *durable    # NULL without persistence.
     wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
-    uint64_t full_timeout_us    # How long it may wait for room, before it is refused.
+    uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
+    uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
 
 
 cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
@@ -206,7 +207,7 @@ cdef class EventQueue:
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
             self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage)
-            self.g.full_timeout_us = SLOW_DISK_US
+            self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
             if log_budget is not None:
                 self.budget = log_budget
                 self.g.durable.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_budget.b.limit // STAGED_PART_OF_LIMIT)
@@ -362,6 +363,16 @@ cdef class EventQueue:
             wan_flag_set(&self.g.durable.stop, 1)
             wan_signal_change(&self.g.durable.work)
 
+    cdef bint gives_up(self, uint64_t waited_us):
+        """Whether the log takes nothing, for longer than an enqueue may wait for that."""
+        cdef durable_log *d = self.g.durable
+        cdef bint failing = False
+        if d != NULL and waited_us >= self.g.block_timeout_us:
+            wan_lock_take(&self.g.lock)
+            failing = d.view.failing != 0
+            wan_lock_release(&self.g.lock)
+        return failing
+
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
         was enqueued stays queued here and is written when the disk takes it."""
@@ -394,9 +405,10 @@ cdef class EventQueue:
     def set_full_policy(self, str policy, double timeout_ms=0.0, double slow_disk_ms=SLOW_DISK_US / 1000):
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
         "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
-        for `slow_disk_ms`. Before regions attach."""
+        for `slow_disk_ms`, also for the oldest to leave. Before regions attach."""
         self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
         self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
+        self.g.block_timeout_us = self.g.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
         if self.g.durable != NULL and policy != "refuse":
             self.g.full_timeout_us = max(self.g.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
 

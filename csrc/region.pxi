@@ -142,14 +142,25 @@ cdef class RegionCore:
 
     cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, wan_outcome *outcome) except *:
         """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
-        cdef uint64_t deadline = wan_monotonic_us() + self.full_timeout_us
+        cdef uint64_t began = wan_monotonic_us()
         cdef uint32_t never = 0
         cdef wan_status status = WAN_FULL
-        with nogil:
-            while status == WAN_FULL and wan_monotonic_us() < deadline:
+        while status == WAN_FULL and self.may_wait(began):
+            with nogil:
                 wan_wait_change(&never, 0, 5)
                 status = region_change(&self.r, c, from_, decided, outcome)
         return status
+
+    cdef bint may_wait(self, uint64_t began_us) except *:
+        """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if none gives up."""
+        cdef EventQueue queue
+        cdef uint64_t waited = wan_monotonic_us() - began_us
+        if waited >= self.full_timeout_us:
+            return False
+        for queue in self.attached_queues:
+            if queue.gives_up(waited):
+                return False
+        return True
 
     cpdef wait_durable(self, bint is_queued=True):
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous. `is_queued`: whether a queue took
@@ -670,23 +681,25 @@ cdef class RegionCore:
         if self.slow_change is not None:
             return self.put_columns_slow(k, v, operation_codes_, stamps_)
         cdef bulk_result result
-        cdef uint64_t deadline = 0
+        cdef uint64_t began = 0
+        cdef int64_t stopped_at = -1
         cdef uint32_t never = 0
         memset(&result, 0, sizeof(bulk_result))
-        with nogil:
-            while True:
+        while True:
+            with nogil:
                 region_put_rows(&self.r, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
-                if result.stopped != WAN_FULL or self.full_timeout_us == 0:
-                    break
-                if deadline == 0:
-                    deadline = wan_monotonic_us() + self.full_timeout_us
-                elif wan_monotonic_us() >= deadline:
-                    break
-                # From the row that found no room, which is not a failure yet.
-                result.stopped = WAN_OK
-                result.failed -= 1
-                if result.listed:
-                    result.listed -= 1
+            if result.stopped != WAN_FULL:
+                break
+            if result.done != stopped_at:       # Each row may wait for so long.
+                began, stopped_at = wan_monotonic_us(), result.done
+            if not self.may_wait(began):
+                break
+            # From the row that found no room, which is not a failure yet.
+            result.stopped = WAN_OK
+            result.failed -= 1
+            if result.listed:
+                result.listed -= 1
+            with nogil:
                 wan_wait_change(&never, 0, 5)
         refusal = None
         try:

@@ -1,5 +1,6 @@
 """The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the others."""
 import contextlib
+import threading
 import time
 
 import pytest
@@ -240,3 +241,43 @@ def test_columns_whose_rows_wait_for_the_disk_say_so_beside_what_was_refused(net
     with pytest.raises(BatchError, match="1 of 2 rows were refused, the others were stored; first: row 0: the key is over the limit") as raised:
         ny.data.put_columns([b"x" * 65_536, b"key"], [b"1", b"2"])      # Queued for nobody, and not waited for.
     assert raised.value.failures == [(0, "the key is over the limit of 65535 bytes")] and ny.data[b"key"] == b"2"
+
+
+def test_an_enqueue_blocks_for_as_long_as_its_policy_says_when_the_log_is_full(network, full_store):
+    """Not for the ten seconds that a slow disk is waited for."""
+    ny, _, make = full_store
+    make("block")
+    with pytest.raises(DiskError):
+        while True:
+            ny.data[len(ny.data)] = ROW
+    for put in (lambda: ny.data.put("one", ROW), lambda: ny.data.put_columns([b"row"], [ROW])):
+        began = time.monotonic()
+        with pytest.raises(QueueFullError, match="have reached their limit"):
+            put()
+        assert 1.0 <= time.monotonic() - began < 5.0
+
+
+def test_many_rows_are_waited_for_as_long_as_they_get_on(tmp_path):
+    """A disk that takes now and then what is staged: no row waits for long, and all together for longer than an enqueue may."""
+    queue = _core.EventQueue("slow", partitions=1, directory=str(tmp_path), log_directory=str(tmp_path), log_id=5,
+                             log_budget=_core.LogBudget(2 * MB, 0))
+    queue.set_full_policy("block", 100, slow_disk_ms=2000)
+    queue.running = True
+    region = _core.RegionCore("rows", _core.Clock(), site=1, member=7, stores=False)
+    region.attach([queue])
+    stop = threading.Event()
+
+    def take_slowly():
+        while not stop.wait(0.4):
+            queue.commit_once()
+
+    committer = threading.Thread(target=take_slowly)
+    committer.start()
+    try:
+        began = time.monotonic()
+        assert region.put_columns([b"%d" % n for n in range(150)], [ROW] * 150) == 150
+        assert time.monotonic() - began > 2.0
+    finally:
+        stop.set()
+        committer.join()
+        region.attach([])
