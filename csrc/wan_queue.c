@@ -1,53 +1,11 @@
 /* Partitions: append, peek, remove, rewind, conflate. */
-#include "wan_queue.h"
+#include "wan_queue_inner.h"
 
 #include "wan_hash.h"
 #include "wan_thread.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static inline wan_entry_ref make_ref(uint32_t segment, uint64_t offset, uint64_t length)
-{
-    uint64_t units = length / 8;
-    if (units >= 1u << WAN_REF_LENGTH_BITS) units = 0;
-    return (uint64_t)segment << (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS) | offset / 8 << WAN_REF_LENGTH_BITS | units;
-}
-
-static inline uint32_t ref_segment(wan_entry_ref ref) { return (uint32_t)(ref >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS)); }
-
-static inline wan_record *ref_record(const wan_store *store, wan_entry_ref ref)
-{
-    uint64_t offset = (ref >> WAN_REF_LENGTH_BITS & ((1u << WAN_REF_OFFSET_BITS) - 1)) * 8;
-    return (wan_record *)(store->segments[ref_segment(ref)].base + offset);
-}
-
-static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
-{
-    uint64_t units = ref & ((1u << WAN_REF_LENGTH_BITS) - 1);
-    return units ? units * 8 : ref_record(store, ref)->length;
-}
-
-static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
-{
-    return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
-}
-
-static wan_entry_ref no_entry;     /* Stands for every entry of a block of holes; never written. */
-
-static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
-{
-    const wan_block *block = block_of(partition, sequence);
-    return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
-}
-
-static inline void check_positions(const wan_partition *partition)
-{
-    WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
-    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->volatile_events <= partition->unpeeked);
-    WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
-    (void)partition;
-}
 
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                           uint32_t partitions, int conflate)
@@ -93,26 +51,25 @@ static wan_status grow_ring(wan_partition *partition)
     return WAN_OK;
 }
 
-static wan_status block_room(wan_partition *partition)
+wan_status wan_queue_block_room(wan_partition *partition)
 {
     return partition->block_count == partition->block_capacity ? grow_ring(partition) : WAN_OK;
 }
 
-/* There is room for it, and it comes behind the newest. `entries`: NULL for a block of holes. */
-static void push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
+void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
 {
     if (partition->block_count == 0) partition->first_block = number;
     partition->blocks[number & (partition->block_capacity - 1)] = (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
     partition->block_count++;
 }
 
-static wan_status add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
+wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
 {
     uint8_t *at;
     uint32_t segment;
-    wan_status status = block_room(partition);
+    wan_status status = wan_queue_block_room(partition);
     if (status == WAN_OK) status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
-    if (status == WAN_OK) push_block(partition, number, at, segment);
+    if (status == WAN_OK) wan_queue_push_block(partition, number, at, segment);
     return status;
 }
 
@@ -130,16 +87,11 @@ static void drop_first_block(wan_queue *queue, wan_partition *partition)
 }
 
 /* A drained partition keeps its block in memory for the next event, but pins no file. */
-static void unpin_file(wan_queue *queue, wan_partition *partition)
+void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 {
     if (partition->removed != partition->appended || !partition->block_count) return;
     wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
     if (block->entries && queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
-}
-
-static inline int has_block(const wan_partition *partition, uint64_t number)
-{
-    return partition->block_count && number - partition->first_block < partition->block_count;
 }
 
 /* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
@@ -147,7 +99,7 @@ static inline int has_block(const wan_partition *partition, uint64_t number)
 
 static inline uint64_t conflation_hash(const wan_record *record, uint64_t hash) { return hash * 31 + record->region; }
 
-static wan_status grow_index(wan_partition *partition)
+wan_status wan_queue_grow_index(wan_partition *partition)
 {
     uint64_t valid = 0;
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
@@ -180,7 +132,7 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
  * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
-static void conflate(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
 {
     if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
     hash = conflation_hash(record, hash);
@@ -210,28 +162,10 @@ static void conflate(wan_queue *queue, wan_partition *partition, const wan_recor
 
 /* Append. */
 
-static void move_out_of_sparse(wan_queue *queue, uint32_t segments);
-
 /* Only where nobody has a record in hand that was not peeked: it may be moved. */
 static inline void tidy(wan_queue *queue)
 {
-    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) move_out_of_sparse(queue, 4);
-}
-
-/* The next sequence has an entry, and a slot in the index. */
-static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
-{
-    wan_status status = WAN_OK;
-    uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
-    if (WAN_UNLIKELY(!has_block(partition, block))) {
-        status = add_block(queue, partition, block);
-        if (status != WAN_OK) return status;
-    }
-    if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
-        status = grow_index(partition);
-        if (status != WAN_OK) unpin_file(queue, partition);
-    }
-    return status;
+    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) wan_queue_move_out_of_sparse(queue, 4);
 }
 
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
@@ -241,7 +175,7 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
     status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) { unpin_file(queue, partition); return status; }  /* An entry block in memory stays for the next one. */
+    if (status != WAN_OK) { wan_queue_unpin_file(queue, partition); return status; }  /* An entry block in memory stays for the next one. */
     reservation->partition = number;
     reservation->length = length;
     return WAN_OK;
@@ -256,7 +190,7 @@ void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     } else {
         wan_store_give(&queue->store, reservation->segment, reservation->length);
     }
-    unpin_file(queue, &queue->partitions[reservation->partition]);
+    wan_queue_unpin_file(queue, &queue->partitions[reservation->partition]);
 }
 
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
@@ -276,7 +210,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
     wan_tally(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
     for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch(reservation->at + reservation->length + ahead, 1);
-    if (queue->conflate) conflate(queue, partition, record, hash);
+    if (queue->conflate) wan_queue_conflate_with(queue, partition, record, hash);
     check_positions(partition);
 }
 
@@ -332,7 +266,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         wan_tally(&queue->events, n);
         wan_tally(&queue->bytes, bytes);
         whole -= bytes;
-        if (queue->conflate) conflate(queue, partition, (const wan_record *)first, hashes[done - 1]);
+        if (queue->conflate) wan_queue_conflate_with(queue, partition, (const wan_record *)first, hashes[done - 1]);
         check_positions(partition);
     }
     wan_store_untake(&queue->store, run->segment, whole);
@@ -426,89 +360,10 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
         partition->removed++;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
-    unpin_file(queue, partition);
+    wan_queue_unpin_file(queue, partition);
     check_positions(partition);
     return before - partition->events;
 }
-
-/* The sealed record segment with the smallest part of it alive, under a half; 0: none. */
-static uint32_t sparsest_segment(const wan_store *store)
-{
-    uint32_t best = 0;
-    double best_part = 0.5;
-    for (uint32_t id = 1; id < store->segment_count; id++) {
-        const wan_segment *segment = &store->segments[id];
-        if (!segment->base || segment->is_current || segment->holds_blocks || !segment->used) continue;
-        double part = (double)segment->live / segment->used;
-        if (part < best_part) { best_part = part; best = id; }
-    }
-    return best;
-}
-
-/* The entry of a live record that lies here, or NULL: what is dead keeps its bytes until its segment goes. */
-static wan_entry_ref *entry_here(wan_queue *queue, uint32_t id, const wan_record *record, uint64_t offset)
-{
-    wan_partition *partition = &queue->partitions[record->partition];
-    if (record->sequence <= partition->removed || record->sequence > partition->appended) return NULL;
-    wan_entry_ref *entry = entry_of(partition, record->sequence);
-    return *entry == make_ref(id, offset, record->length) ? entry : NULL;
-}
-
-/* A walk over the records of a segment, dead ones too; 0 begins it. NULL behind the last. */
-typedef struct { uint32_t run; uint64_t at, end; } segment_walk;
-
-static const wan_record *next_record(const wan_segment *segment, segment_walk *walk)
-{
-    if (walk->at == walk->end) {
-        if (walk->run == (segment->is_adopted ? segment->run_count : 1)) return NULL;
-        walk->at = segment->is_adopted ? segment->runs[walk->run].offset : 0;
-        walk->end = segment->is_adopted ? walk->at + segment->runs[walk->run].bytes : segment->used;
-        walk->run++;
-        if (walk->at == walk->end) return NULL;
-    }
-    const wan_record *record = (const wan_record *)(segment->base + walk->at);
-    walk->at += record->length;
-    return record;
-}
-
-/* Moves what lives out of one segment, which is freed by that. 0: it stays, since something in it is on its way. */
-static int move_out(wan_queue *queue, uint32_t id)
-{
-    const uint8_t *base = queue->store.segments[id].base;
-    const wan_record *record;
-    segment_walk walk = {0};
-    while ((record = next_record(&queue->store.segments[id], &walk)))
-        if (entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base)) && record->sequence <= queue->partitions[record->partition].peeked) return 0;
-    walk = (segment_walk){0};
-    while ((record = next_record(&queue->store.segments[id], &walk))) {
-        uint64_t length = record->length;
-        wan_entry_ref *entry = entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base));
-        if (!entry) continue;
-        uint8_t *to;
-        uint32_t new_id;
-        if (wan_store_take(&queue->store, &queue->store.record_segment, length, &to, &new_id) != WAN_OK) return 0;
-        memcpy(to, record, length);
-        *entry = make_ref(new_id, (uint64_t)(to - queue->store.segments[new_id].base), length);
-        int was_last = queue->store.segments[id].live == length;
-        wan_store_give(&queue->store, id, length);
-        if (was_last) break;    /* The segment is gone with it. */
-    }
-    return 1;
-}
-
-/* Conflation for days leaves segments with a few live records each. Once they hold more than twice what lives, the sparsest
- * are emptied: a segment's worth of dead bytes pays for moving less than half a segment. */
-static void move_out_of_sparse(wan_queue *queue, uint32_t segments)
-{
-    queue->punched_bytes = 0;
-    while (segments--) {
-        if (queue->store.memory_bytes + queue->store.file_bytes + queue->store.adopted_bytes < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
-        uint32_t id = sparsest_segment(&queue->store);
-        if (!id || !move_out(queue, id)) return;
-    }
-}
-
-void wan_queue_compact(wan_queue *queue) { move_out_of_sparse(queue, queue->store.segment_count); }
 
 /* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they are
  * settled, and a queue that conflates for days does not keep their entries. */
@@ -520,7 +375,7 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
         partition->peeked = ++partition->removed;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
-    unpin_file(queue, partition);
+    wan_queue_unpin_file(queue, partition);
 }
 
 static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
@@ -586,125 +441,13 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
             wan_record *record = wan_queue_at(queue, partition, sequence);
             if (!record) continue;
             if (partition->index_used * 4 >= partition->index_mask * 3) {
-                wan_status status = grow_index(partition);
+                wan_status status = wan_queue_grow_index(partition);
                 if (status != WAN_OK) return status;
             }
-            conflate(queue, partition, record, wan_key_hash(wan_record_key(record), record->key_length, record->key_form));
+            wan_queue_conflate_with(queue, partition, record, wan_key_hash(wan_record_key(record), record->key_length, record->key_form));
         }
     }
     queue->conflate = 1;
-    return WAN_OK;
-}
-
-/* Holes up to `appended`. A block of nothing else takes no memory for its entries. */
-static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
-{
-    while (partition->appended < appended) {
-        uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
-        wan_status status = WAN_OK;
-        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES && !has_block(partition, block)) {
-            status = block_room(partition);
-            if (status != WAN_OK) return status;
-            push_block(partition, block, NULL, 0);
-            partition->appended += WAN_BLOCK_ENTRIES;
-            continue;
-        }
-        if (!has_block(partition, block)) status = add_block(queue, partition, block);
-        if (status != WAN_OK) return status;
-        *entry_of(partition, ++partition->appended) = 0;
-    }
-    return WAN_OK;
-}
-
-/* An entry for the record: at the end, or in a hole. *known: it is there already, or removed. */
-static inline wan_status restore_room(wan_queue *queue, const wan_record *record, int *known)
-{
-    wan_partition *partition = &queue->partitions[record->partition];
-    wan_status status;
-    *known = record->sequence <= partition->removed;
-    if (*known) return WAN_OK;
-    if (record->sequence > partition->appended) {
-        status = skip_to(queue, partition, record->sequence - 1);
-        return status == WAN_OK ? entry_room(queue, partition) : status;
-    }
-    *known = *entry_of(partition, record->sequence) != 0;
-    wan_block *block = block_of(partition, record->sequence);
-    if (*known || block->entries) return WAN_OK;
-    uint8_t *at;
-    uint32_t segment;           /* Given back when its last entry became a hole. */
-    status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
-    if (status != WAN_OK) return status;
-    memset(at, 0, WAN_BLOCK_BYTES);
-    block->entries = (wan_entry_ref *)at;
-    block->segment = segment;
-    block->live = 0;
-    return WAN_OK;
-}
-
-/* The record lies in the segment, and its bytes count as live there. */
-static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment, uint64_t hash)
-{
-    wan_partition *partition = &queue->partitions[record->partition];
-    int newest = record->sequence > partition->appended;
-    if (newest) partition->appended = record->sequence;
-    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - queue->store.segments[segment].base), record->length);
-    block_of(partition, record->sequence)->live++;
-    if (record->sequence <= partition->known_holes) partition->known_holes = 0;
-    partition->events++;
-    partition->unpeeked++;
-    partition->volatile_events += queue->persistent && record->sequence > partition->durable;
-    partition->bytes += record->length;
-    wan_tally(&queue->events, 1);
-    wan_tally(&queue->bytes, record->length);
-    if (newest && queue->conflate) conflate(queue, partition, record, hash);
-    check_positions(partition);
-}
-
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
-{
-    int known;
-    uint8_t *at;
-    uint32_t segment;
-    wan_status status = restore_room(queue, record, &known);
-    if (status != WAN_OK || known) return status;
-    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
-    if (status != WAN_OK) return status;
-    memcpy(at, record, record->length);
-    restore_entry(queue, (const wan_record *)at, segment, hash);
-    return WAN_OK;
-}
-
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash)
-{
-    int known;
-    wan_status status = restore_room(queue, record, &known);
-    if (status != WAN_OK || known) return status;
-    wan_segment *segment = &queue->store.segments[segment_id];
-    status = wan_store_add_run(&queue->store, segment_id, (uint64_t)((const uint8_t *)record - segment->base), record->length);
-    if (status != WAN_OK) return status;
-    segment->live += record->length;
-    restore_entry(queue, record, segment_id, hash);
-    return WAN_OK;
-}
-
-wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64_t removed, uint64_t appended)
-{
-    wan_partition *partition = &queue->partitions[number];
-    if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
-        partition->removed = partition->peeked = partition->appended = partition->durable = removed;
-        return WAN_OK;
-    }
-    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->appended = removed;
-    wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
-    if (status != WAN_OK) return status;
-    if (removed > partition->removed) {
-        if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);
-        while (partition->peeked < removed) {
-            if (*entry_of(partition, partition->peeked + 1)) partition->unpeeked--;
-            partition->peeked++;
-        }
-        wan_queue_remove(queue, number, removed);
-    }
     return WAN_OK;
 }
 
