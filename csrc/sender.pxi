@@ -12,7 +12,7 @@ cdef extern from "wan_window.h" nogil:
     ctypedef struct wan_window:
         uint64_t bytes, round_trip_us
     ctypedef struct wan_window_mark:
-        pass
+        uint64_t sent_us
     void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us)
     void wan_window_set_limit(wan_window *window, uint64_t limit)
     int wan_window_is_open(const wan_window *window, uint64_t flight)
@@ -71,6 +71,7 @@ cdef class DispatcherSession:
     cdef wan_window window                      # Bytes: within the receiver's credit, what the link carries.
     cdef uint64_t now_us                        # As last told.
     cdef uint64_t answered_us                   # When the last acknowledgement came, or the oldest batch in flight left.
+    cdef uint64_t link_us                       # The shortest way there and back known, without the receiver's work; 0: none yet.
     cdef uint64_t receiver_us                   # Time that the receiver says it worked on what it acknowledged, ever.
     cdef byte_buffer out, into
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
@@ -147,11 +148,11 @@ cdef class DispatcherSession:
         return {"filter": wan_read(&self.filter_us) + running, "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.receiver_us)}
 
     def flow(self):
-        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known
-        (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
+        the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
         cdef uint64_t now = wan_monotonic_us(), answered = wan_read(&self.answered_us)
         return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.flight_bytes), "events_in_flight": wan_read(&self.flight_events),
-                "round_trip_us": wan_read(&self.window.round_trip_us),
+                "round_trip_us": wan_read(&self.window.round_trip_us), "link_us": wan_read(&self.link_us),
                 "unanswered_us": now - answered if self.in_flight and now > answered else 0}
 
     @property
@@ -171,6 +172,7 @@ cdef class DispatcherSession:
         self.credit_events = credit_events
         self.now_us = now_us if now_us else wan_monotonic_us()
         wan_window_init(&self.window, credit_bytes, self.now_us)
+        wan_set(&self.link_us, 0)
         self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.out.start = self.out.end = self.into.start = self.into.end = 0
         memset(self.announced, 0, sizeof(self.announced))
@@ -465,6 +467,7 @@ cdef class DispatcherSession:
         cdef const wan_failure *failures
         cdef flight *f
         cdef uint32_t n
+        cdef uint64_t link_us
         if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
             set_detail("acknowledgement of %u bytes", frame.length)
             return 0
@@ -488,6 +491,9 @@ cdef class DispatcherSession:
             wan_tally(&self.flight_bytes, -f.bytes)
             wan_tally(&self.oldest_batch, 1)
             wan_window_acknowledged(&self.window, &f.mark, self.now_us)
+            link_us = max(self.now_us, f.mark.sent_us + frame.count + 1) - f.mark.sent_us - frame.count
+            if self.link_us == 0 or link_us < self.link_us:
+                wan_set(&self.link_us, link_us)
         return 1
 
     cdef bint settle(self, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:

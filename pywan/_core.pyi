@@ -316,8 +316,8 @@ class DispatcherSession:
         """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
         ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
     def flow(self) -> dict[str, int]:
-        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known
-        (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
+        the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:

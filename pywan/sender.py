@@ -209,7 +209,7 @@ class GatewaySender:
         """Whether a receiver says nothing for longer than the link takes, though its host has all that was sent, or no room for more."""
         for session, connection in zip(self._sessions, [self._connections.get(n) for n in range(len(self._sessions))]):
             flow = session.flow()
-            if connection is not None and flow["unanswered_us"] > max(1_000_000, 4 * flow["round_trip_us"]):
+            if connection is not None and flow["unanswered_us"] > max(1_000_000, 4 * flow["link_us"]):
                 if data.untaken_bytes(connection[0]) == 0 or shares["held_back"] > 0.5:
                     return True
         return False

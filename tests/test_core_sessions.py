@@ -669,6 +669,16 @@ def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_
         sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
     assert all(before < now <= 2 * before + 240_000 for before, now in zip(seen[:4], seen[1:4]))     # Doubles, batch by batch.
     assert max(seen) == 16 << 20 and sites.dispatcher.flow()["round_trip_us"] == 100_000
+
+
+def test_the_work_of_a_receiver_does_not_make_its_link_look_longer(sites):
+    """An acknowledgement 2 s after its batch, of which the receiver worked 1.9: the link takes 0.1."""
+    sites.region.put("k", b"v")
+    sent = sites.dispatcher.data_to_send(5_000_000)
+    batch, = [frame for frame in split_frames(sent) if frame.type == BATCH]
+    acknowledged = struct.pack("<IIQ", 1000, 0, 16 << 20)
+    sites.dispatcher.receive_data(_core.pack_frame(FRAME_ACK, acknowledged, batch.id, 1_900_000), 7_000_000)
+    assert sites.dispatcher.flow()["round_trip_us"] == 2_000_000 and sites.dispatcher.flow()["link_us"] == 100_000
     assert len(sites.history.applied) == 40_000
 
 
