@@ -169,7 +169,8 @@ cdef class RegionCore:
         for queue in self.attached_queues if is_queued else ():
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
-        self.wait_log_if_synchronous()
+        if self.r.log != NULL and self.r.log.synchronous:
+            self.wait_log()
 
     cdef int choose_durable(self, queues) except -1:
         wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
@@ -496,7 +497,7 @@ cdef class RegionCore:
             queue_note_not_queued(queue.g)
         if not found:
             raise KeyError(key)
-        self.wait_log_if_synchronous()
+        self.wait_durable(False)
         return 0
 
     def clear(self):
@@ -513,7 +514,7 @@ cdef class RegionCore:
                 k.data = (<const uint8_t *>PyBytes_AS_STRING(packed)) + at + 32
                 dropped += self.change_key_here(&k, WAN_FLAG_FORGET)
                 at += 32 + k.length
-        self.wait_log_if_synchronous()
+        self.wait_durable(False)
         return dropped
 
     cdef int change_key_here(self, const encoded *k, uint8_t flag) except -1:
@@ -537,11 +538,6 @@ cdef class RegionCore:
         if status != WAN_OK:
             self.fail(status, "local destroy" if flag == WAN_FLAG_FORGET else "invalidate")
         return found
-
-    cdef int wait_log_if_synchronous(self) except -1:
-        if self.r.log != NULL and self.r.log.synchronous:
-            self.wait_log()
-        return 0
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t limit=0xffffffffffffffff):
         """Drops tombstones made before `before_ms`; with more than `limit` left, all of them. Returns (dropped, left)."""

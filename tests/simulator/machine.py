@@ -53,6 +53,7 @@ class Machine:
         self.out: list[Any] = []                # Links whose queues are here.
         self.busy: set[int] = set()             # Logs whose committer is in the middle of a sync.
         self.durable_versions: dict[str, Version] = {}      # Of the region: certainly on the disk.
+        self.invalidated: dict[str, Version] = {}           # Which version of a key lost its value, as was acknowledged.
         self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))     # Newest of each key that a sender was told to forget.
         self.open_region()
 
@@ -167,5 +168,8 @@ class Machine:
         for key, version in self.durable_versions.items():
             must(after.get(key, (0, 0)) >= version, f"site {self.site} had {key} of {version} on the disk, and recovered {after.get(key)}")
         if self.synchronous:
+            for key, version in self.invalidated.items():
+                value, *found = self.core.lookup(key)[:3]
+                must(tuple(found) != version or value is None, f"site {self.site} invalidated {key} of {version}, and recovered its value")
             for key, version in self.acknowledged.items():
                 must(after.get(key, (0, 0)) >= version, f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}")

@@ -188,7 +188,7 @@ class MachinesWorld(World):
         self.sites[machine.site] = machine.core
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
-        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.restart_machine)]
+        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.invalidate), (2, self.restart_machine)]
 
     def do(self, doing: Callable[[], object]) -> None:
         super().do(doing)
@@ -227,6 +227,22 @@ class MachinesWorld(World):
             must(core.lookup(key) == before, f"a change of key {key} at site {site} was refused and took effect")
         except DiskError:
             pass        # It is stored and queued, and nobody was told that it is durable.
+
+    def invalidate(self) -> str:
+        machine, key = self.rng.choice(list(self.machines.values())), self.rng.choice(KEYS)
+        if machine.disk.is_off or not self.has_room(machine):
+            return "nothing"
+        before = machine.core.lookup(key)
+        try:
+            machine.core.invalidate(key)
+        except KeyError:
+            must(before is None or not before[3], f"{key} is at site {machine.site}, and could not be invalidated")
+            return "nothing"
+        except DiskError:
+            return f"{key} at site {machine.site}, not known to be durable"
+        if machine.region_is_persistent and machine.synchronous:
+            machine.invalidated[key] = before[1:3]
+        return f"{key} at site {machine.site}"
 
     def now_ms(self, machine: Machine) -> int:
         return FIRST_MS + self.now_us // 1000 + machine.clock_offset_ms
