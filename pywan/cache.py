@@ -22,7 +22,7 @@ from pywan.errors import (
     CacheXmlError, ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
     PywanError, RegionNotFoundError,
 )
-from pywan.disk_store import DiskStore
+from pywan.disk_store import DiskStore, holds_log
 from pywan.management import ManagementService
 from pywan.membership import Membership, new_profile
 from pywan.receiver import AppliedMemory, GatewayReceiver
@@ -197,6 +197,8 @@ class Cache:
                 resolver=self._resolver, alter=self._alter_region)
             if made.is_persistent:
                 self._make_persistent(region, made)
+            else:
+                self._warn_of_log(f"region {made.name}", f"region-{made.name}", made.disk_store_name)
             self._attach(region)
             self._regions[made.name] = region
             return region
@@ -206,6 +208,15 @@ class Cache:
         place = store.log_place(f"region-{attributes.name}", {"kind": "region", "region": attributes.name, "site": self._site})
         region.make_persistent(place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
                                flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known)
+
+    def _warn_of_log(self, what: str, owner: str, store_name: str | None) -> None:
+        """Of a log that an owner has which is not persistent any more: what is in it is not lost, and not there."""
+        name = store_name or DEFAULT_STORE
+        folders = self._stores[name].directories if name in self._stores else [self.directory / f"disk-store-{name}"]
+        for folder in folders:
+            if holds_log(folder / owner):
+                log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and comes back as it is, however old, when"
+                            " it is persistent again; move the folder away if that is not wanted", what, folder / owner)
 
     def _validate_region(self, attributes: RegionAttributes) -> None:
         for id in attributes.gateway_sender_ids:
@@ -259,6 +270,8 @@ class Cache:
                 id, remote_distributed_system_id=remote_distributed_system_id, own_distributed_system_id=self.distributed_system_id, **attributes)
             self._validate_sender(made)
             store = self._store(made.disk_store_name) if made.enable_persistence else None
+            if store is None:
+                self._warn_of_log(f"gateway sender {id}", f"queue-{id}", made.disk_store_name)
             sender = GatewaySender(
                 made, membership=self._membership, member_name=self.name, site=self._site, directory=str(self._overflow), store=store,
                 on_state=self._sender_changed, on_destroy=self._forget_sender)

@@ -194,7 +194,7 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
     if report is None or "error" in report:
         if report is None and child.poll() is None:
             child.kill()
-            reason = f"it was not ready within {timeout:.0f} s and was ended"
+            reason = f"it was not ready within {timeout:.0f} s and was ended; if its log shows that it was still reading its disk stores, give it a larger --timeout"
         else:
             reason = None
         with contextlib.suppress(subprocess.TimeoutExpired):

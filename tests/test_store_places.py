@@ -117,3 +117,17 @@ def test_a_log_that_was_being_removed_when_its_process_ended_is_gone(ny, tmp_pat
     reopened(ny, tmp_path)
     assert dict(ny.region(type="REPLICATE_PERSISTENT")) == {"k": 2}
     assert sorted(path.name for path in store.iterdir()) == ["LOCK", "region-data"]
+
+
+def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
+    """Its entries and events are not there, and old ones come back with it."""
+    ny.cache.create_disk_store("s", directories=tmp_path / "s")
+    ny.send_to("ln", disk_store_name="s", **PERSISTENT)
+    ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    reopened(ny, tmp_path)
+    assert "not persistent now" not in caplog.text
+    ny.cache.create_disk_store("s", directories=tmp_path / "s")
+    ny.send_to("ln", disk_store_name="s", parallel=False)
+    ny.region(type="REPLICATE")
+    assert f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had" in caplog.text
+    assert f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had" in caplog.text
