@@ -39,7 +39,7 @@ class Member:
         self.region.destroy("gone")
 
     def contents(self) -> dict:
-        return {key: self.region.lookup(key) for key in KEYS}
+        return {key: (self.region.lookup(key), self.region.get(key, "no value")) for key in KEYS}    # An invalidated key has none, not None.
 
     def lose_power(self) -> None:
         self.region.close()

@@ -75,7 +75,7 @@ def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versi
     data = ny.region(type="REPLICATE_PERSISTENT")
     assert {key: data.lookup(key) for key in before} == before
     assert data.change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2))) == "lost"
-    assert "gone" not in data and data["invalid"] is None and data.lookup("forgotten") is None
+    assert "gone" not in data and data.get("invalid", "no value") == "no value" and data.get("none", 1) is None and data.lookup("forgotten") is None
 
 
 def test_the_command_tells_what_was_saved(damaged, tmp_path, capsys):
