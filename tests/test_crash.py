@@ -100,10 +100,12 @@ def test_contents_are_the_newest_acknowledged_or_what_was_in_doubt_behind_it(wri
 
 def test_a_listener_may_hear_of_a_change_again_only_in_the_next_life(tmp_path):
     journal = tmp_path / "journal"
-    journal.write_text("life\n0/0 0\n0/0 8\nlife\n0/0 8\n0/0 -1\n0/0 32\n")
+    journal.write_text("\nlife\n0/0 0\n0/0 8\n\nlife\n0/0 8\n0/0 -1\n0/0 32\n")
     assert check_journal(journal) == []
-    journal.write_text("life\n0/0 0\n0/0 8\n0/0 8\n")
+    journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 8\n")
     assert len(check_journal(journal)) == 1
+    journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 1\nlife\n0/0 8\n\nli\nlife\n0/0 0\n")     # Kills in the middle of a write.
+    assert check_journal(journal) == []
 
 
 def test_a_value_that_nobody_wrote_is_noticed():

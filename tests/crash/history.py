@@ -115,16 +115,14 @@ def check_journal(path: Path) -> list[str]:
     """What a listener heard: in one life of its member no change comes twice, nor before an earlier one. (In the next life may come
     again what was heard and not on the disk yet.)"""
     wrong: list[str] = []
-    newest: dict[str, int] = {}
-    for line in path.read_text().splitlines() if path.exists() else []:
-        if line == "life":
-            newest.clear()
-            continue
-        key, text = line.split()
-        number = int(text)
-        if number < 0:
-            continue        # A destroy says nothing of its number.
-        if number <= newest.get(key, -1):
-            wrong.append(f"{key}: the listener heard of operation {number} behind {newest[key]}")
-        newest[key] = number
+    for life in path.read_text().split("\nlife\n") if path.exists() else []:
+        newest: dict[str, int] = {}
+        for line in filter(None, life.split("\n")[:-1]):       # What a kill cut off has no end.
+            key, text = line.split()
+            number = int(text)
+            if number < 0:
+                continue        # A destroy says nothing of its number.
+            if number <= newest.get(key, -1):
+                wrong.append(f"{key}: the listener heard of operation {number} behind {newest[key]}")
+            newest[key] = number
     return wrong

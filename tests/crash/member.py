@@ -22,11 +22,12 @@ MESSAGE_BYTES = 1 << 17
 
 
 class Journal(CacheListener):
-    """Notes each change in a file, in one write, as it is applied: what was written is there whatever becomes of the process."""
+    """Notes each change in a file, in one write, as it is applied: what was written is there whatever becomes of the process. A kill can cut a
+    write between two pages of the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(self._file, b"life\n")
+        os.write(self._file, b"\nlife\n")
 
     def _note(self, event: Any) -> None:
         number = -1 if event.new_value is None else load.number_of(event.new_value)
