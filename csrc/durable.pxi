@@ -54,6 +54,7 @@ cdef struct durable_log:
     uint32_t epoch                          # Changes with every commit (or failure): what waiters sleep on.
     uint32_t work                           # Changes when something is staged: what the committer sleeps on.
     int waiting                             # The committer sleeps.
+    int replaying                           # Parked events come back: they make room where they were.
     int stop
     uint8_t synchronous
     uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
@@ -563,9 +564,13 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     did not take it, and enqueues are refused until it does."""
     cdef durable_log *d = g.durable
     cdef bint late = d.taken_records.used != 0 or d.taken_holes.used != 0 or d.taken_superseded.used != 0
+    # Not where much else is queued: what is kept would go to that.
+    cdef bint makes_way = wan_flag_read(&d.replaying) and wan_read(&g.queue.bytes) <= wan_log_record_bytes(&d.log) and wan_log_begin_way(&d.log)
     cdef wan_status status = durable_write(g, checkpoint)
     if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
         status = durable_write(g, checkpoint)
+    if makes_way:
+        wan_log_end_way(&d.log)
     if status == WAN_OK and (checkpoint or log_is_long(g)):
         durable_shorten(g)      # It is tried again later; what is durable already is not less so.
         d.shortened_commit = d.log.commit

@@ -589,21 +589,47 @@ cdef class EventQueue:
     def replay_into(self, EventQueue other not None):
         """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
         time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could.
-        DiskError: the other queue's disk did not take them in time; they are in both queues."""
+        DiskError: the other queue's disk did not take them in time; the last of them are in both queues."""
+        cdef uint64_t moved = 0, before
+        cdef wan_status status = WAN_OK
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef durable_log *to = other.g.durable
+        cdef uint64_t *ends = <uint64_t *>calloc(2 * count, sizeof(uint64_t))
+        if ends == NULL:
+            raise MemoryError()
+        for p in range(count):
+            ends[p] = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
+        try:
+            if to != NULL:
+                wan_flag_set(&to.replaying, 1)
+                if other.log_failure() is not None:
+                    other.wait_durable()        # With what is kept it may be written.
+            while status == WAN_OK:
+                before = moved
+                status = self.replay_some(other, ends, ends + count, &moved)
+                if moved == before:
+                    break
+        finally:
+            if to != NULL:
+                wan_flag_set(&to.replaying, 0)
+            free(ends)
+        raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
+        return moved
+
+    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved) except *:
+        """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
+        cdef uint64_t most = wan_log_record_bytes(&other.g.durable.log) // 2 if other.g.durable != NULL else NEVER
+        cdef uint64_t size, copied = 0
         cdef wan_record *record
-        cdef uint64_t size, end, moved = 0
         cdef wan_status status = WAN_OK
         cdef uint32_t p
         cdef bint gone = True
-        cdef uint64_t *through = <uint64_t *>calloc(self.g.queue.partition_count, sizeof(uint64_t))
-        if through == NULL:
-            raise MemoryError()
         with nogil:
             for p in range(self.g.queue.partition_count):
-                end = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
-                while status == WAN_OK and self.g.queue.partitions[p].peeked < end:
+                through[p] = 0
+                while status == WAN_OK and self.g.queue.partitions[p].peeked < ends[p]:
                     wan_lock_take(&self.g.lock)
-                    if not wan_queue_peek(&self.g.queue, p, 1, NEVER, 1, &record, &size):
+                    if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &size):
                         wan_lock_release(&self.g.lock)
                         break
                     wan_lock_release(&self.g.lock)
@@ -612,10 +638,11 @@ cdef class EventQueue:
                         record.event_member, record.event_thread), record, True)
                     if status == WAN_OK:
                         through[p] = record.sequence
-                        moved += 1
+                        copied += record.length
+                        moved[0] += 1
         try:
             # Given up here only when they are on the disk there: either log may be written first.
-            if moved and other.g.durable != NULL:
+            if copied and other.g.durable != NULL:
                 gone = False
                 other.wait_durable()
                 gone = True
@@ -626,6 +653,4 @@ cdef class EventQueue:
                     wan_queue_remove(&self.g.queue, p, through[p])
                 wan_queue_rewind(&self.g.queue, p)
                 wan_lock_release(&self.g.lock)
-            free(through)
-        raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
-        return moved
+        return status

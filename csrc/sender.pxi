@@ -46,6 +46,10 @@ cdef struct sender_options:
     uint64_t silence_us
 
 
+cdef struct parked_copy:
+    uint64_t partition, sequence        # In the queue, where the event still is.
+
+
 cdef class DispatcherSession:
     """Dispatcher `index` of a queue, over one connection after another.
 
@@ -60,6 +64,7 @@ cdef class DispatcherSession:
     cdef object transmit_filter
     cdef object acknowledged
     cdef object on_failure              # (partition, sequence, reason) -> None, for the log
+    cdef wan_stage copies               # parked_copy: of failed events, not known to be on the disk.
     cdef int stop_flag, pause_flag, flush_flag
 
     # This connection's
@@ -111,6 +116,7 @@ cdef class DispatcherSession:
         buffer_close(&self.out)
         buffer_close(&self.into)
         buffer_close(&self.pack)
+        wan_stage_close(&self.copies)
 
     def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
                   uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0, uint64_t silence_ms=0):
@@ -554,30 +560,71 @@ cdef class DispatcherSession:
         return NULL
 
     cdef bint park(self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
-        """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on."""
-        cdef uint32_t n
-        cdef wan_record *record
-        for n in range(count):
-            wan_lock_take(&self.g.lock)
-            record = self.failed_record(f, &failures[n])
-            wan_lock_release(&self.g.lock)
-            if record == NULL:
-                continue
-            if queue_append_copy(self.parked.g, park_reason(failures[n].reason), record) != WAN_OK:
-                self.tell_failure(failures[n].partition, failures[n].sequence, 0xffff)
+        """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at a time where they
+        share a disk store with what they leave: each makes the room of the next."""
+        cdef uint64_t most = wan_log_record_bytes(&self.parked.g.durable.log) // 2 if self.parked.g.durable != NULL else NEVER
+        cdef uint32_t begin, n = 0
+        while n < count:
+            begin = n
+            if not self.park_copies(f, failures, count, &n, most):
                 return False
-        if self.parked.g.durable != NULL and not self.parked_are_durable():
-            return False
-        for n in range(count):
+            if self.parked.g.durable != NULL and not self.parked_are_durable():
+                return False
+            self.leave_parked(f, failures, begin, n)
+        return True
+
+    cdef bint park_copies(self, const flight *f, const wan_failure *failures, uint32_t count, uint32_t *n, uint64_t most) noexcept nogil:
+        """Of up to `most` bytes, or one. *n: behind the last. False: there is no room for one."""
+        cdef uint64_t copied = 0
+        cdef wan_record *record
+        cdef parked_copy copy
+        while n[0] < count:
+            wan_lock_take(&self.g.lock)
+            record = self.failed_record(f, &failures[n[0]])
+            wan_lock_release(&self.g.lock)
+            if record != NULL:
+                if copied and copied + record.length > most:
+                    break
+                if not self.is_copied(&failures[n[0]]):
+                    copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
+                    if (wan_stage_reserve(&self.copies, sizeof(copy)) != WAN_OK
+                            or queue_append_copy(self.parked.g, park_reason(failures[n[0]].reason), record) != WAN_OK):
+                        self.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
+                        return False
+                    wan_stage_put(&self.copies, &copy, sizeof(copy))
+                copied += record.length
+            n[0] += 1
+        return True
+
+    cdef bint is_copied(self, const wan_failure *failure) noexcept nogil:
+        """By an attempt that waited for the disk in vain: repeated, it would fill that with copies."""
+        cdef const parked_copy *copy = <const parked_copy *>self.copies.bytes
+        cdef uint32_t n
+        for n in range(self.copies.count):
+            if copy[n].sequence == failure.sequence and copy[n].partition == failure.partition:
+                return True
+        return False
+
+    cdef void leave_parked(self, const flight *f, const wan_failure *failures, uint32_t begin, uint32_t end) noexcept nogil:
+        """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or parked."""
+        cdef uint32_t n, last = end
+        cdef wan_record *record
+        wan_stage_empty(&self.copies)
+        for n in range(begin, end):
             wan_lock_take(&self.g.lock)
             record = self.failed_record(f, &failures[n])
             if record != NULL:
                 wan_queue_punch(&self.g.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
                 self.g.counts.parked += 1
+                last = n
             wan_lock_release(&self.g.lock)
             if record != NULL:
                 self.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
-        return True
+        if last < end and self.acknowledged is None:        # Else it is told of the whole batch at once.
+            wan_lock_take(&self.g.lock)
+            if failures[last].sequence <= self.g.queue.partitions[failures[last].partition].peeked:
+                self.g.counts.distributed += wan_queue_remove(&self.g.queue, failures[last].partition, failures[last].sequence)
+            wan_lock_release(&self.g.lock)
 
     cdef bint parked_are_durable(self) noexcept with gil:
         try:

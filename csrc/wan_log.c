@@ -228,9 +228,8 @@ uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(
 
 static uint64_t budget_of(const wan_log *log, int makes_way)
 {
-    uint64_t limit = log->budget->limit;
-    if (makes_way) return limit;
-    return limit - limit / WAN_LOG_WAY_PART - (log->may_take_kept ? 0 : limit / WAN_LOG_KEPT_PART);
+    uint64_t parts_left = makes_way ? 0 : log->may_take_kept ? 1 : WAN_LOG_KEPT_PARTS;
+    return log->budget->limit - log->budget->limit / WAN_LOG_PARTS * parts_left;
 }
 
 uint64_t wan_log_room(const wan_log *log)
@@ -242,7 +241,7 @@ uint64_t wan_log_room(const wan_log *log)
 
 uint64_t wan_log_record_bytes(const wan_log *log)
 {
-    return log->budget ? log->budget->limit / WAN_LOG_KEPT_PART - 2 * WAN_LOG_PAGE : UINT64_MAX;
+    return log->budget ? log->budget->limit / WAN_LOG_PARTS - 2 * WAN_LOG_PAGE : UINT64_MAX;
 }
 
 int wan_log_begin_way(wan_log *log)

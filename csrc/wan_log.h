@@ -69,13 +69,14 @@ typedef struct {
 /* What the logs of a disk store may take in one of its directories, all together. What must hold (decision 0014): a log that is
  * mostly history can always be shortened, whoever took the rest, so a store is never full of what nobody needs. */
 typedef struct {
-    uint64_t limit;             /* Bytes of their segment files, of which two parts are kept. */
+    uint64_t limit;             /* Bytes of their segment files, of which a part is kept. */
     uint64_t used;              /* Also by logs that are not open. Atomic. */
-    uint32_t way;               /* A log is making way: the kept part serves one at a time. Atomic. */
+    uint32_t way;               /* A log is making way: the kept part serves one of them at a time. Atomic. */
 } wan_log_budget;
-#define WAN_LOG_WAY_PART 8u     /* That part of a budget is kept for moving what lives out of old segments, which then go: two segments around the
-                                 * longest record, or one and eight usual ones. */
-#define WAN_LOG_KEPT_PART 16u   /* And that one for what must not wait for others' room, as events that failed, else blocks what would make room. */
+/* So many parts of WAN_LOG_PARTS are kept for what lets others leave, and takes about as much as goes afterwards: of these all but one for events
+ * that failed and are to leave their queue, and all for what lives and is moved out of old segments, or was parked and goes back. */
+#define WAN_LOG_KEPT_PARTS 3u
+#define WAN_LOG_PARTS 16u       /* A record takes one of them at most. */
 
 typedef struct {
     const wan_env *env;
@@ -84,8 +85,8 @@ typedef struct {
     uint64_t id;
     uint32_t owner_slots;
     wan_log_budget *budget;     /* Shared with others; NULL: no limit but the disk's. */
-    uint8_t may_take_kept;
-    uint8_t makes_way;          /* What it writes now lets older segments go: between wan_log_begin_way and wan_log_end_way. */
+    uint8_t may_take_kept;      /* All but one part, always. */
+    uint8_t makes_way;          /* All, now: between wan_log_begin_way and wan_log_end_way. */
     wan_log_segment *segments;  /* Live, ascending; [writing] takes blocks, those behind it are empty. */
     uint32_t count, capacity, writing;
     uint64_t next_number;
@@ -131,8 +132,7 @@ void wan_log_close(wan_log *log);
 /* From now on the log takes its room out of a budget, which outlives it and counts `known` bytes of it already. */
 void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept);
 
-/* What is written from now on may take the part of the budget that is kept for making way; no more of it than goes with the old segments
- * afterwards, or little. False: another log does so, try again later. */
+/* What is written from now on may take the part of the budget that is kept. False: another log does so, try again later. */
 int wan_log_begin_way(wan_log *log);
 void wan_log_end_way(wan_log *log);
 /* The longest record that the log takes: it fits, in a segment of its own, into what the budget keeps. */

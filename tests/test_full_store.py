@@ -1,0 +1,112 @@
+"""A disk store that is full: what makes room goes on, and what is written is never more than the store may take."""
+from __future__ import annotations
+
+import random
+
+import pytest
+from simulator.disk import Disk
+
+from pywan import _core
+from pywan.errors import DiskError, ProtocolError, QueueFullError
+from pywan.stats import ledger
+
+MIB = 1 << 20
+
+
+class Queue(_core.EventQueue):
+    """Its committer runs when somebody waits for the disk, and the store's other committers then too."""
+
+    def wait_durable(self, timeout: float = 60.0) -> None:
+        for _ in range(3):
+            if self.commit_once():
+                return
+            self.store.commit()
+        raise DiskError("not in time")
+
+
+class Store:
+    """Logs that share a budget on a simulated disk, as those of a disk store do."""
+
+    def __init__(self, size: int):
+        self.disk, self.budget, self.logs = Disk(random.Random(1)), _core.LogBudget(size), []
+
+    def queue(self, name: str, **options) -> Queue:
+        queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_budget=self.budget,
+                      environment=self.disk.environment, **options)
+        queue.running, queue.store = True, self
+        queue.set_full_policy("refuse")
+        self.logs.append(queue)
+        return queue
+
+    def region(self, name: str) -> _core.RegionCore:
+        region = _core.RegionCore(name, _core.Clock(), site=1, member=1)
+        region.open_log(f"/{name}", log_id=7, synchronous=False, log_budget=self.budget, environment=self.disk.environment)
+        self.logs.append(region)
+        return region
+
+    def commit(self) -> bool:
+        done = [log.commit_once() for log in self.logs]
+        assert self.budget.used <= self.budget.limit
+        return all(done)
+
+
+def fill(store: Store, queue: Queue, region: _core.RegionCore, size: int = 10_000) -> int:
+    """Until the queue takes no more. How many events it has."""
+    count = 0
+    while queue.commit_once():
+        region.put(f"k{count}", b"v" * size)
+        count += 1
+    return count
+
+
+class Link:
+    """A dispatcher and a receiver that has no region, until it has."""
+
+    def __init__(self, queue: Queue, parked: Queue):
+        self.queue, self.remote = queue, {}
+        self.session = _core.DispatcherSession(queue, 0, parked)
+        self.session.configure(1000, -1)
+        self.memory, self.now_us = _core.SourceMemory(1), 1
+
+    def run(self) -> None:
+        """Until both are silent, or the connection breaks."""
+        self.session.connected(1_000_000, 64 * MIB, self.now_us)
+        receiver = _core.ReceiverSession(self.memory, _core.ReceiverCounts(), self.remote.get, None)
+        try:
+            while data := self.session.data_to_send(self.now_us):
+                receiver.receive_data(data)
+                self.session.receive_data(receiver.data_to_send(), self.now_us)
+        except ProtocolError:
+            pass
+        self.session.disconnected()
+        assert ledger(self.queue.counts())["balanced"]
+
+
+@pytest.mark.parametrize("mebibytes", [2, 8])
+def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_comes_back(mebibytes):
+    store = Store(mebibytes * MIB)
+    queue, parked, region = store.queue("ln"), store.queue("parked", partitions=8, log_may_take_kept=True), _core.RegionCore("full", _core.Clock(), site=1, member=1)
+    region.attach([queue])
+    count = fill(store, queue, region)
+    assert count > 60 * mebibytes
+    link = Link(queue, parked)
+    for _ in range(300):
+        link.run()
+        store.commit()
+        if len(parked) >= count - 1:
+            break
+    assert len(parked) == queue.counts()["parked"] >= count - 1         # The last of the queue may have found no room yet.
+    remote = link.remote["full"] = _core.RegionCore("full", _core.Clock(), site=2)
+    for _ in range(300):
+        try:
+            parked.replay_into(queue)
+        except (DiskError, QueueFullError):
+            pass
+        link.run()
+        store.commit()
+        if len(parked) == 0:
+            break
+    assert len(remote) == count
+    region.put("next", b"v")
+    assert store.commit()
+    region.attach([])
