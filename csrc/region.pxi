@@ -491,6 +491,7 @@ cdef class RegionCore:
     cdef int change_here(self, key, uint8_t flag) except -1:
         cdef encoded k
         cdef EventQueue queue
+        self.check_open()
         key_holder = encode_key(key, &k)
         cdef bint found = self.change_key_here(&k, flag)
         for queue in self.attached_queues:
@@ -505,6 +506,7 @@ cdef class RegionCore:
         cdef encoded k
         cdef const uint8_t[::1] run
         cdef uint64_t at
+        self.check_open()
         dropped, following = 0, 0
         while following is not None:
             following, packed = self.scan(following, 1)

@@ -14,6 +14,7 @@ from simulator.disk import Disk
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictResolver
 from pywan.config import make_region_attributes
+from pywan.errors import RegionNotFoundError
 from pywan.region import Region
 
 KEYS = ["text", "none", "invalid", "gone", "old", 7, b"bytes", "new", "a", "b"]
@@ -198,6 +199,16 @@ def test_the_table_has_every_operation_that_changes_a_region():
     for name in dir(Region):
         if not name.startswith("_") and callable(getattr(Region, name)) and name not in reads | of_its_log | of_itself | {*by_others, "expire_tombstones"}:
             assert name in tested, f"{name} is not in the table of operations"
+
+
+@pytest.mark.parametrize("name", ["put over a value", "destroy", "put_columns", "local_destroy", "invalidate", "clear"])
+def test_a_region_that_was_closed_says_so_at_once(member, name):
+    """Nobody writes its log any more."""
+    member.region.close()
+    before = member.contents()
+    with pytest.raises(RegionNotFoundError):
+        OPERATIONS[name](member.region)
+    assert member.contents() == before
 
 
 def test_a_tombstone_that_expired_brings_nothing_back(member):
