@@ -36,6 +36,7 @@ cdef struct log_view:                       # A log as others may see it, while 
     uint64_t bytes, commits
     uint32_t segments
     int failing                             # wan_status of the last round; enqueues are refused while it is not WAN_OK.
+    uint64_t failing_since_us               # Since when no round was WAN_OK.
     char reason[512]
 
 cdef struct durable_log:
@@ -85,6 +86,10 @@ cdef void show_log(log_view *view, const wan_log *log, wan_status status) noexce
     """Under the owner's lock; `status` with its detail, if it is not WAN_OK."""
     view.bytes, view.commits, view.segments = log.bytes, log.commit, log.count
     view.failing = <int>status
+    if status == WAN_OK:
+        view.failing_since_us = 0
+    elif view.failing_since_us == 0:
+        view.failing_since_us = wan_monotonic_us()
     if status != WAN_OK:
         strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
 
@@ -525,10 +530,10 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
 
 cdef void durable_loop(gateway_queue *g) noexcept nogil:
     """The committer: writes whenever something is staged (after `flush_ms` where nobody waits), and a checkpoint at least
-    every second or 10,000 removed events. Returns when told to stop and nothing is left to write."""
+    every second or 10,000 removed events. Returns when told to stop and nothing is left to write, or the disk has taken nothing for long."""
     cdef durable_log *d = g.durable
     cdef uint32_t seen
-    cdef uint64_t staged, removed, now
+    cdef uint64_t staged, removed, now, failing_since = 0
     cdef bint stopping, checkpoint
     while True:
         seen = __atomic_load_n(&d.work, __ATOMIC_ACQUIRE)
@@ -553,9 +558,11 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
                 wan_wait_change(&d.epoch, __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE), d.flush_ms)
             continue
         wan_flag_set(&d.waiting, 0)
-        if durable_step(g, checkpoint) != WAN_OK:
-            if stopping:
-                return
+        if durable_step(g, checkpoint) == WAN_OK:
+            failing_since = 0
+        elif lost_patience(1, &failing_since, wan_monotonic_us()) and stopping:
+            return
+        else:
             wan_wait_change(&d.work, __atomic_load_n(&d.work, __ATOMIC_ACQUIRE), 100)      # Then it is tried again.
 
 

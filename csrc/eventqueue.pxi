@@ -364,14 +364,15 @@ cdef class EventQueue:
             wan_signal_change(&self.g.durable.work)
 
     cdef bint gives_up(self, uint64_t waited_us):
-        """Whether the log takes nothing, for longer than an enqueue may wait for that."""
+        """Whether the log has taken nothing for longer than an enqueue may wait for that. One near its limit, that makes room, takes
+        something now and then."""
         cdef durable_log *d = self.g.durable
-        cdef bint failing = False
+        cdef uint64_t since = 0
         if d != NULL and waited_us >= self.g.block_timeout_us:
             wan_lock_take(&self.g.lock)
-            failing = d.view.failing != 0
+            since = d.view.failing_since_us
             wan_lock_release(&self.g.lock)
-        return failing
+        return since != 0 and wan_monotonic_us() - since >= self.g.block_timeout_us
 
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what

@@ -372,7 +372,7 @@ cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcep
 cdef void region_log_loop(region_log *log) noexcept nogil:
     """The committer of a region: as `durable_loop`, without checkpoints."""
     cdef uint32_t seen
-    cdef uint64_t staged
+    cdef uint64_t staged, failing_since = 0
     cdef bint stopping
     while True:
         seen = __atomic_load_n(&log.work, __ATOMIC_ACQUIRE)
@@ -391,9 +391,11 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
                 wan_wait_change(&log.epoch, __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE), log.flush_ms)
             continue
         wan_flag_set(&log.waiting, 0)
-        if region_log_step(log) != WAN_OK:
-            if stopping:
-                return
+        if region_log_step(log) == WAN_OK:
+            failing_since = 0
+        elif lost_patience(1, &failing_since, wan_monotonic_us()) and stopping:
+            return
+        else:
             wan_wait_change(&log.work, __atomic_load_n(&log.work, __ATOMIC_ACQUIRE), 100)
 
 

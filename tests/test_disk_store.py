@@ -281,3 +281,43 @@ def test_many_rows_are_waited_for_as_long_as_they_get_on(tmp_path):
         stop.set()
         committer.join()
         region.attach([])
+
+
+@pytest.mark.parametrize("kind", ["queue", "region"])
+def test_what_waits_for_room_when_its_log_is_closed_is_written_when_there_is_some(tmp_path, kind):
+    """Nobody waits for it any more: what was put without waiting for the disk would be lost by a regular end."""
+    shared = SharedQueues(tmp_path, 8)
+    filled, closed = shared.open("a"), shared.open("b")
+    shared.fill("a")
+    if kind == "queue":
+        shared.queues["b"][1].put("k", ROW)
+        shared.fill("b")
+    else:
+        place = shared.store.log_place("region-r", {"kind": "region", "region": "r"})
+        closed = _core.RegionCore("r", _core.Clock(), site=1, member=7)
+        closed.open_log(place.folder, log_id=6, synchronous=False, log_budget=place.budget, log_known=place.known)
+        while closed.commit_once():
+            closed.put(len(closed), ROW)
+    assert closed.log_state()["failing"] and closed.log_state()["staged"]
+    committer = threading.Thread(target=closed.commit_loop)
+    committer.start()
+    closed.stop_log()
+    committer.join(0.5)
+    shared.send("a", 350)
+    assert filled.commit_once() and filled.commit_once()
+    committer.join(30)
+    state = closed.log_state()
+    assert not committer.is_alive() and state["staged"] == 0 and not state["failing"]
+
+
+def test_a_log_whose_disk_stays_full_is_closed_all_the_same(tmp_path):
+    shared = SharedQueues(tmp_path, 8)
+    shared.open("a"), shared.open("b")
+    shared.fill("a")
+    queue, region = shared.queues["b"]
+    region.put("k", ROW)
+    committer = threading.Thread(target=queue.commit_loop)
+    committer.start()
+    queue.stop_log()
+    committer.join(30)
+    assert not committer.is_alive() and "reached their limit" in queue.log_state()["failing"]
