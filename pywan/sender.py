@@ -185,13 +185,13 @@ class GatewaySender:
     def _cause(self, events: int, seconds: float) -> str:
         if not self.is_running:
             return "stopped"
+        log_state = self.queue.log_state()
         if events == 0:
-            return "none"
+            return f"disk: {log_state['failing']}" if log_state and log_state["failing"] else "none"     # It takes no event now.
         if self._paused:
             return "paused"
         if not self._connections:
             return f"link down: {self._trouble}" if self._trouble else "link down"
-        log_state = self.queue.log_state()
         if log_state and log_state["failing"]:
             return f"disk: {log_state['failing']}"
         if log_state and log_state["staged"] * 2 >= events and seconds > DISK_SLOW_S:

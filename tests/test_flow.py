@@ -229,3 +229,15 @@ def test_lag_names_what_an_operator_did_and_a_link_that_is_not_there(network):
     sender.start()
     ln.proxy.restore()
     network.settle()
+
+
+def test_a_disk_that_takes_nothing_is_named_also_where_nothing_waits(network, monkeypatch, tmp_path):
+    """What comes is refused: an operator who looks why has to find it."""
+    class Full(_core.EventQueue):
+        def log_state(self):
+            return {**super().log_state(), "failing": "no room for a checkpoint"}
+
+    monkeypatch.setattr("pywan.sender._core.EventQueue", Full)
+    ny = network.site("ny")
+    ny.cache.create_disk_store("s", directories=tmp_path)
+    assert ny.send_to("ln", enable_persistence=True, disk_store_name="s").lag()["cause"] == "disk: no room for a checkpoint"

@@ -141,10 +141,11 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
 
 
 def _lag_text(lag: Values) -> str:
-    if not lag.get("events"):
-        return "none"
-    cause = f", {lag['cause']}" if lag.get("cause") else ""
-    return f"{lag['events']:,} events, {lag.get('bytes') or 0:,} bytes, {lag.get('seconds') or 0:.1f} s{cause}"
+    events, cause = lag.get("events") or 0, lag.get("cause")
+    if not events:
+        return cause or "none"      # A stopped one has none either, and drops what comes.
+    cause = f", {cause}" if cause else ""
+    return f"{events:,} event{'s' if events != 1 else ''}, {lag.get('bytes') or 0:,} bytes, {lag.get('seconds') or 0:.1f} s{cause}"
 
 
 def status_gateway_receiver(session: Session, values: Values) -> Result:
