@@ -26,53 +26,64 @@ DESTROYED = ".destroyed-"       # What the folder of a log is called while it is
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """The store in `path`, to be read, for this process alone. IllegalStateError while a member has it open."""
-    descriptor = _lock_to_read(path)
+    descriptors = _lock_to_read(path)
     try:
         yield
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        _close(descriptors)
 
 
-def _lock_to_read(path: Path) -> int | None:
-    """None: the disk is read-only, as one becomes that fails, and no lock is there; so no member has the store open."""
+def _lock_to_read(path: Path) -> list[int]:
+    """Also on a disk that is read-only, as one becomes that fails."""
     try:
         return _lock(path, str(path))
     except DiskError:
-        try:
-            descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        except OSError:
-            descriptor = None
-        if descriptor is None:
+        descriptors = []
+        for file, kind in ((path, os.O_DIRECTORY), (path / LOCK_NAME, 0)):
+            with contextlib.suppress(OSError):
+                descriptors.append(os.open(file, os.O_RDONLY | os.O_CLOEXEC | kind))
+        if not descriptors:
             raise
-        return _locked_file(descriptor, path, str(path))
+        return _taken(descriptors, path, str(path))
 
 
-def _lock(path: Path, what: str) -> int:
+def _lock(path: Path, what: str) -> list[int]:
+    descriptors = []
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptors.append(os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
+        _close(descriptors)
         remedy = "take a shorter name" if error.errno == errno.ENAMETOOLONG else "make it writable, or name another"
         raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; {remedy}") from error
-    _locked_file(descriptor, path, what)
+    _taken(descriptors, path, what)
     with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor
+        os.ftruncate(descriptors[0], 0)
+        os.pwrite(descriptors[0], str(os.getpid()).encode(), 0)
+    return descriptors
 
 
-def _locked_file(descriptor: int, path: Path, what: str) -> int:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
+    """With the locks on them: on the file, and on the directory, since somebody may take the file for one that was left behind, and remove it."""
+    for descriptor in descriptors:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK and descriptor != descriptors[0]:
+                continue        # A file system that locks no directories.
+            _close(descriptors)
+            holder = ""
+            with contextlib.suppress(OSError, ValueError):
+                holder = (path / LOCK_NAME).read_text().strip()
+            raise IllegalStateError(
+                f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
+    return descriptors
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:      # Gives its lock up.
         os.close(descriptor)
-        raise IllegalStateError(
-            f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
-    return descriptor
 
 
 def holds_log(folder: Path) -> bool:
@@ -131,7 +142,7 @@ class DiskStore:
         self._locks: list[int] = []
         try:
             for each in self._directories:
-                self._locks.append(_lock(each.path, f"disk store {self.name!r}"))
+                self._locks += _lock(each.path, f"disk store {self.name!r}")
                 self._check_size(each.path, each.size_mb)
                 for gone in each.path.glob(f"{DESTROYED}*"):        # A process ended while it removed them.
                     shutil.rmtree(gone, ignore_errors=True)
@@ -216,6 +227,5 @@ class DiskStore:
                 each.budget.give(freed)
 
     def close(self) -> None:
-        for descriptor in self._locks:
-            os.close(descriptor)    # Gives the lock up.
+        _close(self._locks)
         self._locks = []

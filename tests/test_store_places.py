@@ -131,3 +131,15 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
     ny.region(type="REPLICATE")
     assert f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had" in caplog.text
     assert f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had" in caplog.text
+
+
+def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_path):
+    """It looks as if it was left behind."""
+    attributes = make_disk_store_attributes("s", directories=tmp_path)
+    store = DiskStore(attributes, tmp_path)
+    (tmp_path / "disk-store-s" / "LOCK").unlink()
+    for _ in range(2):      # The second finds the file that the first has made.
+        with pytest.raises(IllegalStateError, match="is open in another process; stop that one"):
+            DiskStore(attributes, tmp_path)
+    store.close()
+    DiskStore(attributes, tmp_path).close()
