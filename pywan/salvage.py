@@ -33,6 +33,8 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
         try:
             to.mkdir(parents=True, exist_ok=True, mode=0o700)
             return [_salvage(folder, to / folder.name) for folder in folders]
+        except DiskError:
+            raise
         except OSError as error:
             raise DiskError(f"{to} cannot be written: {error}; free space, or name another folder, and begin again") from error
 

@@ -5,6 +5,7 @@ import os
 import pytest
 
 import pywan
+from pywan import _core
 from pywan.cli.main import main
 from pywan.disk_store import locked
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
@@ -152,3 +153,15 @@ def test_a_store_on_a_read_only_disk_is_saved_all_the_same(damaged, tmp_path, mo
         if is_locked:
             with pytest.raises(IllegalStateError, match="is open in process"):
                 salvage_store(store, tmp_path / "again")
+
+
+def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_path, monkeypatch):
+    _, store = damaged
+
+    class Full(_core.EventQueue):
+        def log_state(self):
+            return {**super().log_state(), "failing": "no space left"}
+
+    monkeypatch.setattr("pywan.salvage._core.EventQueue", Full)
+    with pytest.raises(DiskError, match="^what was saved could not be written: no space left; free space and begin again with an empty folder$"):
+        salvage_store(store, tmp_path / "to")
