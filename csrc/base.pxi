@@ -151,6 +151,7 @@ cdef extern from "wan_log.h" nogil:
         uint64_t limit, used
     int wan_log_begin_way(wan_log *log)
     void wan_log_end_way(wan_log *log)
+    uint64_t wan_log_way(const wan_log *log)
     uint64_t wan_log_record_bytes(const wan_log *log)
     void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)

@@ -61,7 +61,8 @@ cdef struct durable_log:
     uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
     uint64_t removed_at_checkpoint          # Sum over the partitions.
     uint64_t checkpoint_us
-    uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had.
+    uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had,
+    uint64_t shorten_again_us               # but from then on, where another log made way, or there was no room; 0: nothing was left to do.
     uint64_t *appended                      # Per partition, when the stages were taken.
     uint64_t *removed                       # Per partition, as of the last durable state.
     log_view view
@@ -220,8 +221,8 @@ cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept
 
 cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *moved_written, uint64_t *names_written, uint32_t *names_count) noexcept nogil:
     """Of more than fits into an ordinary block: the first records, in blocks of their own. Holes and the state stay for the one that ends the
-    commit, and nothing counts as durable before that. A crash in between leaves events of which nobody was told that they are on the
-    disk, each as it was before what is behind it happened."""
+    commit, and nothing counts as durable before that or its failure. A crash in between leaves events as they were before what is behind them
+    happened."""
     cdef durable_log *d = g.durable
     cdef wan_part parts[2]
     cdef uint32_t count, segment
@@ -294,6 +295,8 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
         status = write_block(d, parts, count, &segment)
     if status != WAN_OK:
         d.dictionary.used, d.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
+        if d.written:
+            tell_written(g, staged)
         return status
     if count:
         for p in range(g.queue.partition_count):
@@ -312,15 +315,38 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
         state_is_durable(g)
     d.durable = staged
     show_log(&d.view, &d.log, WAN_OK)
-    for p in range(g.dispatchers):
-        queue_refresh_pending(g, p)
-        if g.signals[p].pending >= g.signals[p].wake_at:
-            g.signals[p].wake_at = NEVER
-            eventfd_write(g.signals[p].file, 1)
+    wake_dispatchers(g)
     wan_lock_release(&g.lock)
     wan_stage_empty(&d.taken_superseded)
     wan_signal_change(&d.epoch)
     return WAN_OK
+
+
+cdef void wake_dispatchers(gateway_queue *g) noexcept nogil:
+    """Under the queue's lock: more is durable."""
+    cdef uint32_t n
+    for n in range(g.dispatchers):
+        queue_refresh_pending(g, n)
+        if g.signals[n].pending >= g.signals[n].wake_at:
+            g.signals[n].wake_at = NEVER
+            eventfd_write(g.signals[n].file, 1)
+
+
+cdef void tell_written(gateway_queue *g, uint64_t staged) noexcept nogil:
+    """Of a commit that broke off, what was written ahead is on the disk and may be sent: where the store is full, only what leaves makes room
+    for the rest. `staged`: as it will be durable with all of it."""
+    cdef durable_log *d = g.durable
+    cdef const wan_record *record
+    cdef uint64_t at = 0
+    wan_lock_take(&g.lock)
+    while at < d.written:
+        record = <const wan_record *>(d.taken_records.bytes + at)
+        if record.sequence > g.queue.partitions[record.partition].durable:
+            wan_queue_made_durable(&g.queue, record.partition, record.sequence)
+        at += record.length
+    d.durable = staged - (d.taken_records.count - d.written_count)
+    wake_dispatchers(g)
+    wan_lock_release(&g.lock)
 
 
 cdef void state_is_durable(gateway_queue *g) noexcept nogil:
@@ -333,6 +359,10 @@ cdef void state_is_durable(gateway_queue *g) noexcept nogil:
         d.removed[p] = state_positions(&d.state)[2 * p]
         d.removed_at_checkpoint += d.removed[p]
     d.checkpoint_us = wan_monotonic_us()
+
+
+cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
+    return d.state.used != 0 and (<const log_state *>d.state.bytes).commit == d.log.commit
 
 
 cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
@@ -374,45 +404,65 @@ cdef bint log_is_long(gateway_queue *g) noexcept nogil:
 
 cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
     """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives out of
-    the oldest ones, as long as the log is long."""
+    the oldest ones, as long as the log is long. WAN_EMPTY: it still is, and it has to be tried again."""
     cdef durable_log *d = g.durable
-    cdef uint32_t done = segments_done(g, &d.state) if d.state.used else 0, p, n, count
+    cdef uint32_t done = segments_done(g, &d.state) if d.state.used else 0
     cdef uint64_t last = d.log.segments[d.log.writing].number
     cdef wan_status status
-    cdef wan_log_reader reader
     if done:
         status = wan_log_drop_first(&d.log, done, d.state.bytes, d.state.used)
         if status != WAN_OK:
             return status
+    # Up to where it was when this began: once around. Near the limit of the store with what that keeps.
+    if not log_is_long(g):
+        return WAN_OK
+    if not wan_log_begin_way(&d.log):
+        return WAN_EMPTY
+    status = WAN_OK
+    while status == WAN_OK and log_is_long(g) and d.log.segments[0].number < last:
+        status = durable_move_oldest(g, last)
+    wan_log_end_way(&d.log)
+    return status
+
+
+cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept nogil:
+    """Out of some segments before the one numbered `last`: as much as what is kept of the store has room for. WAN_EMPTY: it has none, or they have to
+    stay for now."""
+    cdef durable_log *d = g.durable
+    cdef wan_log_reader reader
+    cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX, wan_log_record_bytes(&d.log) // 2), staged
+    cdef uint32_t count = 0, p, n
+    cdef wan_status status = WAN_OK
     memset(&reader, 0, sizeof(reader))
     reader.owner = g
     reader.part = move_part
-    while log_is_long(g) and d.log.segments[0].number < last:       # Up to where it was when this began: once around.
-        wan_stage_empty(&d.moved)
-        count = 0
-        # Several at once, so that more goes than comes in the block that is written meanwhile.
-        status = WAN_OK
-        while (status == WAN_OK and count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < MOVED_BYTES_MAX
-               and d.log.segments[count].number < last):
-            status = wan_log_read_segment(&d.log, count, &reader)
-            count += 1
-        wan_record_set_empty(&d.of_moved)
-        if status != WAN_OK:
-            return status
-        # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
-        status = durable_commit(g, True, &d.moved)
-        if status != WAN_OK:
-            return status
-        for p in range(g.queue.partition_count):
-            for n in range(count):
-                if d.log.segments[n].highest[p] > d.log.segments[d.log.writing].highest[p]:
-                    d.log.segments[d.log.writing].highest[p] = d.log.segments[n].highest[p]
-        if (<log_state *>d.state.bytes).commit != d.log.commit:     # Its holes would be counted by no state and found in no block.
-            return WAN_OK
-        status = wan_log_drop_first(&d.log, count, d.state.bytes, d.state.used)
-        if status != WAN_OK:
-            return status
-    return WAN_OK
+    wan_stage_empty(&d.moved)
+    # Several at once, so that more goes than comes in the block that is written meanwhile.
+    while (status == WAN_OK and count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < most
+           and d.log.segments[count].number < last):
+        status = wan_log_read_segment(&d.log, count, &reader)
+        count += 1
+    wan_record_set_empty(&d.of_moved)
+    if status != WAN_OK:
+        return status
+    wan_lock_take(&g.lock)
+    staged = d.records.used + d.taken_records.used - d.written
+    wan_lock_release(&g.lock)
+    if wan_log_way(&d.log) < d.moved.used + staged + 2 * wan_log_segment_bytes(&d.log):     # Written in part, it would only be there twice.
+        return WAN_EMPTY
+    # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
+    status = durable_commit(g, True, &d.moved)
+    if status == WAN_OK and not state_is_newest(d):       # More came behind what an earlier attempt had taken.
+        status = durable_commit(g, True, NULL)
+    if status != WAN_OK:
+        return status
+    for p in range(g.queue.partition_count):
+        for n in range(count):
+            if d.log.segments[n].highest[p] > d.log.segments[d.log.writing].highest[p]:
+                d.log.segments[d.log.writing].highest[p] = d.log.segments[n].highest[p]
+    if not state_is_newest(d):      # Its holes would be counted by no state and found in no block.
+        return WAN_EMPTY
+    return wan_log_drop_first(&d.log, count, d.state.bytes, d.state.used)
 
 
 cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
@@ -547,7 +597,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         checkpoint = (removed != d.removed_at_checkpoint and (
             stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
             or log_is_long(g) and d.log.commit != d.shortened_commit)
-        if staged == 0 and not checkpoint:
+        if staged == 0 and not checkpoint and not (d.shorten_again_us and now >= d.shorten_again_us and log_is_long(g)):
             if stopping:
                 wan_log_seal(&d.log, d.state.bytes, d.state.used)      # Were it to fail, the log is as after a crash.
                 return
@@ -579,7 +629,8 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     if makes_way:
         wan_log_end_way(&d.log)
     if status == WAN_OK and (checkpoint or log_is_long(g)):
-        durable_shorten(g)      # It is tried again later; what is durable already is not less so.
+        # Where it failed it is tried again later; what is durable already is not less so.
+        d.shorten_again_us = wan_monotonic_us() + CHECKPOINT_US if durable_shorten(g) == WAN_EMPTY else 0
         d.shortened_commit = d.log.commit
     wan_lock_take(&g.lock)
     show_log(&d.view, &d.log, status)
@@ -592,6 +643,8 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
 cdef wan_status durable_write(gateway_queue *g, bint checkpoint) noexcept nogil:
     """A commit, for which room is made where there is none."""
     cdef wan_status status = durable_commit(g, checkpoint, NULL)
+    if status == WAN_FULL and log_is_long(g) and durable_shorten(g) == WAN_OK:
+        status = durable_commit(g, checkpoint, NULL)
     while status == WAN_FULL and durable_make_room(g):      # Each time by a segment at least.
         status = durable_commit(g, checkpoint, NULL)
     return status

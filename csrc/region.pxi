@@ -193,6 +193,7 @@ cdef class RegionCore:
         if log == NULL:
             raise MemoryError()
         log.region = &self.r
+        log.has_written = True      # By a process before.
         log.synchronous, log.flush_ms = synchronous, flush_ms
         log.staged_max = STAGED_BYTES_MAX
         memset(&reader, 0, sizeof(reader))

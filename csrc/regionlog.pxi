@@ -21,6 +21,10 @@ cdef struct region_log:
     wan_record_set of_moved     # A move that failed left copies: they all live, and one goes on.
     uint64_t moved_written
     bint has_moved              # Since the log was opened.
+    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
+    uint64_t found              # Bytes of what lived there, so far;
+    uint64_t settled            # of the last time around: the rest may be history.
+    bint has_written            # Since the last time around began: else there is nothing to be had by another.
     # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
     # while what took their place may not be on the disk.
     bint moves_alone
@@ -118,6 +122,7 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     if status != WAN_OK:
         return status
     log.written = 0
+    log.has_written = log.has_written or log.taken.used != 0
     wan_stage_empty(&log.taken)
     wan_lock_take(&log.lock)
     log.durable = staged
@@ -249,18 +254,32 @@ cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
 
 
 cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
-    """Near the limit, also where more than a third lives. What is staged is written here only if that leaves room for moving more."""
+    """Near the limit of the store, also where more than a third lives: once around, some of it a commit. What is staged is written here only if
+    that leaves room for moving more."""
     cdef uint32_t moved = 0
-    cdef uint64_t last = log.log.segments[log.log.writing].number if log.log.count else 0      # Once around at most.
     cdef wan_status status = WAN_OK
-    if log.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS) or not wan_log_begin_way(&log.log):
+    if not region_log_wants_way(log) or not wan_log_begin_way(&log.log):
         return WAN_OK
+    if log.around == 0:
+        log.around = log.log.segments[log.log.writing].number
+        log.found = 0
+        log.has_written = False
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
-           and log.log.segments[0].number < last):
+           and log.log.segments[0].number < log.around):
         status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
+        log.found += log.moved.used if status == WAN_OK else 0
         moved += 1
+    if log.log.segments[0].number >= log.around:
+        log.around, log.settled = 0, log.found
     wan_log_end_way(&log.log)
     return status
+
+
+cdef bint region_log_wants_way(const region_log *log) noexcept nogil:
+    """Whether others, or this log, could need what in it is history, and there may be some."""
+    if log.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
+        return False
+    return log.around != 0 or log.has_written and log.log.bytes >= log.settled + log.settled // 8 + LOG_SEGMENTS_KEPT * wan_log_segment_bytes(&log.log)
 
 
 cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
@@ -385,6 +404,8 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
             if stopping:
                 wan_log_seal(&log.log, NULL, 0)     # Were it to fail, the log is as after a crash.
                 return
+            if region_log_wants_way(log):
+                region_log_step(log)
             wan_wait_change(&log.work, seen, 100)
             wan_flag_set(&log.waiting, 0)
             if not log.synchronous and __atomic_load_n(&log.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&log.stop):

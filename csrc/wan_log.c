@@ -239,6 +239,13 @@ uint64_t wan_log_room(const wan_log *log)
     return most > used ? most - used : 0;
 }
 
+uint64_t wan_log_way(const wan_log *log)
+{
+    if (!log->budget) return UINT64_MAX;
+    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED);
+    return log->budget->limit > used ? log->budget->limit - used : 0;
+}
+
 uint64_t wan_log_record_bytes(const wan_log *log)
 {
     return log->budget ? log->budget->limit / WAN_LOG_PARTS - 2 * WAN_LOG_PAGE : UINT64_MAX;

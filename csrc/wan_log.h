@@ -135,6 +135,7 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 /* What is written from now on may take the part of the budget that is kept. False: another log does so, try again later. */
 int wan_log_begin_way(wan_log *log);
 void wan_log_end_way(wan_log *log);
+uint64_t wan_log_way(const wan_log *log);   /* How much that would be now, with all else there is room for. */
 /* The longest record that the log takes: it fits, in a segment of its own, into what the budget keeps. */
 uint64_t wan_log_record_bytes(const wan_log *log);
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 from simulator.disk import Disk
@@ -9,6 +10,7 @@ from simulator.disk import Disk
 from pywan import _core
 from pywan.errors import DiskError, ProtocolError, QueueFullError
 from pywan.stats import ledger
+from pywan.testing.waiting import eventually
 
 MIB = 1 << 20
 
@@ -110,3 +112,72 @@ def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_come
     region.put("next", b"v")
     assert store.commit()
     region.attach([])
+
+
+def rewritten(region: _core.RegionCore, keys: int, rounds: int, size: int = 10_000) -> _core.RegionCore:
+    for n in range(keys * rounds):
+        region.put(f"k{n % keys}", b"v" * size)
+        assert region.commit_once()
+    return region
+
+
+def test_a_region_to_which_nothing_is_written_gives_up_its_history_when_others_need_the_room():
+    store = Store(4 * MIB)
+    idle = rewritten(store.region("idle"), keys=60, rounds=6)
+    before = idle.log_state()["bytes"]
+    queue, feeder = store.queue("ln"), _core.RegionCore("feeder", _core.Clock(), site=1, member=1)
+    feeder.attach([queue])
+    fill(store, queue, feeder)
+    queue.peek(0, 1000)
+    queue.remove(0, 30)                     # Some of its segments go, and what is staged takes them.
+    other = store.region("other")
+    for n in range(40):
+        other.put(f"k{n}", b"v" * 10_000)
+    committer = threading.Thread(target=idle.commit_loop, daemon=True)
+    committer.start()
+    try:
+        eventually(other.commit_once)
+        assert idle.log_state()["bytes"] < before
+        eventually(queue.commit_once)
+    finally:
+        idle.stop_log()
+        committer.join()
+        feeder.attach([])
+    rewritten(other, keys=40, rounds=5)
+    rewritten(idle, keys=60, rounds=5)
+
+
+def test_queues_whose_logs_hold_little_but_one_old_event_each_are_shortened_in_a_full_store():
+    """A partition stands still, and its event lies in the oldest segment, while those of the other come and go."""
+    store = Store(4 * MIB)
+    feeders = []
+    for n in range(3):
+        queue, feeder = store.queue(f"ln{n}", partitions=2), _core.RegionCore(f"feeder{n}", _core.Clock(), site=1, member=1)
+        feeder.attach([queue])
+        keys: dict[int, str] = {}
+        for key in map(str, range(20)):
+            before = [appended for _, _, appended in queue.positions()]
+            if len(keys) < 2:
+                feeder.put(key, b"v" * 50_000)
+                after = [appended for _, _, appended in queue.positions()]
+                keys[0 if after[0] > before[0] else 1] = key
+        feeders.append((queue, feeder, keys))
+    full = 0
+    while full < 3:
+        full = 0
+        for queue, feeder, keys in feeders:
+            if queue.commit_once():
+                feeder.put(keys[1], b"v" * 50_000)
+            else:
+                full += 1
+    for queue, _, _ in feeders:
+        queue.peek(1, 1000)
+        queue.remove(1, queue.positions()[1][1])
+    for _ in range(5):
+        store.commit()
+    assert store.commit()
+    assert store.budget.used < 2 * MIB
+    rewritten(store.region("other"), keys=100, rounds=5)
+    for queue, feeder, _ in feeders:
+        assert len(queue) >= 1 and ledger(queue.counts())["balanced"]
+        feeder.attach([])
