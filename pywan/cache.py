@@ -2,6 +2,7 @@
 cluster configuration say."""
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -101,7 +102,13 @@ class Cache:
         self._stages = RowStages(site=self._site, member_name=self.name, directory=str(self._overflow), find_region=self._find_region)
         if configuration is not None:
             self._apply_xml(configuration)
-        self._management.apply_configuration(self._membership.cluster_configuration)
+        # The receiver last: other sites send at once, and would have to park what is for a region that is not there yet.
+        requests = self._membership.cluster_configuration
+        of_receiver = [str(request.get("op")).endswith(" gateway-receiver") for request in requests]
+        self._management.apply_configuration(request for request, is_last in zip(requests, of_receiver) if not is_last)
+        if configuration is not None and configuration.receiver is not None:
+            self._make_from_xml(configuration, "gateway-receiver", "", lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
+        self._management.apply_configuration(request for request, is_last in zip(requests, of_receiver) if is_last)
         self._housekeeper = threading.Thread(target=self._keep_house, name=f"{self.name}-housekeeping", daemon=True)
         self._housekeeper.start()
         self._ready = True
@@ -383,13 +390,16 @@ class Cache:
             for region in self._regions.values():
                 region.set_resolver(self._resolver)
 
-    def _apply_xml(self, configuration: Any) -> None:
-        def making(kind: str, name: str, call: Any) -> None:
-            try:
-                call()
-            except PywanError as error:
-                raise CacheXmlError(f"{configuration.where(kind, name)}: {error}") from error
+    @staticmethod
+    def _make_from_xml(configuration: Any, kind: str, name: str, call: Any) -> None:
+        try:
+            call()
+        except PywanError as error:
+            raise CacheXmlError(f"{configuration.where(kind, name)}: {error}") from error
 
+    def _apply_xml(self, configuration: Any) -> None:
+        """All but the receiver."""
+        making = functools.partial(self._make_from_xml, configuration)
         if configuration.conflict_resolver is not None:
             making("conflict-resolver", "", lambda: self.set_conflict_resolver(configuration.conflict_resolver))
         for store in configuration.disk_stores:
@@ -398,8 +408,6 @@ class Cache:
             making("gateway-sender", sender.id, lambda sender=sender: self.create_gateway_sender(**vars(sender)))
         for region in configuration.regions:
             making("region", region.name, lambda region=region: self.create_region(**vars(region)))
-        if configuration.receiver is not None:
-            making("gateway-receiver", "", lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
 
     def _handle(self, request: dict, peer: tuple) -> Any:
         if request.get("op") == "ping":

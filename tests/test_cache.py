@@ -2,6 +2,7 @@
 import pytest
 
 import pywan
+from pywan.transport.control import call_once
 
 
 @pytest.fixture
@@ -43,3 +44,21 @@ def test_copies_that_are_not_made_are_not_promised_in_silence(cache, caplog):
     assert "redundant_copies" not in caplog.text
     cache.create_region("copied", type="PARTITION_REDUNDANT")
     assert "region copied: redundant_copies 1 has no effect in this version" in caplog.text
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["cluster configuration", "cache.xml"])
+def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(network, tmp_path, monkeypatch, in_file):
+    """Other sites have waited for its receiver, and send at once: what is for a region that is not there would be parked."""
+    ny = network.site("ny")
+    if not in_file:
+        call_once(ny.locator.address, "change-configuration", entry={"op": "create gateway-receiver", "start_port": 0, "end_port": 0})
+    call_once(ny.locator.address, "change-configuration", entry={"op": "create region", "name": "data", "type": "REPLICATE"})
+    file = tmp_path / "cache.xml"
+    receiver = '<gateway-receiver start-port="0" end-port="0"/>' if in_file else ""
+    file.write_text(f"<cache>{receiver}<region name='first'/></cache>")
+    there = []
+    create = pywan.Cache.create_gateway_receiver
+    monkeypatch.setattr(pywan.Cache, "create_gateway_receiver", lambda cache, **more: (there.extend(cache.regions()), create(cache, **more))[1])
+    ny.cache.close()
+    ny.new_cache(cache_xml_file=file)
+    assert there == ["first", "data"] and ny.receiver.is_running
