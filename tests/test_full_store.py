@@ -181,3 +181,29 @@ def test_queues_whose_logs_hold_little_but_one_old_event_each_are_shortened_in_a
     for queue, feeder, _ in feeders:
         assert len(queue) >= 1 and ledger(queue.counts())["balanced"]
         feeder.attach([])
+
+
+def test_a_queue_that_found_room_for_half_of_a_commit_sends_it_and_goes_on():
+    """The rest of the store belongs to a queue whose remote site is away."""
+    store = Store(2 * MIB)
+    away, queue = store.queue("away"), store.queue("ln")
+    feeder, other = (_core.RegionCore(name, _core.Clock(), site=1, member=1) for name in ("away", "half"))
+    feeder.attach([away])
+    other.attach([queue])
+    fill(store, away, feeder)
+    away.peek(0, 20)
+    away.remove(0, 20)
+    assert away.commit_once()
+    for n in range(22):                     # What is free takes fewer.
+        other.put(f"k{n}", b"v" * 10_000)
+    assert not queue.commit_once() and queue.log_state()["failing"]
+    sent = []
+    for _ in range(10):
+        sent.append(len(queue.peek(0, 100)))
+        queue.remove(0, queue.positions()[0][1])
+        assert ledger(queue.counts())["balanced"]
+        store.commit()
+    assert 0 < sent[0] < 22 == sum(sent) and len(queue) == 0
+    assert len(away) > 80
+    feeder.attach([])
+    other.attach([])
