@@ -344,10 +344,13 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
                 connect_to = "127.0.0.1"
             details = {"kind": kind, "name": place.name, "host": host, "port": port, "connect_to": connect_to}
             temporary = place.folder / f".{place.name}.pid.new"
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w") as file:
-                file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
-            os.replace(temporary, place.pid_file)
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with open(descriptor, "w") as file:
+                    file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
+                os.replace(temporary, place.pid_file)
+            except OSError as error:
+                raise errors.DiskError(f"{place.pid_file} cannot be written: {error.strerror}; free space, or repair its rights") from error
             return {**details, "pid": os.getpid()}
 
         record()

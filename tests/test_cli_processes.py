@@ -1,6 +1,7 @@
 """The program with real processes: Geode's example commands as they stand, and what goes wrong when members start and stop."""
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pywan import process
-from pywan.errors import IllegalStateError, NotFoundError, PywanError
+from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 
 LIMIT_S = 30.0
 SITES = {"ny": 1, "ln": 2, "tk": 3}
@@ -223,6 +224,15 @@ def test_a_name_belongs_to_one_process(machine):
     assert second.returncode == 1 and "running already" in second.stderr
     wrong = machine.shell("gfsh stop server --name=loc")
     assert wrong.returncode == 1 and "is a locator" in wrong.stderr
+
+
+def test_a_member_on_a_full_disk_names_the_file_that_it_cannot_write(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pywan.process.os.replace", full)
+    with pytest.raises(DiskError, match="server_ny.pid cannot be written: No space left on device; free space"):
+        process.run_server("server_ny", {"locators": "127.0.0.1[1]"}, directory=tmp_path)
 
 
 def test_of_two_starts_at_once_one_wins(machine):
