@@ -582,7 +582,7 @@ static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(v
         EXPECT_EQUAL(owner_read_segment(&owner, 0), WAN_OK);
         EXPECT(owner.found[1] && owner.found[3] && !owner.found[4]);
         EXPECT_EQUAL(owner_write(&owner, 100), WAN_OK);
-        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT_EQUAL(reopen(), WAN_OK);
         EXPECT(owner_is_whole(&owner));
         end();
     }
