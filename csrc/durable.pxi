@@ -334,17 +334,24 @@ cdef void wake_dispatchers(gateway_queue *g) noexcept nogil:
 
 cdef void tell_written(gateway_queue *g, uint64_t staged) noexcept nogil:
     """Of a commit that broke off, what was written ahead is on the disk and may be sent: where the store is full, only what leaves makes room
-    for the rest. `staged`: as it will be durable with all of it."""
+    for the rest. Up to the first event that is a hole by now: what took its place may be in the rest, and lost with it, so nobody is to be
+    told that it is durable or settled. `staged`: as it will be durable with all of it."""
     cdef durable_log *d = g.durable
+    cdef wan_partition *partition
     cdef const wan_record *record
     cdef uint64_t at = 0
+    cdef uint32_t told = 0
     wan_lock_take(&g.lock)
     while at < d.written:
         record = <const wan_record *>(d.taken_records.bytes + at)
-        if record.sequence > g.queue.partitions[record.partition].durable:
+        partition = &g.queue.partitions[record.partition]
+        if record.sequence > partition.durable:
+            if wan_queue_at(&g.queue, partition, record.sequence) == NULL:
+                break
             wan_queue_made_durable(&g.queue, record.partition, record.sequence)
+        told += 1
         at += record.length
-    d.durable = staged - (d.taken_records.count - d.written_count)
+    d.durable = staged - (d.taken_records.count - told)
     wake_dispatchers(g)
     wan_lock_release(&g.lock)
 

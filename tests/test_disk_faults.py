@@ -1,6 +1,7 @@
 """Committers on a simulated disk: what has to hold when it is full, or when something changes while it writes."""
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
 
@@ -309,3 +310,38 @@ def test_the_ledger_balances_wherever_the_power_goes_while_a_full_log_makes_room
         queue = open_queue(disk, limit=MIB)
         assert ledger(queue.counts())["balanced"], calls
         assert queue.counts()["distributed"] == queue.positions()[0][0] <= removed
+
+
+def test_what_half_of_a_commit_has_is_not_durable_where_the_other_half_replaces_it(disk):
+    """An update that a newer one took out before either was written: if the newer one is lost, the older one is the key's last."""
+    queue = Queue("ln", remote_site=2, log_directory="/ln", log_id=7, synchronous=False, conflate=True, log_budget=_core.LogBudget(16 * MIB, 0),
+                  environment=disk.environment)
+    queue.running = True
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.attach([queue])
+    region.put("key", b"first")
+    assert queue.commit_once()
+    for n in range(40):
+        region.put(f"before {n}", b"v" * 10_000)
+    region.put("key", b"older")
+    for n in range(40):
+        region.put(f"behind {n}", b"v" * 10_000)
+    region.put("key", b"newer")
+    assert queue.counts()["conflated"] == 1
+    write = disk._write
+
+    def fail_at_the_newer_one(handle, path, at, data, size):
+        return 5 if b"newer" in bytes((ctypes.c_char * size).from_address(data)) else write(handle, path, at, data, size)
+
+    disk._write = fail_at_the_newer_one
+    assert not queue.commit_once()
+    older = 42                      # Its sequence.
+    through, = queue.log_state()["durable"]
+    assert 1 < through < older      # The first blocks may go.
+    queue.peek(0, 1000)
+    assert queue.positions()[0][1] == through
+    region.attach([])
+    disk.crash(power=False)
+    again = open_queue(disk)
+    found = [fields["value"] for _, record in again.records(1000) for fields in (_core.record_fields(record),) if fields["key"][1] == b"key"]
+    assert len(found) == 2 and b"older" in found[1][1]
