@@ -161,7 +161,7 @@ cdef inline bint region_log_is_limited(const region_log *log) noexcept nogil:
     return wan_log_room(&log.log) != NEVER
 
 
-cdef uint64_t region_log_live_bytes(region_log *log) noexcept nogil:
+cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
     cdef uint64_t total = 0
     for n in range(WAN_TABLE_SHARDS):
         total += wan_read(&log.region.table.shards[n].bytes)
@@ -279,7 +279,12 @@ cdef bint region_log_wants_way(const region_log *log) noexcept nogil:
     """Whether others, or this log, could need what in it is history, and there may be some."""
     if log.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
-    return log.around != 0 or log.has_written and log.log.bytes >= log.settled + log.settled // 8 + LOG_SEGMENTS_KEPT * wan_log_segment_bytes(&log.log)
+    cdef uint64_t segment = wan_log_segment_bytes(&log.log)
+    if log.around or not log.has_written:
+        return log.around != 0
+    # The last time around may have kept what was superseded by changes that have been written since.
+    return (log.log.bytes >= log.settled + log.settled // 8 + LOG_SEGMENTS_KEPT * segment
+            or log.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
 
 
 cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:

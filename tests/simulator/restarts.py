@@ -124,7 +124,8 @@ class LoggedLink(Link):
             self.newest[key] = max(version, self.newest[key])
 
     def _check_event(self, place: tuple[int, int], fields: dict[str, Any] | None) -> None:
-        if fields is not None and place not in self.events and self.conflate:     # Replayed, and replaced before it was seen: by one replayed behind it.
+        # Replayed, and replaced before it was seen: by one replayed behind it.
+        if fields is not None and place not in self.events and (self.conflate or self.batch_conflation):
             key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
             must((key, version) in self.versions.values(), f"{place} was recovered as {key} of {version}, which was never queued")
             self.note(*place, key, fields["operation"], version)
