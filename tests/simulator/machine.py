@@ -128,6 +128,12 @@ class Machine:
     def versions(self) -> dict[str, Version]:
         return {key: found[1:3] for key in ALL_KEYS if (found := self.core.lookup(key))}
 
+    @property
+    def holds_bytes(self) -> int:
+        """What its store has to have: living entries, events that are not acknowledged, parked ones."""
+        entries = sum(len(found[0] or "") for key in ALL_KEYS if (found := self.core.lookup(key))) if self.region_is_persistent else 0
+        return entries + sum(link.queue.bytes + link.parked.bytes for link in self.out)
+
     def stop(self) -> bool:
         """As a process that is stopped: everything is written, if the disk takes it."""
         return all(self.commit(log) and log.log_state()["staged"] == 0 for log in self.logs)

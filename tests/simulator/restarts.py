@@ -165,6 +165,7 @@ class MachinesWorld(World):
         rng = self.rng
         self.machines: dict[int, Machine] = {}
         self.nested = self.changing = self.pumping = False
+        self.rounds_of_end = 0
         relay = watched and rng.random() < 0.4
         ends = [self.add_machine(site, watched) for site in (8, 9)[:rng.choice((1, 1, 2))]]
         self.receivers = [MachineReceiver(machine) for machine in ends]
@@ -329,9 +330,23 @@ class MachinesWorld(World):
         super().end()
 
     def settle(self) -> None:
+        self.rounds_of_end += 1
+        if self.rounds_of_end == 1000:
+            self.enlarge_stores()
         for machine in self.machines.values():
             for log in machine.logs:
                 machine.commit(log)     # It may fail as long as the log is full of what was not acknowledged.
+
+    def enlarge_stores(self) -> None:
+        """A store of which more than a quarter is needed may stand still with events that failed (operations.md): it gets more room, as it is told to
+        want. Any other has to come through as it is."""
+        for machine in self.machines.values():
+            if machine.holds_bytes > machine.store_bytes // 4:
+                def enlarge() -> str:
+                    machine.store_bytes *= 8
+                    return self.restart(machine, power=False)
+
+                self.do(enlarge)
 
     def check_convergence(self) -> None:
         """Every end holds, of every key, the latest version that was queued for it and not lost with what had not reached the disk."""
