@@ -282,6 +282,10 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
         if (status != WAN_OK) return status;
     }
     WAN_CHECK(n < log->count);      /* The caller made room. */
+    for (uint32_t later = n + 1; later < log->count; later++) {       /* A longer block was tried there. */
+        wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
+        if (status != WAN_OK) return status;
+    }
     wan_log_segment *segment = &log->segments[n];
     wan_block_head head = {BLOCK_MAGIC, 0, (uint32_t)length, count, log->commit + 1, segment->number};
     head.crc = head_crc(&head);

@@ -588,6 +588,21 @@ static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(v
     }
 }
 
+static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it(void)
+{
+    for (uint64_t call = 1; call <= 4; call++) {        /* Three writes and the sync. */
+        begin();
+        write_items(2, 50000);
+        EXPECT_EQUAL(wan_log_make_room(&owner.log, 240000, (const uint8_t *)&owner.state, 8), WAN_OK);
+        disk.fail_at = disk.calls + call;
+        (void)owner_write(&owner, 240000);
+        write_items(3, 100);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner));
+        end();
+    }
+}
+
 const test_case log_tests[] = {
     {"what was committed is found again", what_was_committed_is_found_again},
     {"a block longer than a segment gets one of its own", a_block_longer_than_a_segment_gets_one_of_its_own},
@@ -611,5 +626,6 @@ const test_case log_tests[] = {
     {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
     {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
     {"a segment is read up to what counts behind which an attempt failed", a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},
+    {"what failed in a later segment is no block when a shorter one fits before it", what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it},
     {"a segment is read again while the log is written", a_segment_is_read_again_while_the_log_is_written},
     {0}};
