@@ -5,6 +5,8 @@
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
 #   make ctest     the C primitives' own test program, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
+#   make fuzz-core the compiled core: frames and columns with wrong numbers   (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="receiver rows" ...)
+#   make fuzz-python  control messages, openings and answers at random   (FUZZ_SECONDS=600 ARGS="--seed 7" ...)
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
@@ -15,7 +17,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz libfuzzer simulate crash sanitize tsan install build clean
+.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -70,6 +72,9 @@ ctest:
 fuzz libfuzzer:
 	$(MAKE) --no-print-directory -C tests/c $@
 
+fuzz-python: build
+	cd tests && ../$(PY) -m fuzz_control --seconds $(or $(FUZZ_SECONDS),60) $(ARGS)
+
 simulate: build
 	$(PY) -m tests.simulator $(or $(ARGS),--seeds 1000)
 
@@ -77,13 +82,21 @@ crash: build
 	$(PY) -m tests.crash $(ARGS)
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
-sanitize: build
-	$(MAKE) --no-print-directory -C tests/c sanitize
+sanitized: build
 	rm -rf build/sanitized/pywan && mkdir -p build/sanitized/pywan && cp -r pywan build/sanitized/ && rm -f build/sanitized/pywan/_core*.so
 	PYWAN_SANITIZE=$(SANITIZERS) $(PY) setup.py -q build_ext --build-lib build/sanitized --build-temp build/sanitized/objects
-	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  PYTHONMALLOC=malloc PYTHONPATH=build/sanitized $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
+
+WATCHED = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  PYTHONMALLOC=malloc PYTHONPATH=$(CURDIR)/build/sanitized
+
+fuzz-core: sanitized
+	cd tests && $(WATCHED) ../$(PY) -m fuzz_core --seconds $(or $(FUZZ_SECONDS),60) --seed $(or $(FUZZ_SEED),0) --runs $(or $(FUZZ_RUNS),0) \
+	  $(if $(FUZZERS),--fuzzers "$(FUZZERS)")
+
+sanitize: sanitized
+	$(MAKE) --no-print-directory -C tests/c sanitize
+	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
 	$(MAKE) --no-print-directory tsan
 
 # Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).

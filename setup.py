@@ -17,6 +17,11 @@ if sanitize:
     compile_args.append(f"-fsanitize={sanitize}")
     link_args.append(f"-fsanitize={sanitize}")
 
+# Cython copies the headers beside the C file that it makes, and only those with a later time: after a checkout within the same
+# second the compiler would find the old ones.
+for copied in glob.glob("build/csrc/*.h"):
+    os.unlink(copied)
+
 core = Extension(
     "pywan._core",
     sources=["csrc/_core.pyx", *sorted(glob.glob("csrc/wan_*.c"))],

@@ -11,6 +11,7 @@ include "codec.pxi"
 include "columnviews.pxi"
 include "columns.pxi"
 include "rowmaps.pxi"
+include "tagged.pxi"
 include "operations.pxi"
 include "budget.pxi"
 include "eventqueue.pxi"
@@ -24,6 +25,7 @@ include "stream.pxi"
 include "sender.pxi"
 include "receiver.pxi"
 include "client.pxi"
+include "message.pxi"
 
 
 def crc32c(const uint8_t[::1] data, uint32_t crc=0):

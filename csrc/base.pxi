@@ -1,11 +1,12 @@
 # Owns nothing but names: the C primitives as Cython sees them, and the one place that turns a status into an error.
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from "wan_base.h" nogil:
     ctypedef enum wan_status:
-        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID
+        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED
     const char *wan_detail
     uint64_t wan_align8(uint64_t length)
 
@@ -19,14 +20,19 @@ cdef extern from "wan_lock.h" nogil:
 
 cdef extern from "wan_clock.h" nogil:
     ctypedef struct wan_clock:
-        uint64_t set_ms
+        uint64_t set_ms, set_boot_ms, base_ms, good_until_ms
     uint64_t wan_now_ms()
     uint64_t wan_monotonic_us()
     uint64_t wan_clock_now_ms(wan_clock *clock)
+    uint64_t wan_clock_wall_ms(wan_clock *clock)
+    uint64_t wan_clock_receiving_ms(wan_clock *clock)
+    void wan_clock_hear(wan_clock *clock, uint64_t stamp)
     uint64_t wan_stamp_ms(uint64_t stamp)
     uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
     void wan_clock_see(wan_clock *clock, uint64_t stamp)
     uint64_t wan_clock_last(wan_clock *clock)
+    uint64_t wan_clock_low(wan_clock *clock)
+    uint64_t wan_clock_raise_low(wan_clock *clock)
 
 cdef extern from "wan_thread.h" nogil:
     uint32_t wan_thread_number()
@@ -40,16 +46,26 @@ cdef extern from "wan_thread.h" nogil:
     int wan_flag_read(const int *flag)
     void wan_flag_set(int *flag, int value)
 
+cdef extern from "wan_fork.h" nogil:
+    uint32_t wan_forks
+    int wan_forks_count()
+
 cdef extern from "wan_hash.h" nogil:
     uint64_t wan_hash(const void *data, size_t length, uint64_t seed)
+    uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
     uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
     uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
+
+cdef extern from "wan_form.h" nogil:
+    enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
+    enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
+    enum: WAN_TAGGED_DEPTH_MAX
+    wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 
 cdef extern from "wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -75,9 +91,12 @@ cdef extern from "wan_record.h" nogil:
     uint8_t *wan_record_value(const wan_record *record)
     uint8_t *wan_record_callback(const wan_record *record)
     uint8_t *wan_record_recipients(const wan_record *record)
+    int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
+    int wan_record_order(const wan_record *a, const wan_record *b)
     int wan_record_reaches(const wan_record *record, uint8_t site)
     void wan_copy_small(uint8_t *to, const uint8_t *source, size_t length)
     wan_status wan_record_check(const uint8_t *at, uint64_t length)
+    int wan_record_has_end(const wan_record *record, uint64_t length)
 
 cdef extern from "wan_env.h" nogil:
     ctypedef struct wan_env:
@@ -98,6 +117,13 @@ cdef extern from "wan_stage.h" nogil:
     wan_status wan_stage_add(wan_stage *stage, const void *data, uint64_t length)
     void wan_stage_empty(wan_stage *stage)
     void wan_stage_close(wan_stage *stage)
+    enum: WAN_STAGE_LATE_US, WAN_STAGE_KEPT_BYTES
+    ctypedef struct wan_stage_use:
+        uint64_t began_us
+    void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us)
+
+cdef extern from "wan_memory.h" nogil:
+    bint wan_memory_trim(uint64_t least)
 
 cdef extern from "wan_record_set.h" nogil:
     ctypedef struct wan_record_set:
@@ -131,6 +157,8 @@ cdef extern from "wan_log.h" nogil:
         uint32_t writing
         uint64_t commit, next_number
         uint64_t bytes
+        wan_stage identity
+        uint8_t named
     ctypedef struct wan_damage:
         char file[4096]
         uint64_t offset
@@ -140,7 +168,7 @@ cdef extern from "wan_log.h" nogil:
         wan_status (*part)(void *owner, uint32_t segment_index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil
         wan_status (*state)(void *owner, const uint8_t *data, uint64_t length) noexcept nogil
         int salvage
-        int (*adopt)(void *owner, uint32_t segment_index, const uint8_t *base, uint64_t length) noexcept nogil
+        int (*adopt)(void *owner, uint32_t segment_index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil
         void (*adopted)(void *owner, uint32_t segment_index) noexcept nogil
         int read_ahead
         void (*damaged)(void *owner, const wan_damage *damage) noexcept nogil
@@ -161,6 +189,7 @@ cdef extern from "wan_log.h" nogil:
     uint64_t wan_log_block_bytes(const wan_log *log)
     wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
+    wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
 
@@ -184,6 +213,7 @@ cdef extern from "wan_queue.h" nogil:
         uint64_t removed
         uint64_t peeked
         uint64_t appended
+        uint64_t known_holes
         uint64_t duplicate_through
         uint64_t events
         uint64_t bytes
@@ -206,20 +236,22 @@ cdef extern from "wan_queue.h" nogil:
         uint32_t segment
         uint32_t partition
         uint64_t length
+        uint8_t beyond
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
     void wan_queue_close(wan_queue *queue)
     wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    bint wan_store_is_over(const wan_store *store)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
-    void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
+    void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
     ctypedef struct wan_run:
         uint8_t *at
         uint64_t room
         uint32_t segment
     enum: WAN_RUN_RECORD_BYTES_MAX
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
-    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
-                                  uint32_t count)
+    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
     uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)
     wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition)
     wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
@@ -229,10 +261,15 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
-    wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
-    wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t length, uint32_t *segment_id)
+    ctypedef struct wan_store_span:
+        const char *file
+    wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
+    wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through)
+    void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked)
+    wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
+    wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length, uint32_t *segment_id)
     void wan_store_adopted(wan_store *store, uint32_t segment_id)
-    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash)
+    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
     void wan_queue_compact(wan_queue *queue)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)
@@ -255,17 +292,21 @@ cdef extern from "wan_table.h" nogil:
     ctypedef struct wan_slot:
         uint64_t hash
         wan_entry *entry
+    ctypedef struct wan_shrunk:
+        uint64_t hash, stamp
     ctypedef struct wan_shard:
         wan_lock lock
         uint32_t used
         uint32_t tombstones
         uint64_t mask
         wan_slot *slots
-        uint64_t bytes
+        uint64_t bytes, tombstone_bytes
+        wan_shrunk *shrunk
+        uint64_t shrunk_count, shrunk_log_bytes
     ctypedef struct wan_table:
         wan_shard *shards
     ctypedef enum wan_outcome:
-        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_SAME
+        WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET, WAN_SAME, WAN_FORGOTTEN
     ctypedef struct wan_change:
         const uint8_t *key
         const uint8_t *value
@@ -277,6 +318,8 @@ cdef extern from "wan_table.h" nogil:
         uint8_t stamp_site
         uint64_t hash
         uint64_t stamp
+        uint64_t absent_below
+        uint8_t flags
         uint8_t local
         uint8_t ask
         uint8_t keep
@@ -288,16 +331,23 @@ cdef extern from "wan_table.h" nogil:
     wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     wan_outcome wan_table_judge(wan_shard *shard, wan_change *change)
     wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+    int wan_table_made_by(const wan_entry *entry, const wan_change *change)
     int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
-    uint32_t wan_table_expire(wan_shard *shard, uint64_t before_ms)
+    uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
+    wan_status wan_table_shrink(wan_shard *shard)
+    uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
+    ctypedef struct wan_shard_content:
+        wan_slot *slots
+    wan_shard_content wan_table_take_all(wan_shard *shard)
+    void wan_table_free(wan_shard_content content)
     const uint8_t *wan_entry_value(const wan_entry *entry)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
 
 cdef extern from "wan_frame.h" nogil:
-    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4
+    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
-    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED
-    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER
+    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
+    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER, WAN_FAILED_FORGOTTEN
     ctypedef struct wan_frame:
         uint32_t magic
         uint8_t type
@@ -322,6 +372,9 @@ cdef extern from "wan_frame.h" nogil:
         uint32_t credit_events
         uint32_t failures
         uint64_t credit_bytes
+    ctypedef struct wan_floor:
+        uint64_t stamp
+        uint8_t origin
     ctypedef struct wan_failure:
         uint32_t partition
         uint32_t reason
@@ -347,11 +400,26 @@ cdef object error_for(wan_status status, str during):
     message = f"{during}: {detail}" if during else detail
     kind = {
         WAN_FULL: errors.QueueFullError, WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
-        WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError,
+        WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError, WAN_CLOSED: errors.IllegalStateError,
     }.get(status, errors.InternalError)
     if status == WAN_NO_MEMORY:
         return MemoryError(message)
     return kind(message)
+
+
+if not wan_forks_count():
+    raise MemoryError("no memory to notice forks")
+
+
+def forks():
+    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
+    return wan_forks
+
+
+cdef object error_of_child(str what):
+    """The exception for a call in a child of the process that made the object."""
+    from pywan.forks import error
+    return error(what)
 
 
 cdef int raise_for(wan_status status, str during) except -1:

@@ -140,8 +140,8 @@ cdef class RowSender:
         with nogil:
             for row in range(rows):
                 column_row(kv, row, &key, &key_length, &key_form)
-                if key_form == WAN_FORM_NONE or key_length > WAN_KEY_BYTES_MAX:
-                    wrong = 1 if key_form == WAN_FORM_NONE else 2
+                wrong = key_fault(key, key_length, key_form)
+                if wrong:
                     break
                 if vv != NULL:
                     column_row(vv, row, &value, &value_length, &value_form)
@@ -171,7 +171,11 @@ cdef class RowSender:
         """Adds (key, value) pairs of Python objects."""
         cdef encoded k, v
         cdef int state
-        for key, value in pairs:
+        for pair in pairs:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:       # A text of two letters is no pair either.
+                from pywan.errors import ConfigurationError
+                raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but {type(pair).__name__} {pair!r:.100}; map each element to a tuple of two")
+            key, value = pair
             key_holder = encode_key(key, &k)
             value_holder = encode(value, &v)
             state = self.add_row(WAN_UPDATE, k.data, k.length, k.form, v.data, v.length, v.form)
@@ -190,25 +194,53 @@ cdef class RowSender:
             raise self.broken(state)
 
 
+cdef class StageBudget:
+    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+    cdef readonly uint64_t limit
+    cdef uint64_t taken             # Atomic.
+
+    def __cinit__(self, uint64_t limit):
+        self.limit = limit
+
+    @property
+    def used(self):
+        """Bytes of rows that are staged now."""
+        return wan_read(&self.taken)
+
+    cdef bint take(self, uint64_t size) noexcept nogil:
+        wan_count(&self.taken, size)
+        if wan_read(&self.taken) <= self.limit:
+            return True
+        wan_count(&self.taken, -size)
+        set_detail("the rows that are staged at this member would take more than its limit of %llu MB; commit fewer at once, or make tasks smaller; "
+                   "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
+        return False
+
+
 cdef class RowStage:
     """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
     cdef EventQueue queue
     cdef byte_buffer into
     cdef readonly uint64_t rows, bytes
     cdef readonly uint64_t applied, missing
+    cdef StageBudget budget
+    cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
     cdef int stop_flag
 
-    def __cinit__(self, directory, uint64_t memory_limit=16 << 20):
+    def __cinit__(self, directory, uint64_t memory_limit=16 << 20, StageBudget budget=None):
+        self.budget = budget
         self.queue = EventQueue("staged rows", memory_limit=memory_limit, directory=directory)
 
     def __dealloc__(self):
+        if self.charged and self.budget is not None:
+            wan_count(&self.budget.taken, -self.charged)
         buffer_close(&self.into)
 
     def stop(self):
         wan_flag_set(&self.stop_flag, 1)
 
     cdef int take_batch(self, const wan_frame *frame) noexcept nogil:
-        cdef const wan_section *section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
+        cdef const wan_section *section
         cdef const wan_record *record
         cdef const uint8_t *at
         cdef uint32_t n
@@ -216,17 +248,25 @@ cdef class RowStage:
         cdef gateway_queue *g = self.queue.g
         if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
             return 0
-        if (<const wan_batch_head *>(frame + 1)).sections != 1 or section.first != self.rows + 1 or section.through != self.rows + section.count:
+        if (<const wan_batch_head *>(frame + 1)).sections != 1:
+            set_detail("rows in %u sections; a client's are in one", (<const wan_batch_head *>(frame + 1)).sections)
+            return 0
+        section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
+        if section.partition or section.first != self.rows + 1 or section.through != self.rows + section.count:
             set_detail("rows %llu to %llu after %llu", <unsigned long long>section.first, <unsigned long long>section.through,
                        <unsigned long long>self.rows)
             return 0
+        if self.budget is not None:
+            if not self.budget.take(section.bytes):
+                return 0
+            self.charged += section.bytes
         at = <const uint8_t *>(section + 1)
         for n in range(section.count):
             record = <const wan_record *>at
             if wan_queue_reserve(&g.queue, 0, record.length, &reservation) != WAN_OK:
                 return 0
             memcpy(reservation.at, record, record.length)
-            wan_queue_commit(&g.queue, &reservation, 0)
+            wan_queue_commit(&g.queue, &reservation)
             at += record.length
         self.rows += section.count
         self.bytes += frame.length
@@ -267,14 +307,13 @@ cdef class RowStage:
                 continue
             if state != STREAM_WAIT:
                 return 2
-            state = stream_receive(file, &self.into, missing if missing > 262144 else 262144)
+            state = stream_receive(file, &self.into, missing)
             if state == STREAM_OK:
                 last_heard = wan_monotonic_us()
                 continue
             if state == STREAM_CLOSED:
                 return 0
             if state == STREAM_MEMORY:
-                set_detail("no memory for a frame of %llu bytes", <unsigned long long>missing)
                 return 2
             if wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
                 set_detail("the client was silent for more than %d ms", silence_ms)
@@ -285,18 +324,27 @@ cdef class RowStage:
 
     def apply(self, RegionCore region not None):
         """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all
-        are applied; False if a queue had no room (call again later)."""
+        are applied; False if a queue had no room (call again later). Any other reason is raised. Whatever ends it, the row that it
+        met and those behind it stay staged, for the next call."""
         cdef bint whole
+        cdef wan_status status
         region.check_open()
-        if region.slow_change is not None:
-            return self.apply_slow(region)
         with nogil:
-            whole = self.apply_rows(&region.r)
+            status = self.apply_rows(&region.r)
+        whole = status == WAN_OK
+        if status == WAN_SLOW:
+            with OneWait(region):
+                whole = self.apply_slow(region)
+        elif status != WAN_OK and status != WAN_FULL:
+            if status == WAN_CLOSED:
+                region.check_open()
+            raise_for(status, f"region {region.name!r}, row {self.applied + self.missing + 1} of the task")
         if whole and wan_flag_read(&region.r.durable):
             region.wait_durable()
         return whole
 
-    cdef bint apply_rows(self, region_core *r) noexcept nogil:
+    cdef wan_status apply_rows(self, region_core *r) noexcept nogil:
+        """As far as rows go straight into the region. WAN_OK: all of them are applied; else why the next one is not."""
         cdef wan_record *records[256]
         cdef wan_change changes[256]
         cdef uint32_t taken, n
@@ -306,14 +354,16 @@ cdef class RowStage:
         cdef gateway_queue *g = self.queue.g
         cdef wan_partition *partition = &g.queue.partitions[0]
         cdef uint64_t through
+        cdef wan_status status
         while True:
             taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
             if taken == 0:
-                return True
+                return WAN_OK
             stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
             for n in range(taken):
                 change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]), records[n].key_length, records[n].key_form))
                 changes[n].local = 1
+                changes[n].flags = 0        # Not as the client says.
                 changes[n].stamp = stamp + n
                 changes[n].stamp_site = r.site
                 if r.stores:
@@ -324,10 +374,13 @@ cdef class RowStage:
             through = partition.removed
             for n in range(taken):
                 origin_local(&from_, r)
-                if wan_flag_read(&r.closed) or region_change(r, &changes[n], &from_, NULL, &outcome) != WAN_OK or outcome == WAN_OUT_OF_MEMORY:
+                status = region_change(r, &changes[n], &from_, NULL, &outcome)
+                if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                    status = WAN_NO_MEMORY
+                if status != WAN_OK:
                     wan_queue_remove(&g.queue, 0, through)
                     wan_queue_rewind(&g.queue, 0)
-                    return False
+                    return status
                 if outcome == WAN_MISSING:
                     self.missing += 1
                 else:
@@ -339,14 +392,16 @@ cdef class RowStage:
         cdef wan_record *record
         cdef uint64_t size
         while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
-            key = decode(record.key_form, wan_record_key(record), record.key_length)
-            value = decode(record.value_form, wan_record_value(record), record.value_length)
             from pywan.errors import QueueFullError
             try:
+                key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
+                value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
                 outcome = region.slow_change(record.operation, key, value, None)
-            except QueueFullError:
-                wan_queue_rewind(&self.queue.g.queue, 0)
-                return False
+            except BaseException as error:
+                wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
+                if isinstance(error, QueueFullError):
+                    return False
+                raise
             if outcome == "missing":
                 self.missing += 1
             else:

@@ -147,13 +147,22 @@ cdef class Column:
                 f"{_COLUMN_INT64_MAX}, the largest integer; cast the column to string or float64")
         return 0
 
-    cdef int _lay_out_timestamps(self, Column ticks, int64_t ticks_per_second, int64_t seconds_per_tick,
-                                 bint min_is_null) except -1:
+    cdef int _lay_out_timestamps(self, Column ticks, bint has_zone, int64_t ticks_per_second, bint min_is_null) except -1:
         cdef int status
+        cdef uint8_t tag = <uint8_t>(WAN_TAG_INSTANT if has_zone else WAN_TAG_NAIVE)
         self._start_rows(ticks.view.length, -1, ticks.view.length * 10)
         with nogil:
-            status = _rows_append_timestamps(&self.owned, &ticks.view, ticks_per_second, seconds_per_tick, min_is_null)
+            status = _rows_append_timestamps(&self.owned, &ticks.view, tag, ticks_per_second, min_is_null)
         self._check_appended(status, 0, "")
+        return self._view_owned(COLUMN_TAGGED)
+
+    cdef int _lay_out_dates(self, Column ticks, int64_t ticks_per_day, bint min_is_null) except -1:
+        cdef int64_t bad_row = 0
+        cdef int status
+        self._start_rows(ticks.view.length, 6, 0)
+        with nogil:
+            status = _rows_append_dates(&self.owned, &ticks.view, ticks_per_day, min_is_null, &bad_row)
+        self._check_appended(status, bad_row, "a date that is no whole day, or too far away; cast the column to a timestamp")
         return self._view_owned(COLUMN_TAGGED)
 
     # Other columns.
@@ -190,6 +199,7 @@ cdef class Column:
     # Arrow.
 
     cdef int _read_arrow_capsules(self, obj) except -1:
+        _check_arrow(obj, self.name)
         schema_capsule, array_capsule = obj.__arrow_c_array__()
         cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
         cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(array_capsule, "arrow_array")
@@ -245,15 +255,16 @@ cdef class Column:
         cdef ColumnView *view = &self.view
         cdef const uint8_t *data = NULL
         cdef int64_t needed
-        if array.length < 0 or array.offset < 0:
+        cdef int64_t row
+        if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
             raise _column_error(f"column {self.name!r}: an Arrow array of length {array.length} at offset "
-                                f"{array.offset} is damaged")
+                                f"{array.offset} is damaged; at most {COLUMN_ROWS_MAX} rows are possible")
         view.length = array.length
         if format == b"n":
             view.form = COLUMN_NONE
             return 0
         needed = 3 if format in (b"z", b"u", b"Z", b"U", b"vz", b"vu") else 2
-        if array.n_buffers < needed:
+        if array.n_buffers < needed or array.buffers == NULL:
             if format[:1] == b"+":
                 raise self._unreadable(format)
             raise _column_error(f"column {self.name!r}: Arrow type {format.decode()!r} with {array.n_buffers} "
@@ -279,16 +290,25 @@ cdef class Column:
                 view.offsets32 = <const int32_t *>data + array.offset
             else:
                 view.offsets64 = <const int64_t *>data + array.offset
-            if array.length and array.buffers[2] != NULL:
-                view.data = <const uint8_t *>array.buffers[2]
+            if array.length:
+                with nogil:
+                    row = _first_bad_offset(view, _COLUMN_INT64_MAX)
+                if row >= 0:
+                    raise _column_error(f"column {self.name!r}, row {self.first_row + row}: the offsets of the Arrow array do not ascend; it is damaged")
+                if array.buffers[2] != NULL:
+                    view.data = <const uint8_t *>array.buffers[2]
+                elif _column_view_size(view):
+                    raise _column_error(f"column {self.name!r}: an Arrow array with offsets to {_column_view_size(view)} bytes of data has no data; it is damaged")
         elif format in (b"vz", b"vu"):
             self._read_arrow_views(data, array)
             self._view_owned(COLUMN_STR if format == b"vu" else COLUMN_BYTES)
         elif format[:2] == b"w:":
             view.form = COLUMN_BYTES
-            view.width = int(format[2:])
-            if view.width < 0:
+            if not format[2:].isdigit() or len(format) > 12:
                 raise self._unreadable(format)
+            view.width = int(format[2:])
+            if view.width > COLUMN_ROWS_MAX // max(array.offset + array.length, 1):
+                raise _column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset {array.offset} are too many; the array is damaged")
             if view.width and array.length:
                 view.data = data + array.offset * view.width
         elif format in (b"l", b"L", b"g"):
@@ -344,17 +364,15 @@ cdef class Column:
 
     cdef int _read_arrow_timestamps(self, bytes format, ArrowArray *array) except -1:
         cdef Column ticks = self._sibling()
-        cdef int64_t ticks_per_second = 1, seconds_per_tick = 1
         ticks._read_arrow_layout(b"i" if format == b"tdD" else b"l", array)
         if format == b"tdD":
-            seconds_per_tick = 86400
-        elif format == b"tdm":
-            ticks_per_second = 1000
-        else:
-            ticks_per_second = {b"tss": 1, b"tsm": 1000, b"tsu": 1000000, b"tsn": 1000000000}.get(format[:3], 0)
-            if not ticks_per_second:
-                raise self._unreadable(format)
-        return self._lay_out_timestamps(ticks, ticks_per_second, seconds_per_tick, False)
+            return self._lay_out_dates(ticks, 1, False)
+        if format == b"tdm":
+            return self._lay_out_dates(ticks, 86400000, False)
+        ticks_per_second = {b"tss:": 1, b"tsm:": 1000, b"tsu:": 1000000, b"tsn:": 1000000000}.get(format[:4])
+        if ticks_per_second is None:
+            raise self._unreadable(format)
+        return self._lay_out_timestamps(ticks, len(format) > 4, ticks_per_second, False)     # Behind the colon is the zone, if there is one.
 
     cdef int _read_arrow_views(self, const uint8_t *data, ArrowArray *array) except -1:
         cdef ColumnView views = self.view
@@ -508,14 +526,22 @@ cdef class Column:
         return 0
 
     cdef int _read_numpy_dates(self, array) except -1:
+        """Days and what is longer are dates; shorter units are times without a zone. NaT is null."""
         import numpy
         per_second = {"s": 1, "ms": 1000, "us": 1000000, "ns": 1000000000}
         unit, count = numpy.datetime_data(array.dtype)
-        if unit not in per_second or count != 1:
-            array, unit = array.astype("=M8[s]"), "s"
-        array = array.astype(array.dtype.newbyteorder("="), copy=False).view("i8")
-        cdef Column ticks = Column(array, self.name)
-        return self._lay_out_timestamps(ticks, per_second[unit], 1, True)
+        given = array
+        unit = {"Y": "D", "M": "D", "W": "D", "h": "s", "m": "s", "ps": "ns", "fs": "ns", "as": "ns", "generic": "s"}.get(unit, unit)
+        array = array.astype(f"=M8[{unit}]", copy=False)
+        if array.dtype != given.dtype:
+            differs = (array != given) & ~numpy.isnat(given)
+            if differs.any():
+                row = int(differs.argmax())
+                raise _column_error(f"column {self.name!r}, row {row}: {given[row]} cannot be told in {unit}; round it")
+        cdef Column ticks = Column(array.view("i8"), self.name)
+        if unit == "D":
+            return self._lay_out_dates(ticks, 1, True)
+        return self._lay_out_timestamps(ticks, False, per_second[unit], True)
 
 
 cdef inline bint _column_is_fixed(const ColumnView *view) noexcept nogil:
@@ -533,8 +559,19 @@ cdef int64_t _column_view_size(const ColumnView *view) noexcept nogil:
     return view.length * view.width
 
 
+cdef _check_arrow(obj, str name):
+    """Arrow's C interface does not tell how long buffers are: pyarrow itself compares them with length and offset, which takes no longer
+    for more rows. What it leaves open (whether offsets ascend, indices and views) is checked as we read."""
+    if type(obj).__module__.startswith("pyarrow.") and hasattr(obj, "validate"):
+        try:
+            obj.validate()
+        except ValueError as error:
+            raise _column_error(f"column {name!r}: the Arrow array is damaged: {error}") from None
+
+
 cdef list _column_chunks(obj, str name):
     """The arrays of an Arrow stream, one column each, of one type; one empty column if the stream has none."""
+    _check_arrow(obj, name)
     capsule = obj.__arrow_c_stream__()
     cdef ArrowArrayStream *stream = <ArrowArrayStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
     cdef ArrowSchema schema

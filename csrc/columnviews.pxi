@@ -31,9 +31,11 @@ cdef extern from *:
     """
     static const int64_t wan_column_no_offsets[2] = {0, 0};
     static const uint8_t wan_column_no_bytes[16] = {0};
+    #define WAN_COLUMN_ROWS_MAX ((int64_t)1 << 40)      /* A column is longer only if its length is wrong: so no size of it overflows. */
     """
     const int64_t *wan_column_no_offsets
     const uint8_t *wan_column_no_bytes
+    int64_t COLUMN_ROWS_MAX "WAN_COLUMN_ROWS_MAX"
     int64_t _COLUMN_INT64_MIN "INT64_MIN"
     uint64_t _COLUMN_INT64_MAX "INT64_MAX"
     uint64_t _COLUMN_UINT32_MAX "UINT32_MAX"
@@ -55,6 +57,9 @@ cdef enum:
     COLUMN_NONE = 3      # no bytes
     COLUMN_INT64 = 4     # 8 bytes, little-endian
     COLUMN_FLOAT64 = 5   # 8 bytes, little-endian
+
+cdef enum:
+    MOMENT_BYTES_MAX = 15
 
 cdef enum:
     COLUMN_OPERATION_CREATE = 0
@@ -296,12 +301,26 @@ cdef int _rows_append_dictionary(ColumnRows *rows, const ColumnView *indices, co
     return 0
 
 
-cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_second,
-                                 int64_t seconds_per_tick, bint min_is_null) noexcept nogil:
-    """Lays out ticks since 1970 as msgpack's timestamp, in the shortest of its three sizes. 0, or -1 (no memory)."""
+cdef inline int put_moment(uint8_t *out, uint8_t tag, int64_t seconds, uint32_t nanoseconds) noexcept nogil:
+    """Writes an extension of msgpack that holds seconds and nanoseconds, in the shortest of its three sizes. Returns how many bytes it took."""
+    if <uint64_t>seconds >> 34:
+        out[0], out[1], out[2] = 0xc7, 12, tag
+        _column_put_be32(out + 3, nanoseconds)
+        _column_put_be64(out + 7, <uint64_t>seconds)
+        return 15
+    if nanoseconds or <uint64_t>seconds > _COLUMN_UINT32_MAX:
+        out[0], out[1] = 0xd7, tag
+        _column_put_be64(out + 2, (<uint64_t>nanoseconds << 34) | <uint64_t>seconds)
+        return 10
+    out[0], out[1] = 0xd6, tag
+    _column_put_be32(out + 2, <uint32_t>seconds)
+    return 6
+
+
+cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, uint8_t tag, int64_t ticks_per_second, bint min_is_null) noexcept nogil:
+    """Lays out ticks since 1970 as moments. 0, or -1 (no memory)."""
     cdef int64_t row, tick, seconds, nanoseconds
-    cdef uint8_t out[15]
-    cdef int length
+    cdef uint8_t out[MOMENT_BYTES_MAX]
     for row in range(ticks.length):
         tick = (<const int64_t *>ticks.data)[row]
         if column_is_null(ticks, row) or (min_is_null and tick == _COLUMN_INT64_MIN):
@@ -313,20 +332,26 @@ cdef int _rows_append_timestamps(ColumnRows *rows, const ColumnView *ticks, int6
             seconds -= 1   # C rounds towards zero, time towards the past.
         nanoseconds = <int64_t>(<uint64_t>tick - <uint64_t>seconds * <uint64_t>ticks_per_second)
         nanoseconds *= 1000000000 // ticks_per_second
-        seconds *= seconds_per_tick
-        if <uint64_t>seconds >> 34:
-            out[0], out[1], out[2] = 0xc7, 12, 0xff
-            _column_put_be32(out + 3, <uint32_t>nanoseconds)
-            _column_put_be64(out + 7, <uint64_t>seconds)
-            length = 15
-        elif nanoseconds or <uint64_t>seconds > _COLUMN_UINT32_MAX:
-            out[0], out[1] = 0xd7, 0xff
-            _column_put_be64(out + 2, (<uint64_t>nanoseconds << 34) | <uint64_t>seconds)
-            length = 10
-        else:
-            out[0], out[1] = 0xd6, 0xff
-            _column_put_be32(out + 2, <uint32_t>seconds)
-            length = 6
-        if _rows_append(rows, out, length) < 0:
+        if _rows_append(rows, out, put_moment(out, tag, seconds, <uint32_t>nanoseconds)) < 0:
+            return -1
+    return 0
+
+
+cdef int _rows_append_dates(ColumnRows *rows, const ColumnView *ticks, int64_t ticks_per_day, bint min_is_null, int64_t *bad_row) noexcept nogil:
+    """Lays out ticks since 1970 as dates: 0, -1 (no memory), or 1: `bad_row` is no whole day, or one that 32 bits do not tell."""
+    cdef int64_t row, tick
+    cdef uint8_t out[6]
+    out[0], out[1] = 0xd6, WAN_TAG_DATE
+    for row in range(ticks.length):
+        tick = (<const int64_t *>ticks.data)[row]
+        if column_is_null(ticks, row) or (min_is_null and tick == _COLUMN_INT64_MIN):
+            if _rows_append_null(rows) < 0:
+                return -1
+            continue
+        if tick % ticks_per_day or tick // ticks_per_day != <int32_t>(tick // ticks_per_day):
+            bad_row[0] = row
+            return 1
+        _column_put_be32(out + 2, <uint32_t>(tick // ticks_per_day))
+        if _rows_append(rows, out, 6) < 0:
             return -1
     return 0

@@ -16,9 +16,11 @@ cdef extern from *:
     """
     #define set_full(...) ((void)WAN_FAIL(WAN_FULL, __VA_ARGS__))
     #define set_too_large(...) ((void)WAN_FAIL(WAN_TOO_LARGE, __VA_ARGS__))
+    #define set_closed(...) ((void)WAN_FAIL(WAN_CLOSED, __VA_ARGS__))
     """
     void set_full(const char *format, ...) nogil
     void set_too_large(const char *format, ...) nogil
+    void set_closed(const char *format, ...) nogil
 
 cdef enum:
     STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
@@ -30,6 +32,8 @@ cdef enum:
     MOVED_BYTES_MAX = 16 << 20              # Moved in one go, a segment more or less; out of
     MOVED_SEGMENTS_MAX = 32                 # so many segments at most.
     DAMAGES_MAX = 10000                     # Pieces of damage that salvage tells one by one.
+    MOUNT_BYTES_KEPT = 64 << 10             # A queue remembers so many bytes of mounts, and two mounts at least.
+    WAIT_SLICE_US = 100000                  # After so long a caller that waits looks at the process's signals.
     EVENTS_OF_SEGMENT_MAX = 8 << 20 >> 4    # Four times what a segment has room for. One that claims to be further ahead is damage.
 
 cdef struct log_view:                       # A log as others may see it, while it belongs to its committer: as of the last round. Under the owner's lock.
@@ -43,6 +47,7 @@ cdef struct durable_log:
     wan_log log
     wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
     wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
+    wan_stage_use records_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
     wan_record_set of_moved                 # As long as `moved` is filled.
     uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
     uint32_t written_count
@@ -56,7 +61,8 @@ cdef struct durable_log:
     uint32_t work                           # Changes when something is staged: what the committer sleeps on.
     int waiting                             # The committer sleeps.
     int replaying                           # Parked events come back: they make room where they were.
-    int stop
+    int stop                                # Nothing is staged any more. Set under the queue's lock.
+    int ended                               # The committer has returned: what is staged stays where it is.
     uint8_t synchronous
     uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
     uint64_t removed_at_checkpoint          # Sum over the partitions.
@@ -66,6 +72,9 @@ cdef struct durable_log:
     uint64_t *appended                      # Per partition, when the stages were taken.
     uint64_t *removed                       # Per partition, as of the last durable state.
     log_view view
+    uint64_t incarnation                    # Of the queue, as other sites know it: the log's id, until it had to take another one.
+    uint64_t mount                          # Identifies this opening of the log.
+    uint64_t wanted_incarnation             # The committer is to take this one; 0: none.
     # Recovery
     uint64_t state_commit, recovered_records, cut_bytes
     int salvage
@@ -73,6 +82,14 @@ cdef struct durable_log:
     uint64_t *state_appended
     uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
     uint16_t *process_numbers               # Number in the log -> region number of this process.
+
+
+cdef struct queue_identity:                 # What the identity in the manifest begins with.
+    # The mounts under this incarnation follow, oldest first, as far as they are remembered: each its id, then for each partition the newest
+    # sequence that was there when it began.
+    uint64_t incarnation
+    uint32_t mounts
+    uint32_t partitions
 
 
 cdef struct log_state:                      # What a state part begins with; positions and names follow.
@@ -91,7 +108,9 @@ cdef void show_log(log_view *view, const wan_log *log, wan_status status) noexce
         view.failing_since_us = 0
     elif view.failing_since_us == 0:
         view.failing_since_us = wan_monotonic_us()
-    if status != WAN_OK:
+    if status == WAN_NO_MEMORY:     # Some say no more than that.
+        strncpy(view.reason, b"out of memory while the log was written", sizeof(view.reason) - 1)
+    elif status != WAN_OK:
         strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
 
 
@@ -116,8 +135,11 @@ cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noex
 cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
     """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
     cdef durable_log *d = g.durable
+    if wan_flag_read(&d.stop):
+        set_closed("the log is closed")
+        return WAN_CLOSED
     if d.view.failing:
-        set_full("%s", d.view.reason)
+        set_full("the log is not written now: %s", d.view.reason)
         return WAN_FULL
     if length > wan_log_record_bytes(&d.log):
         set_too_large("an event of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
@@ -302,9 +324,12 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
         for p in range(g.queue.partition_count):
             if d.appended[p] > d.log.segments[segment].highest[p]:
                 d.log.segments[segment].highest[p] = d.appended[p]
+    cdef uint64_t used = d.taken_records.used, used_by_holes = d.taken_holes.used, now = wan_monotonic_us()
     wan_stage_empty(&d.taken_records)
+    wan_stage_rest(&d.taken_records, &d.records_use, used, now)
     d.written = d.written_count = 0
     wan_stage_empty(&d.taken_holes)
+    wan_stage_rest(&d.taken_holes, &d.holes_use, used_by_holes, now)
     wan_stage_empty(&d.taken_names)
     wan_lock_take(&g.lock)
     for p in range(g.queue.partition_count):
@@ -317,9 +342,23 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     show_log(&d.view, &d.log, WAN_OK)
     wake_dispatchers(g)
     wan_lock_release(&g.lock)
+    used = d.taken_superseded.used
     wan_stage_empty(&d.taken_superseded)
+    wan_stage_rest(&d.taken_superseded, &d.superseded_use, used, now)
     wan_signal_change(&d.epoch)
     return WAN_OK
+
+
+cdef void durable_rest(gateway_queue *g) noexcept nogil:
+    """The committer's, while nothing is staged: what the stages took goes back."""
+    cdef durable_log *d = g.durable
+    cdef uint64_t now = wan_monotonic_us()
+    wan_stage_rest(&d.taken_records, &d.records_use, 0, now)
+    wan_stage_rest(&d.taken_holes, &d.holes_use, 0, now)
+    wan_stage_rest(&d.taken_superseded, &d.superseded_use, 0, now)
+    rest_under_lock(&d.records, &d.records_use, &g.lock, now)
+    rest_under_lock(&d.holes, &d.holes_use, &g.lock, now)
+    rest_under_lock(&d.superseded, &d.superseded_use, &g.lock, now)
 
 
 cdef void wake_dispatchers(gateway_queue *g) noexcept nogil:
@@ -429,6 +468,7 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
     while status == WAN_OK and log_is_long(g) and d.log.segments[0].number < last:
         status = durable_move_oldest(g, last)
     wan_log_end_way(&d.log)
+    wan_stage_close(&d.moved)
     return status
 
 
@@ -524,7 +564,7 @@ cdef bint durable_drop_oldest(gateway_queue *g) noexcept nogil:
     wan_lock_take(&g.lock)
     for p in range(g.queue.partition_count):
         dropped = dropped and g.queue.partitions[p].peeked == g.queue.partitions[p].removed
-    dropped = dropped and queue_drop_oldest(g) != 0
+    dropped = dropped and queue_drop_oldest(g, g.queue.partition_count) != 0
     for p in range(g.dispatchers):
         queue_refresh_pending(g, p)
     wan_lock_release(&g.lock)
@@ -604,10 +644,11 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         checkpoint = (removed != d.removed_at_checkpoint and (
             stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
             or log_is_long(g) and d.log.commit != d.shortened_commit)
-        if staged == 0 and not checkpoint and not (d.shorten_again_us and now >= d.shorten_again_us and log_is_long(g)):
+        if staged == 0 and not checkpoint and wan_read(&d.wanted_incarnation) == 0 and not (d.shorten_again_us and now >= d.shorten_again_us and log_is_long(g)):
             if stopping:
                 wan_log_seal(&d.log, d.state.bytes, d.state.used)      # Were it to fail, the log is as after a crash.
                 return
+            durable_rest(g)
             wan_wait_change(&d.work, seen, 100)
             wan_flag_set(&d.waiting, 0)
             if not d.synchronous and __atomic_load_n(&d.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&d.stop):
@@ -630,7 +671,9 @@ cdef wan_status durable_step(gateway_queue *g, bint checkpoint) noexcept nogil:
     cdef bint late = d.taken_records.used != 0 or d.taken_holes.used != 0 or d.taken_superseded.used != 0
     # Not where much else is queued: what is kept would go to that.
     cdef bint makes_way = wan_flag_read(&d.replaying) and wan_read(&g.queue.bytes) <= wan_log_record_bytes(&d.log) and wan_log_begin_way(&d.log)
-    cdef wan_status status = durable_write(g, checkpoint)
+    cdef wan_status status = durable_renew(g)
+    if status == WAN_OK:
+        status = durable_write(g, checkpoint)
     if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
         status = durable_write(g, checkpoint)
     if makes_way:
@@ -666,28 +709,162 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
     return failing_since[0] != 0 and now - failing_since[0] >= DISK_PATIENCE_US
 
 
-cdef bint durable_wait(gateway_queue *g, bint removals, uint64_t limit_us) noexcept nogil:
-    """Until all that is staged is on the disk; or, for `removals`, until what is removed is removed there too, by the checkpoint that the committer
-    makes within a second. False after `limit_us`, or less if the disk takes nothing."""
+cdef enum:
+    FOR_EVENTS = 0, FOR_REMOVALS = 1, FOR_IDENTITY = 2      # What somebody waits for.
+    WAIT_DONE = 1, WAIT_IN_VAIN = 0, WAIT_GOES_ON = -1
+
+cdef struct disk_wait:      # One caller's wait for a log, in slices.
+    int what                # FOR_*, of a queue's log.
+    uint64_t wanted
+    uint64_t deadline_us
+    uint64_t failing_since_us
+
+
+cdef disk_wait durable_begin_wait(gateway_queue *g, int what, uint64_t limit_us) noexcept nogil:
+    cdef disk_wait wait
+    wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
+    wan_lock_take(&g.lock)
+    wait.wanted = removed_sum(g) if what == FOR_REMOVALS else g.durable.staged
+    wan_lock_release(&g.lock)
+    return wait
+
+
+cdef int durable_wait(gateway_queue *g, disk_wait *wait) noexcept nogil:
+    """Until all that was staged is on the disk; or what was removed is removed there too, by the checkpoint that the committer makes within a
+    second; or the identity that is wanted is taken. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
     cdef durable_log *d = g.durable
-    cdef uint64_t now = wan_monotonic_us(), wanted, failing_since = 0
-    cdef uint64_t deadline = now + limit_us
+    cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
     cdef int failing
     cdef uint32_t seen
     cdef bint done
-    wan_lock_take(&g.lock)
-    wanted = removed_sum(g) if removals else d.staged
-    wan_lock_release(&g.lock)
     while True:
         seen = __atomic_load_n(&d.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(&g.lock)
-        done = (d.removed_at_checkpoint if removals else d.durable) >= wanted
+        if wait.what == FOR_IDENTITY:
+            done = d.wanted_incarnation == 0
+        else:
+            done = (d.removed_at_checkpoint if wait.what == FOR_REMOVALS else d.durable) >= wait.wanted
         failing = d.view.failing
         wan_lock_release(&g.lock)
         now = wan_monotonic_us()
-        if done or now >= deadline or lost_patience(failing, &failing_since, now):
-            return done
-        wan_wait_change(&d.epoch, seen, 200)
+        if done:
+            return WAIT_DONE
+        if now >= wait.deadline_us or wan_flag_read(&d.ended) or lost_patience(failing, &wait.failing_since_us, now):
+            return WAIT_IN_VAIN
+        if now >= slice_end:
+            return WAIT_GOES_ON
+        wan_wait_change(&d.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+
+
+# Mounts: each opening of a log is one. What a receiver has applied of a mount that is not in the past of this one, or beyond where the next one began,
+# was sent by another copy of the log.
+
+cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
+    return 8 + 8 * <uint64_t>g.queue.partition_count
+
+
+cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogil:
+    return <uint64_t *>(g.durable.log.identity.bytes + sizeof(queue_identity) + n * mount_bytes(g))
+
+
+cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
+    """Checks the identity that the manifest holds. A new log holds none."""
+    cdef const wan_stage *found = &g.durable.log.identity
+    cdef const queue_identity *head = <const queue_identity *>found.bytes
+    if found.used == 0:
+        return WAN_OK
+    if (found.used < sizeof(queue_identity) or head.partitions != g.queue.partition_count
+            or (found.used - sizeof(queue_identity)) % mount_bytes(g) or (found.used - sizeof(queue_identity)) // mount_bytes(g) != head.mounts):
+        return corrupt("the queue's identity in the manifest does not fit its length")
+    return WAN_OK
+
+
+cdef wan_status add_mount(gateway_queue *g, wan_stage *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
+    """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
+    cdef queue_identity head
+    cdef uint32_t known = 0, p
+    cdef uint64_t length = mount_bytes(g)
+    cdef wan_stage *now = &g.durable.log.identity
+    cdef wan_status status
+    if now.used:
+        known = (<queue_identity *>now.bytes).mounts - skipped
+    head.incarnation, head.mounts, head.partitions = incarnation, known + 1, g.queue.partition_count
+    memset(identity, 0, sizeof(wan_stage))
+    status = wan_stage_reserve(identity, sizeof(head) + (known + 1) * length)
+    if status != WAN_OK:
+        return status
+    wan_stage_put(identity, &head, sizeof(head))
+    if known:
+        wan_stage_put(identity, mount_at(g, skipped), known * length)
+    wan_stage_put(identity, &g.durable.mount, 8)
+    for p in range(g.queue.partition_count):
+        wan_stage_put(identity, &g.queue.partitions[p].appended, 8)
+    return WAN_OK
+
+
+cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
+    """After recovery: this opening is a mount, which the manifest knows before a new event is on the disk, and so before one is sent."""
+    cdef durable_log *d = g.durable
+    cdef wan_stage fresh
+    cdef uint32_t kept, known = 0
+    cdef wan_status status = check_identity(g)
+    if status != WAN_OK:
+        return status
+    d.incarnation = d.log.id
+    if d.log.identity.used:
+        d.incarnation = (<queue_identity *>d.log.identity.bytes).incarnation
+        known = (<queue_identity *>d.log.identity.bytes).mounts
+    kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(g))
+    status = add_mount(g, &fresh, d.incarnation, known - min(known, kept))
+    if status != WAN_OK:
+        return status
+    swap_stages(&d.log.identity, &fresh)
+    wan_stage_close(&fresh)
+    # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
+    if d.log.named:
+        wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    return WAN_OK
+
+
+cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
+    """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
+    cdef const queue_identity *head = <const queue_identity *>g.durable.log.identity.bytes
+    cdef uint32_t n
+    if mount == g.durable.mount:
+        return True
+    for n in range(head.mounts):
+        if mount_at(g, n)[0] == mount:
+            return n + 1 < head.mounts and last <= mount_at(g, n + 1)[1 + partition]
+    return False
+
+
+cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
+    """The committer's: takes the incarnation that is wanted, if one is. What is queued keeps its sequences, and may be known under the old one."""
+    cdef durable_log *d = g.durable
+    cdef wan_stage fresh
+    cdef wan_status status
+    cdef uint64_t wanted
+    cdef uint32_t p
+    wan_lock_take(&g.lock)
+    wanted = d.wanted_incarnation
+    status = add_mount(g, &fresh, wanted, (<queue_identity *>d.log.identity.bytes).mounts) if wanted else WAN_OK
+    if wanted and status == WAN_OK:
+        swap_stages(&d.log.identity, &fresh)
+    wan_lock_release(&g.lock)
+    if wanted == 0 or status != WAN_OK:
+        return status
+    status = wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    wan_lock_take(&g.lock)
+    if status != WAN_OK:
+        swap_stages(&d.log.identity, &fresh)
+    else:
+        d.incarnation, d.wanted_incarnation = wanted, 0
+        for p in range(g.queue.partition_count):
+            g.queue.partitions[p].duplicate_through = g.queue.partitions[p].appended
+    wan_lock_release(&g.lock)
+    wan_stage_close(&fresh)
+    wan_signal_change(&d.epoch)
+    return status
 
 
 # Recovery
@@ -822,7 +999,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     cdef uint16_t own
     cdef const wan_hole *hole
     cdef uint64_t at = 0
-    cdef wan_status status
+    cdef wan_status status, found = WAN_OK
     if head.kind == WAN_PART_NAMES:
         return recover_names(d, data, head.length)
     if head.kind == WAN_PART_STATE:
@@ -841,7 +1018,11 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     while at < head.length:
         record = <const wan_record *>(data + at)
         if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
-            return WAN_CORRUPT
+            found = WAN_CORRUPT
+            if not wan_record_has_end(record, head.length - at):
+                break
+            at += record.length         # Salvage takes what is behind it.
+            continue
         wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
         if record.partition >= g.queue.partition_count or record.sequence == 0:
             return corrupt("a record in the log names a partition that is not there")
@@ -853,28 +1034,29 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         if record.sequence > d.log.segments[index].highest[record.partition]:
             d.log.segments[index].highest[record.partition] = record.sequence
         g.counts.newest_stamp = max(g.counts.newest_stamp, record.stamp)
-        # The hashes are for conflation, which starts afterwards.
+        if record.sequence > g.queue.partitions[record.partition].removed:
+            queue_note_copy(g, record)
         own = d.process_numbers[record.region]
         if d.adopting and own == record.region:
-            status = wan_queue_restore_here(&g.queue, d.adopting, record, 0)
+            status = wan_queue_restore_here(&g.queue, d.adopting, record)
         else:
             wan_stage_empty(&d.moved)
             status = wan_stage_add(&d.moved, record, record.length)
             if status == WAN_OK:
                 copy = <wan_record *>d.moved.bytes
                 copy.region = own
-                status = wan_queue_restore(&g.queue, copy, 0)
+                status = wan_queue_restore(&g.queue, copy)
         if status != WAN_OK:
             return status
         d.recovered_records += 1
         at += record.length
-    return WAN_OK
+    return found
 
 
-cdef int adopt_segment(void *owner, uint32_t index, const uint8_t *base, uint64_t length) noexcept nogil:
+cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil:
     """The log's segment is mapped: the queue's records may lie there as they are."""
     cdef gateway_queue *g = <gateway_queue *>owner
-    if wan_store_adopt(&g.queue.store, base, length, &g.durable.adopting) != WAN_OK:
+    if wan_store_adopt(&g.queue.store, path, base, length, &g.durable.adopting) != WAN_OK:
         g.durable.adopting = 0
     return g.durable.adopting != 0
 

@@ -52,6 +52,8 @@ cdef struct gateway_queue:
     wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
+    uint64_t lowest_copied[256] # Of each site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp, but one
+                                # that a caller gave. NEVER: there was none.
     uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
 
 
@@ -91,9 +93,9 @@ cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept 
     wan_set(&g.signals[dispatcher].pending, pending)
 
 
-cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
-    """Makes room by giving up the oldest events that are not on their way: of each partition a sixteenth, at least one.
-    Under the lock. Returns how many."""
+cdef uint64_t queue_drop_oldest(gateway_queue *g, uint32_t keeps) noexcept nogil:
+    """Makes room by giving up the oldest events that are not on their way: of each partition a sixteenth, at least one; but of partition
+    `keeps` not the newest. Under the lock. Returns how many."""
     cdef wan_partition *partition
     cdef uint64_t sequence, wanted, dropped = 0, before = g.queue.events
     cdef uint32_t p
@@ -102,7 +104,7 @@ cdef uint64_t queue_drop_oldest(gateway_queue *g) noexcept nogil:
         wanted = (partition.unpeeked + 15) // 16
         sequence = partition.peeked
         while wanted:
-            sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, partition.appended)
+            sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, partition.appended - (p == keeps))
             if sequence == 0:
                 break
             wan_queue_punch(&g.queue, p, sequence, WAN_HOLE_DROPPED)
@@ -118,23 +120,48 @@ cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint6
     if status != WAN_OK:
         return status
     status = wan_queue_reserve(&g.queue, partition, length, reservation)
-    if g.full_policy == FULL_DROP_OLDEST:
-        # Until a segment is free: what is oldest lies together.
-        while status == WAN_FULL and queue_drop_oldest(g):
-            status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    # Nothing is dropped for a change that may still be refused, by another queue or by the region: that comes with the commit.
+    if status == WAN_FULL and g.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(g):
+        status = wan_queue_reserve_beyond(&g.queue, partition, length, reservation)
     return status
 
 
-cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation, uint64_t hash) noexcept nogil:
+cdef bint queue_has_unpeeked(const gateway_queue *g) noexcept nogil:
+    for p in range(g.queue.partition_count):
+        if g.queue.partitions[p].unpeeked:
+            return True
+    return False
+
+
+cdef void queue_make_room(gateway_queue *g, uint32_t partition) noexcept nogil:
+    """After the commit of an event beyond the limit, the newest of `partition`: older ones go until a segment is free, as far as they can; what is
+    oldest lies together. Under the lock."""
+    while wan_store_is_over(&g.queue.store) and queue_drop_oldest(g, partition):
+        pass
+    for n in range(g.dispatchers):
+        queue_refresh_pending(g, n)
+
+
+cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation) noexcept nogil:
     # The record is written: it becomes the newest. Under the lock. The file to write to afterwards, or -1.
-    wan_queue_commit(&g.queue, reservation, hash)
+    cdef int wake = -1
+    wan_queue_commit(&g.queue, reservation)
     if g.durable != NULL:
-        durable_stage(g, <const wan_record *>reservation.at)
-        return -1       # Its dispatcher hears of it when it is on the disk.
-    return queue_note_pending(g, reservation.partition, 1)
+        durable_stage(g, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+    else:
+        wake = queue_note_pending(g, reservation.partition, 1)
+    if reservation.beyond:
+        queue_make_room(g, reservation.partition)
+    return wake
 
 
-cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record, bint replayed=False) noexcept nogil:
+cdef inline void queue_note_copy(gateway_queue *g, const wan_record *record) noexcept nogil:
+    # Under the lock.
+    if not record.flags & WAN_FLAG_GIVEN and record.stamp < g.lowest_copied[record.origin_site]:
+        g.lowest_copied[record.origin_site] = record.stamp
+
+
+cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record, bint replayed=False, uint8_t flags=0) noexcept nogil:
     # Appends a whole record as it is. Takes and releases the lock. One that was parked was counted as queued when it first came;
     # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
     cdef wan_reservation reservation
@@ -144,7 +171,9 @@ cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wa
     cdef wan_status status = queue_reserve(g, partition, record.length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, record.length)
-        wake = queue_commit(g, &reservation, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        (<wan_record *>reservation.at).flags |= flags
+        queue_note_copy(g, record)
+        wake = queue_commit(g, &reservation)
         if replayed and g.counts.parked:
             g.counts.parked -= 1
         else:
@@ -154,6 +183,12 @@ cdef wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wa
     if wake >= 0:
         eventfd_write(wake, 1)
     return status
+
+
+cdef bint queue_can_read(const gateway_queue *g, uint32_t partition, uint64_t sequence) noexcept nogil:
+    # Under the lock. False: one event lies in a file that cannot be read; the detail says why.
+    cdef wan_store_span span = wan_queue_span(&g.queue, partition, sequence, sequence)
+    return wan_store_check(&g.queue.store, &span) == WAN_OK
 
 
 cdef class EventQueue:
@@ -174,7 +209,7 @@ cdef class EventQueue:
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
                   log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
-                  uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None):
+                  uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None, uint64_t mount=0):
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
         cdef const char *path_or_null = NULL
@@ -192,6 +227,7 @@ cdef class EventQueue:
         raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
         self.g.dispatchers = dispatchers
+        memset(self.g.lowest_copied, 0xff, sizeof(self.g.lowest_copied))
         self.g.remote_site = <uint8_t>remote_site
         self.g.by_thread, self.g.by_bucket = by_thread, by_bucket
         self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
@@ -206,14 +242,17 @@ cdef class EventQueue:
                 from pywan.errors import DiskError
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
-            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage)
+            if mount == 0:
+                import secrets
+                mount = secrets.randbits(62) | 1
+            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage, mount)
             self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
             if log_budget is not None:
                 self.budget = log_budget
                 self.g.durable.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_budget.b.limit // STAGED_PART_OF_LIMIT)
                 wan_log_share(&self.g.durable.log, &log_budget.b, log_known, log_may_take_kept)
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage) except -1:
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
         cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
         cdef wan_log_reader reader
         cdef wan_damage damage
@@ -232,7 +271,7 @@ cdef class EventQueue:
         d.state_appended = <uint64_t *>calloc(partitions, 8)
         if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
             raise MemoryError()
-        d.synchronous, d.flush_ms, d.salvage = synchronous, flush_ms, salvage
+        d.synchronous, d.flush_ms, d.salvage, d.mount = synchronous, flush_ms, salvage, mount
         d.staged_max = STAGED_BYTES_MAX
         self.g.queue.persistent = 1
         cdef uint8_t conflates = self.g.queue.conflate
@@ -240,13 +279,16 @@ cdef class EventQueue:
         memset(&reader, 0, sizeof(reader))
         reader.owner = self.g
         reader.part, reader.state = recover_part, recover_state
-        reader.adopt, reader.adopted = adopt_segment, segment_adopted
+        if not conflates:                   # Else each new event is compared with what is queued: that lies in memory.
+            reader.adopt, reader.adopted = adopt_segment, segment_adopted
         reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
             status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
+            if status == WAN_OK and not salvage:
+                status = durable_mount(self.g)
             self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
             show_log(&d.view, &d.log, WAN_OK)
             if status == WAN_OK and conflates and not salvage:
@@ -305,8 +347,45 @@ cdef class EventQueue:
 
     @property
     def log_id(self):
-        """Of the log: the queue's incarnation over restarts."""
+        """Of the log, over restarts; 0 without persistence."""
         return self.g.durable.log.id if self.g.durable != NULL else 0
+
+    @property
+    def incarnation(self):
+        """What receivers know the queue by, over restarts: the log's id, until `renew`. 0 without persistence."""
+        return wan_read(&self.g.durable.incarnation) if self.g.durable != NULL else 0
+
+    @property
+    def mount(self):
+        """Identifies this opening of the log; 0 without persistence."""
+        return self.g.durable.mount if self.g.durable != NULL else 0
+
+    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last):
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences. If not, another
+        copy of its log sent them, or the log is an older copy."""
+        cdef bint is_it
+        self.check_partition(partition)
+        if self.g.durable == NULL:
+            return False
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            is_it = is_of_this_past(self.g, mount, partition, last)
+            wan_lock_release(&self.g.lock)
+        return is_it
+
+    def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
+        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on. No
+        effect where `old` was replaced already. DiskError as of `wait_durable`: then it is taken when the disk takes it."""
+        cdef durable_log *d = self.g.durable
+        if d == NULL or incarnation == 0:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and none is 0")
+        wan_lock_take(&self.g.lock)
+        if d.incarnation == old and d.wanted_incarnation == 0:
+            wan_set(&d.wanted_incarnation, incarnation)
+        wan_lock_release(&self.g.lock)
+        wan_signal_change(&d.work)
+        self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
         """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
@@ -333,7 +412,8 @@ cdef class EventQueue:
         wan_lock_release(&self.g.lock)
         found = [durable[p] for p in range(count)]
         free(durable)
-        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view), "durable": found}
+        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view),
+                "durable": found}
 
     cdef object log_failure(self):
         cdef log_view view
@@ -347,6 +427,8 @@ cdef class EventQueue:
         if self.g.durable != NULL:
             with nogil:
                 durable_loop(self.g)
+            wan_flag_set(&self.g.durable.ended, 1)
+            wan_signal_change(&self.g.durable.epoch)
 
     def commit_once(self, bint checkpoint=True):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
@@ -358,9 +440,11 @@ cdef class EventQueue:
         return status == WAN_OK
 
     def stop_log(self):
-        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
         if self.g.durable != NULL:
+            wan_lock_take(&self.g.lock)
             wan_flag_set(&self.g.durable.stop, 1)
+            wan_lock_release(&self.g.lock)
             wan_signal_change(&self.g.durable.work)
 
     cdef bint gives_up(self, uint64_t waited_us):
@@ -377,21 +461,27 @@ cdef class EventQueue:
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
         was enqueued stays queued here and is written when the disk takes it."""
-        self.wait_for_log(False, timeout, "the events are queued in memory and will be written when the disk takes them")
+        self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
 
     def wait_removed(self, double timeout=60.0):
         """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
-        self.wait_for_log(True, timeout, "what was removed comes back if the process ends before the disk takes that")
+        self.wait_for_log(FOR_REMOVALS, timeout, "what was removed comes back if the process ends before the disk takes that")
 
-    cdef int wait_for_log(self, bint removals, double timeout, str meanwhile) except -1:
-        cdef uint64_t limit_us = <uint64_t>(timeout * 1e6)
-        cdef bint done = True
-        if self.g.durable != NULL:
+    cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
+        cdef disk_wait wait
+        cdef int state = WAIT_GOES_ON
+        if self.g.durable == NULL:
+            return 0
+        wait = durable_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
+        while True:
             with nogil:
-                done = durable_wait(self.g, removals, limit_us)
-        if not done:
+                state = durable_wait(self.g, &wait)
+            if state != WAIT_GOES_ON:
+                break
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: what waits for the disk stays staged.
+        if state == WAIT_IN_VAIN:
             from pywan.errors import DiskError
-            reason = self.log_failure() or "the disk did not answer"
+            reason = self.log_failure() or ("its log was closed" if wan_flag_read(&self.g.durable.ended) else "the disk did not answer")
             raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; {meanwhile}")
         return 0
 
@@ -468,7 +558,8 @@ cdef class EventQueue:
             wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
                 record = wan_queue_oldest(&self.g.queue, p)
-                if record != NULL:
+                # Of one that cannot be read the age is not known; its dispatcher says why.
+                if record != NULL and queue_can_read(self.g, p, self.g.queue.partitions[p].known_holes + 1):
                     at = wan_stamp_ms(record.stamp)
                     if at < oldest:
                         oldest = at
@@ -505,21 +596,26 @@ cdef class EventQueue:
         cdef wan_partition *partition
         cdef wan_record *record
         cdef wan_stage copies
-        cdef bint whole = True
+        cdef bint whole = True, readable = True
         memset(&copies, 0, sizeof(copies))
         with nogil:
             wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
                 partition = &self.g.queue.partitions[p]
                 sequence = partition.removed
-                while whole and copies.count < limit:
+                while whole and readable and copies.count < limit:
                     sequence = wan_queue_next_live(partition, sequence + 1, partition.appended)
                     if sequence == 0:
                         break
                     record = wan_queue_at(&self.g.queue, partition, sequence)
+                    readable = queue_can_read(self.g, p, sequence)
+                    if not readable:
+                        break
                     whole = wan_stage_add(&copies, record, record.length) == WAN_OK
             wan_lock_release(&self.g.lock)
         try:
+            if not readable:
+                raise_for(WAN_IO, f"queue {self.name!r}")
             if not whole:
                 raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
             found, at = [], 0
@@ -541,14 +637,23 @@ cdef class EventQueue:
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
         self.check_partition(partition)
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
-        cdef uint64_t size
+        cdef uint64_t size, before
+        cdef wan_store_span span
+        cdef wan_status status = WAN_OK
         if records == NULL:
             raise MemoryError()
         try:
             wan_lock_take(&self.g.lock)
+            before = self.g.queue.partitions[partition].peeked
             taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, &size)
+            if taken:
+                span = wan_queue_span(&self.g.queue, partition, before + 1, self.g.queue.partitions[partition].peeked)
+                status = wan_store_check(&self.g.queue.store, &span)
+            if status != WAN_OK:
+                wan_queue_unpeek(&self.g.queue, partition, before)
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
             wan_lock_release(&self.g.lock)
+            raise_for(status, f"queue {self.name!r}")
             return [PyBytes_FromStringAndSize(<char *>records[n], records[n].length) for n in range(taken)]
         finally:
             free(records)
@@ -587,9 +692,23 @@ cdef class EventQueue:
         queue_refresh_pending(self.g, partition % self.g.dispatchers)
         wan_lock_release(&self.g.lock)
 
-    def replay_into(self, EventQueue other not None):
+    def lowest_copied(self, bint until_empty=False):
+        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`,
+        since the queue was last empty. Stamps that callers gave are left out."""
+        cdef uint64_t found[256]
+        cdef uint32_t n
+        wan_lock_take(&self.g.lock)
+        if until_empty and self.g.queue.events == 0:
+            memset(self.g.lowest_copied, 0xff, sizeof(found))
+        memcpy(found, self.g.lowest_copied, sizeof(found))
+        if not until_empty:
+            memset(self.g.lowest_copied, 0xff, sizeof(found))
+        wan_lock_release(&self.g.lock)
+        return {n: found[n] for n in range(256) if found[n] != NEVER}
+
+    def replay_into(self, EventQueue other not None, bint force=False):
         """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
-        time, and no `clear` meanwhile. Returns how many; stops where the other queue has no room, and raises after moving what it could.
+        time, and no `clear` meanwhile. With `force` a receiver applies them also where the key may have been destroyed later. Returns how many; stops where the other queue has no room, and raises after moving what it could.
         DiskError: the other queue's disk did not take them in time; the last of them are in both queues."""
         cdef uint64_t moved = 0, before
         cdef wan_status status = WAN_OK
@@ -607,7 +726,7 @@ cdef class EventQueue:
                     other.wait_durable()        # With what is kept it may be written.
             while status == WAN_OK:
                 before = moved
-                status = self.replay_some(other, ends, ends + count, &moved)
+                status = self.replay_some(other, ends, ends + count, &moved, WAN_FLAG_FORCED if force else 0)
                 if moved == before:
                     break
         finally:
@@ -617,11 +736,12 @@ cdef class EventQueue:
         raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
         return moved
 
-    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved) except *:
+    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
         """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
         cdef uint64_t most = wan_log_record_bytes(&other.g.durable.log) // 2 if other.g.durable != NULL else NEVER
         cdef uint64_t size, copied = 0
         cdef wan_record *record
+        cdef wan_store_span span
         cdef wan_status status = WAN_OK
         cdef uint32_t p
         cdef bint gone = True
@@ -633,10 +753,14 @@ cdef class EventQueue:
                     if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &size):
                         wan_lock_release(&self.g.lock)
                         break
+                    span = wan_queue_span(&self.g.queue, p, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].peeked)
                     wan_lock_release(&self.g.lock)
+                    status = wan_store_check(&self.g.queue.store, &span)
+                    if status != WAN_OK:
+                        break
                     status = queue_append_copy(other.g, queue_partition(
                         other.g, region_name_table[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                        record.event_member, record.event_thread), record, True)
+                        record.event_member, record.event_thread), record, True, flags)
                     if status == WAN_OK:
                         through[p] = record.sequence
                         copied += record.length

@@ -7,6 +7,8 @@ cdef enum:
     FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them; over all sources
     FAILURES_KEPT_ALL = 4000000 # so many: 64 MB.
     REGION_NAME_BYTES = 1024
+    PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
+    PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
 
 cdef struct receiver_counts:
     uint64_t events_received, create_requests, update_requests, destroy_requests
@@ -16,11 +18,24 @@ cdef struct receiver_counts:
 cdef struct applied_slot:
     wan_lock lock               # Held while a run of this partition is applied: an old connection and its successor take turns.
     uint64_t last               # All sequences up to here were applied (or failed, below). Only ever grows.
+    uint64_t mount              # Of the sender's log, that the newest of them came from.
     wan_failure *failures       # Of sequences above what the sender has heard of, ascending.
     uint32_t failure_count, failure_capacity
 
 
 cdef uint64_t failures_kept = 0     # By this process, over all sources. Atomic.
+
+
+cdef uint32_t first_failure(const applied_slot *slot, uint64_t sequence) noexcept nogil:
+    """The first remembered failure of this or a later sequence."""
+    cdef uint32_t low = 0, high = slot.failure_count, middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if slot.failures[middle].sequence < sequence:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 cdef class SourceMemory:
@@ -64,6 +79,16 @@ cdef class SourceMemory:
         """The last contiguous sequence applied, of every partition."""
         return [wan_read(&self.slots[n].last) for n in range(self.partitions)]
 
+    def known(self, uint64_t mount):
+        """(partition, last sequence, mount that it came from) of every partition of which something came from another mount than this one. While no
+        session uses it."""
+        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount)) for n in range(self.partitions)
+                if wan_read(&self.slots[n].last) and wan_read(&self.slots[n].mount) != mount]
+
+    def mount_of(self, uint32_t partition):
+        """The mount that the newest of a partition came from."""
+        return wan_read(&self.slots[partition].mount) if partition < self.partitions else 0
+
 
 def remembered_failures():
     """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
@@ -89,6 +114,11 @@ cdef struct region_slot:
     uint64_t looked_batch       # In which batch of this connection it was last looked up.
 
 
+cdef struct section_mark:
+    uint64_t through            # 0: there was none yet.
+    uint64_t batch
+
+
 cdef class ReceiverSession:
     """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record fields)` is
     called for regions with user's Python on the way. `max_drift_ms`: stamps further ahead of our clock are refused."""
@@ -96,6 +126,7 @@ cdef class ReceiverSession:
     cdef ReceiverCounts counts
     cdef object find_region
     cdef object on_slow
+    cdef object on_floors
     cdef dict names, cores
     cdef list replaced              # Regions that were looked up anew in batch `replaced_batch`: kept alive until the next such batch.
     cdef uint64_t replaced_batch
@@ -104,31 +135,48 @@ cdef class ReceiverSession:
     cdef byte_buffer into, out, unpacked
     cdef uint64_t credit_bytes
     cdef uint64_t max_drift_ms
+    cdef uint64_t mount             # Of the sender's log.
     cdef uint64_t batch             # Number of the batch in work, from 1: for lookups.
     cdef uint64_t expected_id       # Batch id that should come next on this connection.
-    cdef uint64_t now_ms            # At the start of the batch.
-    cdef wan_failure *failures      # Of the batch in work.
-    cdef uint32_t failure_count, failure_capacity
+    cdef wan_clock *clock           # Of the regions of this member; NULL: none was looked up yet.
+    cdef Clock clock_holder         # Keeps it alive.
+    cdef uint64_t now_ms            # At the start of the batch, or of a later look.
+    cdef wan_failure *failures      # Of the batch in work: of its records only, so there are no more than those.
+    cdef size_t failure_count, failure_capacity
+    cdef section_mark *covered      # Of each partition: its last section on this connection.
     cdef int stop_flag
+    cdef int file                   # -1: sans-IO.
+    cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
+    cdef uint64_t told_us           # When it was told.
+    cdef uint32_t untold            # Records since the clock was looked at.
+    cdef uint32_t born              # `wan_forks` of the process that made it.
     cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
-                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000):
+                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None):
+        self.mount = mount
         self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
+        self.on_floors = on_floors
         self.names, self.cores, self.replaced = {}, {}, []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
+        self.file = -1
+        self.born = wan_forks
+        self.covered = <section_mark *>calloc(memory.partitions, sizeof(section_mark))
+        if self.covered == NULL:
+            raise MemoryError()
         lz4_load()
 
     def __dealloc__(self):
         free(self.regions)
         free(self.failures)
+        free(self.covered)
         buffer_close(&self.into)
         buffer_close(&self.out)
         buffer_close(&self.unpacked)
 
     def stop(self):
-        """Makes `run` return soon: after the batch in work, which is acknowledged only if it was applied as a whole."""
+        """Makes `run` return soon: after the event in work. A batch that was not applied as a whole is not acknowledged."""
         wan_flag_set(&self.stop_flag, 1)
 
     # Regions
@@ -175,6 +223,8 @@ cdef class ReceiverSession:
             core = <RegionCore?>found if found is not None else None
             self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
             if core is not None:
+                self.clock, self.clock_holder = core.r.clock, core.clock
+                self.now_ms = wan_clock_receiving_ms(self.clock)
                 self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).r.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
@@ -199,21 +249,33 @@ cdef class ReceiverSession:
 
     # Applying
 
+    cdef inline bint is_ahead(self, const wan_record *record) noexcept nogil:
+        """Whether its stamp is too far in the future. Of a region that was looked up."""
+        if wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
+            return False
+        if not record.flags & WAN_FLAG_GIVEN:
+            wan_clock_hear(self.clock, record.stamp)        # Or our own clock is held, wrongly.
+        self.now_ms = wan_clock_receiving_ms(self.clock)
+        return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
+
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash) noexcept nogil:
         """0: done. A reason of failure (> 0). -1: a queue of ours has no room; nothing was changed."""
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome
         cdef wan_status status
-        if wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms:
+        if self.is_ahead(record):
             return WAN_FAILED_FUTURE_STAMP
         if wan_flag_read(&core.durable):
             wan_flag_set(&self.memory.must_wait, 1)
-        if wan_flag_read(&core.slow):
-            return self.apply_slow(record)
         change_from_record(&change, record, hash)
         origin_from_record(&from_, record)
         status = region_change(core, &change, &from_, NULL, &outcome)
+        if status == WAN_SLOW:
+            self.untold = PROGRESS_RECORDS
+            return self.apply_slow(record)
+        if status == WAN_CLOSED:
+            return WAN_FAILED_REGION_NOT_FOUND
         if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
             self.note_too_large()
             return WAN_FAILED_OTHER
@@ -224,6 +286,8 @@ cdef class ReceiverSession:
             self.own.conflicts += 1
         elif outcome == WAN_OUT_OF_MEMORY:
             return WAN_FAILED_NO_MEMORY
+        elif outcome == WAN_FORGOTTEN:
+            return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
             wan_count(&core.applied, 1)
         return 0
@@ -243,13 +307,16 @@ cdef class ReceiverSession:
         except BaseException as error:
             report_unraisable("applying an event", error)
             return WAN_FAILED_OTHER
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
 
     cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
-        cdef uint32_t capacity
+        cdef size_t capacity
         if self.failure_count == self.failure_capacity:
             capacity = self.failure_capacity * 2 if self.failure_capacity else 64
             grown = realloc(self.failures, capacity * sizeof(wan_failure))
             if grown == NULL:
+                set_detail("no memory to note a failed event")
                 return 0
             self.failures, self.failure_capacity = <wan_failure *>grown, capacity
         self.failures[self.failure_count].partition = partition
@@ -274,9 +341,7 @@ cdef class ReceiverSession:
         return 1
 
     cdef void forget_failures(self, applied_slot *slot, uint64_t settled) noexcept nogil:
-        cdef uint32_t n = 0
-        while n < slot.failure_count and slot.failures[n].sequence <= settled:
-            n += 1
+        cdef uint32_t n = first_failure(slot, settled + 1)
         if n:
             memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
             slot.failure_count -= n
@@ -295,33 +360,43 @@ cdef class ReceiverSession:
         cdef uint32_t left = section.count, n, k
         cdef int result
         cdef wan_rewind rewind
-        cdef wan_clock *clock = NULL
-        cdef uint64_t floor, sequence, highest = 0
+        cdef uint64_t floor, expected, highest = 0
+        cdef uint8_t is_given = 0       # `highest`, by a caller.
+        cdef section_mark *covered
+        cdef uint32_t told              # Remembered failures before this one are of earlier sequences than the record in hand.
         if section.partition >= self.memory.partitions:
             set_detail("partition %u of a sender with %u", section.partition, self.memory.partitions)
             return 0
+        covered = &self.covered[section.partition]
+        if covered.through and (covered.batch == self.batch or section.first <= covered.through):
+            set_detail("partition %u: a section %llu..%llu, settled through %llu, behind one through %llu%s; sections follow each other, one a batch",
+                       section.partition, <unsigned long long>section.first, <unsigned long long>section.through, <unsigned long long>section.settled,
+                       <unsigned long long>covered.through, <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
+            return 0
+        # On its first section of a connection a partition may begin before what we have: it is sent again. Then each begins where the last one ended.
+        expected = max(covered.through, section.settled) + 1 if covered.through else NEVER
+        covered.through, covered.batch = section.through, self.batch
         slot = &self.memory.slots[section.partition]
         wan_lock_take(&slot.lock)
+        if section.through > slot.last:
+            wan_set(&slot.mount, self.mount)
         if slot.last < section.settled:
             # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
             # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
         self.forget_failures(slot, section.settled)
-        if section.first > slot.last + 1:
-            rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, slot.last + 1
+        expected = min(expected, slot.last + 1)
+        if section.first > expected:
+            rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
             wan_lock_release(&slot.lock)
             self.own.out_of_order_batches += 1
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
             set_detail("partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
             return 0
-        if section.through <= slot.last or section.first <= slot.last:
-            # Seen before, wholly or in part: what failed then is told again, what was applied is not applied again.
-            for n in range(slot.failure_count):
-                if section.first <= slot.failures[n].sequence <= section.through:
-                    self.note_failure(section.partition, slot.failures[n].sequence, slot.failures[n].reason)
-            if section.through <= slot.last:
-                self.own.duplicate_batches += 1
+        if section.through <= slot.last:
+            self.own.duplicate_batches += 1
         floor = slot.last
+        told = first_failure(slot, section.first)
         while left:
             n = APPLY_GROUP if left >= APPLY_GROUP else left
             for k in range(n):
@@ -343,11 +418,18 @@ cdef class ReceiverSession:
             for k in range(n):
                 record = group[k]
                 if record.sequence <= floor:
+                    # Seen before: it is not applied again; if it failed then, that is told again.
                     self.own.duplicates_skipped += 1
+                    while told < slot.failure_count and slot.failures[told].sequence < record.sequence:
+                        told += 1
+                    if told < slot.failure_count and slot.failures[told].sequence == record.sequence:
+                        if not self.note_failure(section.partition, record.sequence, slot.failures[told].reason):
+                            wan_lock_release(&slot.lock)
+                            return 0
                     continue
-                if cores[k] != NULL and record.stamp > highest and wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
+                if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
                     highest = record.stamp
-                    clock = cores[k].clock
+                    is_given = record.flags & WAN_FLAG_GIVEN
                 result = WAN_FAILED_REGION_NOT_FOUND if cores[k] == NULL else self.apply_one(cores[k], record, hashes[k])
                 if result < 0:
                     self.refused_code = 1
@@ -357,7 +439,6 @@ cdef class ReceiverSession:
                     self.own.exceptions_occurred += 1
                     if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
-                        set_detail("no memory to note a failed event")
                         return 0
                     if not self.remember_failure(slot, &self.failures[self.failure_count - 1]):
                         # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
@@ -375,12 +456,19 @@ cdef class ReceiverSession:
                     self.own.destroy_requests += 1
                 if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
                     self.own.possible_duplicates += 1
+                self.steps += 1
+                if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
+                    wan_lock_release(&slot.lock)
+                    return 0
             if highest:
-                wan_clock_see(clock, highest)
+                wan_clock_see(self.clock, highest)
             left -= n
+            self.untold += n
         if section.through > slot.last:
             wan_set(&slot.last, section.through)
         wan_lock_release(&slot.lock)
+        if highest and not is_given:
+            wan_clock_hear(self.clock, highest)
         return 1
 
     cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
@@ -389,7 +477,6 @@ cdef class ReceiverSession:
         cdef const wan_section *section
         cdef const uint8_t *at
         cdef uint32_t s
-        cdef wan_ack *ack
         cdef byte_buffer *pack = &self.unpacked
         cdef uint64_t began = wan_monotonic_us()
         if frame.flags & WAN_FRAME_LZ4:
@@ -409,7 +496,7 @@ cdef class ReceiverSession:
             return 0
         self.expected_id += 1
         self.batch += 1
-        self.now_ms = wan_now_ms()
+        self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
         self.failure_count = 0
         self.own.batches_received += 1
         self.own.bytes_received += frame.length
@@ -425,9 +512,6 @@ cdef class ReceiverSession:
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # Acknowledged: whatever failed is named, everything else is in the tables.
-        if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_ack) + self.failure_count * sizeof(wan_failure)):
-            set_detail("no memory for an acknowledgement")
-            return 0
         return self.acknowledge(frame.id, <uint32_t>min(wan_monotonic_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
@@ -441,24 +525,68 @@ cdef class ReceiverSession:
             self.refused_code = 1       # Not acknowledged: the sender sends it again.
             return 0
 
-    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
-        cdef uint32_t length = <uint32_t>(sizeof(wan_ack) + self.failure_count * sizeof(wan_failure))
-        cdef uint8_t small[1024]
-        cdef uint8_t *payload = &small[0] if length <= 1024 else <uint8_t *>malloc(length)
-        cdef wan_ack *ack = <wan_ack *>payload
-        cdef int done
-        if payload == NULL:
-            set_detail("no memory for an acknowledgement")
+    cdef int tell_progress(self) noexcept nogil:
+        """In the middle of a batch: the sender hears that it is being worked on, and of those done before. 0: nobody wants it to go on."""
+        cdef uint64_t now
+        self.untold = 0
+        if wan_flag_read(&self.stop_flag):
+            set_detail("this connection was told to stop, in the middle of a batch")
             return 0
+        if self.file < 0:
+            return 1
+        now = wan_monotonic_us()
+        if now - self.told_us < PROGRESS_US:
+            return 1
+        self.told_us = now
+        if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, self.steps, 0, NULL, 0):
+            return 0
+        if stream_send(self.file, &self.out) == STREAM_CLOSED:
+            set_detail("the sender closed the connection in the middle of a batch")
+            return 0
+        return 1
+
+    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
+        cdef size_t failures_bytes = self.failure_count * sizeof(wan_failure)
+        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us, sizeof(wan_ack) + failures_bytes)
+        cdef wan_ack *ack
+        if frame == NULL:
+            return 0
+        ack = <wan_ack *>(frame + 1)
         ack.credit_events = CREDIT_EVENTS
         ack.credit_bytes = self.credit_bytes
-        ack.failures = self.failure_count
+        ack.failures = <uint32_t>self.failure_count
         if self.failure_count:
-            memcpy(ack + 1, self.failures, self.failure_count * sizeof(wan_failure))
-        done = buffer_frame(&self.out, WAN_FRAME_ACK, id, worked_us, payload, length)
-        if payload != &small[0]:
-            free(payload)
-        return done
+            memcpy(ack + 1, self.failures, failures_bytes)
+        buffer_close_frame(&self.out, frame)
+        if failures_bytes > BUFFER_KEPT_BYTES // 32:
+            free(self.failures)
+            self.failures, self.failure_capacity = NULL, 0
+        self.failure_count = 0
+        return 1
+
+    cdef int take_floors(self, const wan_frame *frame) noexcept nogil:
+        cdef const wan_floor *floor = <const wan_floor *>(frame + 1)
+        cdef uint32_t n, count = frame.length // sizeof(wan_floor)
+        if frame.length % sizeof(wan_floor) or frame.flags or count > 256:
+            set_detail("a ping with %u bytes of floors", frame.length)
+            return 0
+        for n in range(1, count):
+            if floor[n].origin <= floor[n - 1].origin:
+                set_detail("a ping with the floors of its origins out of order")
+                return 0
+        return self.tell_floors(frame)
+
+    cdef int tell_floors(self, const wan_frame *frame) noexcept with gil:
+        try:
+            if self.on_floors is not None:
+                self.on_floors(PyBytes_FromStringAndSize(<const char *>(frame + 1), frame.length))
+            return 1
+        except BaseException as error:
+            report_unraisable("a sender's floors", error)
+            set_detail("the floors of a sender cannot be kept")
+            return 0
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
 
     cdef void tell_counts(self) noexcept nogil:
         cdef uint64_t *own = <uint64_t *>&self.own
@@ -491,6 +619,8 @@ cdef class ReceiverSession:
                 if not self.learn_region(frame):
                     return 0
             elif frame.type == WAN_FRAME_PING:
+                if frame.length and not self.take_floors(frame):
+                    return 0
                 if not buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
                     return 0
             elif frame.type == WAN_FRAME_BYE:
@@ -530,25 +660,33 @@ cdef class ReceiverSession:
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
         Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
         cdef int ended
+        self.file = file
+        self.told_us = wan_monotonic_us()
         with nogil:
             ended = self.loop(file, silence_ms)
+        self.file = -1
         return ("closed", "stopped", None)[ended] or detail_text()
 
     cdef int loop(self, int file, int silence_ms) noexcept nogil:
-        cdef size_t missing = sizeof(wan_frame), room
+        cdef size_t missing = sizeof(wan_frame)
         cdef int state, handled
         cdef pollfd waiting
         cdef uint64_t last_heard = wan_monotonic_us()
         while True:
             if wan_flag_read(&self.stop_flag):
                 return 1
-            room = missing if missing > 131072 else 131072
-            state = stream_receive(file, &self.into, room)
+            state = stream_receive(file, &self.into, missing)
             if state == STREAM_OK:
                 last_heard = wan_monotonic_us()
                 handled = self.take_frames(&missing)
+                if handled == 1 and self.into.start < self.into.end:
+                    # The rest of a frame is on its way, for minutes where the link is slow.
+                    self.steps += 1
+                    handled = self.tell_progress()
                 if self.out.start < self.out.end and self.send_all(file) != STREAM_OK:
                     return 0
+                if handled == 0 and wan_flag_read(&self.stop_flag):
+                    return 1
                 if handled == 0:
                     self.say_why(file)
                     return 2
@@ -558,7 +696,6 @@ cdef class ReceiverSession:
             if state == STREAM_CLOSED:
                 return 0
             if state == STREAM_MEMORY:
-                set_detail("no memory for a frame of %llu bytes", <unsigned long long>room)
                 return 2
             if silence_ms > 0 and wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
                 set_detail("the sender was silent for more than maximum-time-between-pings = %d ms", silence_ms)
@@ -607,6 +744,12 @@ def record_fields(bytes record):
         "value": (r.value_form, <bytes>wan_record_value(r)[:r.value_length]),
         "callback": (r.callback_form, <bytes>wan_record_callback(r)[:r.callback_length]),
     }
+
+
+def record_flags(bytes record):
+    """The flags of a whole record: 1 possible duplicate, 16 a caller gave the stamp, 32 an operator forces it."""
+    raise_for(wan_record_check(<const uint8_t *>PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record)), "")
+    return (<const wan_record *>PyBytes_AS_STRING(record)).flags
 
 
 def region_name(int number):

@@ -12,13 +12,131 @@ cdef class Clock:
         """Makes every later stamp of this clock greater than `stamp`."""
         wan_clock_see(&self.clock, stamp)
 
-    def set_time(self, uint64_t now_ms):
-        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. For simulations."""
-        self.clock.set_ms = now_ms
+    def hear(self, uint64_t stamp):
+        """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+        wan_clock_hear(&self.clock, stamp)
+
+    @property
+    def held_ms(self):
+        """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
+        now_ms = wan_clock_now_ms(&self.clock)
+        return max(0, wan_clock_wall_ms(&self.clock) - now_ms)
+
+    @property
+    def ahead_ms(self):
+        """By how much the highest stamp handed out or seen is ahead of the time; 0: it is not."""
+        now_ms = wan_clock_now_ms(&self.clock)
+        return max(0, wan_stamp_ms(wan_clock_last(&self.clock)) - now_ms)
+
+    def set_time(self, uint64_t now_ms, uint64_t boot_ms=0):
+        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. `boot_ms`: the same of the clock that only runs
+        forward, by which the other one is judged; 0: it is believed whatever it says. For simulations."""
+        if (boot_ms == 0) != (self.clock.set_boot_ms == 0):     # Another clock, from which nothing is known of the first.
+            self.clock.base_ms = self.clock.good_until_ms = 0
+        self.clock.set_ms, self.clock.set_boot_ms = now_ms, boot_ms
+
+    def raise_low(self):
+        """A stamp that no local change falls below from now on, but for stamps that callers give. It holds for what a region has handed to its
+        queues once that has settled (`RegionCore.settle_stamps`)."""
+        return wan_clock_raise_low(&self.clock)
+
+
+cdef void attachment_publish(region_core *r, attachment *fresh) noexcept nogil:
+    """Every change from now on goes by `fresh`. When it returns nobody goes by, or has in hand, what was published before, and that is freed."""
+    cdef attachment *old
+    wan_lock_take(&r.table.shards[0].lock)      # Several may publish at once: each frees what it replaced.
+    if wan_flag_read(&r.closed):
+        fresh.way = WAY_CLOSED
+    old = r.attached
+    r.attached = fresh
+    wan_lock_release(&r.table.shards[0].lock)
+    pass_entry_locks(&r.table)
+    free(old)
+
+
+def trim_memory(uint64_t least=0):
+    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did. Whether it did."""
+    cdef bint done
+    with nogil:
+        done = wan_memory_trim(least)
+    return done
+
+
+cdef class Condition:
+    """What a change asks for, as RegionCore.change_if says, and what was there."""
+    cdef condition c
+    cdef object holder      # Of the expected value.
+
+    def __cinit__(self, str kind, expected=None):
+        cdef encoded v
+        memset(&self.c, 0, sizeof(condition))
+        self.c.kind = {"absent": IF_ABSENT, "value": IF_VALUE, "equal": IF_EQUAL, "there": IF_THERE}[kind]
+        if self.c.kind == IF_EQUAL:
+            self.holder = encode(expected, &v)
+            # An integer's bytes, say, lie in `v`.
+            self.holder = PyBytes_FromStringAndSize(<const char *>v.data, v.length)
+            self.c.value, self.c.length, self.c.form = <const uint8_t *>PyBytes_AS_STRING(self.holder), v.length, v.form
+
+    def __dealloc__(self):
+        wan_stage_close(&self.c.found)
+
+    cdef object found(self):
+        if not self.c.found_value or self.c.kind == IF_EQUAL:
+            return None
+        cdef const uint8_t *data = b""
+        if self.c.found.used:
+            data = self.c.found.bytes
+        return show(self.c.found_form, data, <uint32_t>self.c.found.used)      # The change is done: the value must not get lost in an error.
+
+
+cdef extern from *:
+    """
+    static _Thread_local const void *bulk_region;   /* The region of which this thread makes a bulk call now: its changes do not wait for the disk each. */
+    static _Thread_local int bulk_waits;            /* BULK_*: what the end of the call is to wait for. */
+    """
+    const void *bulk_region
+    int bulk_waits
+
+cdef enum:
+    BULK_CHANGED = 1, BULK_QUEUED = 2
+
+cdef class OneWait:
+    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
+    then says of what was stored that it may not be on the disk."""
+    cdef RegionCore region
+    cdef const void *outer
+    cdef int outer_waits
+
+    def __cinit__(self, RegionCore region not None):
+        self.region = region
+
+    def __enter__(self):
+        global bulk_region, bulk_waits
+        self.outer, self.outer_waits = bulk_region, bulk_waits
+        bulk_region, bulk_waits = &self.region.r, 0
+        return self
+
+    def __exit__(self, kind, error, trace):
+        global bulk_region, bulk_waits
+        cdef int waits = bulk_waits
+        bulk_region, bulk_waits = self.outer, self.outer_waits
+        from pywan.errors import DiskError, PywanError
+        if not waits or error is not None and not isinstance(error, Exception):     # Ctrl-C does not wait.
+            return False
+        try:
+            self.region.wait_durable(waits & BULK_QUEUED != 0)
+        except DiskError as late:
+            if error is None:
+                raise
+            if isinstance(error, PywanError):
+                error.args = (f"{error}; of what was stored: {late}", *error.args[1:])
+            else:
+                error.add_note(f"of what was stored: {late}")
+        return False
 
 
 cdef object outcome_name(wan_outcome outcome):
-    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "same")[<int>outcome]
+    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same", "forgotten")[<int>outcome]
 
 
 cdef class RegionCore:
@@ -30,11 +148,18 @@ cdef class RegionCore:
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     cdef object environment         # Of the log: keeps the capsule alive.
     cdef LogBudget budget           # Of the log: keeps it alive.
-    cdef object slow_change         # Set while user's Python is on the way: (operation, key, value, callback) -> outcome
+    cdef uint64_t forgetting        # Tombstones up to this stamp go when the mark that says so is on the disk; 0: none are about to.
+    cdef uint64_t mark_staged       # When that is: once so many records are.
+    cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
+    # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way is straight again: a
+    # caller that has just been told to go by it does.
+    cdef object slow_change
+    cdef bint seems_slow            # The way as of late, for those who save work by asking before; the attachment says it.
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
                   uint32_t buckets=0, **kwargs):
         self.name = name
+        self.born = wan_forks
         self.clock = clock
         self.r.clock = &clock.clock
         self.r.site = <uint8_t>site
@@ -61,18 +186,22 @@ cdef class RegionCore:
 
     # Attachment
 
-    def attach(self, queues):
+    def attach(self, queues, slow=...):
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote
-        sites of those that run. Call it again when a sender starts or stops."""
+        sites of those that run. Call it again when a sender starts or stops. `slow`: as `set_slow`, as one step with the queues; one caller
+        at a time. When it returns, no change goes by what was before."""
         queues = sorted(queues, key=lambda q: <uintptr_t>(<EventQueue?>q).g)
         if len(queues) > MAX_ATTACHED:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be attached")
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
-        cdef attachment *old = self.r.attached
         cdef EventQueue queue
+        cdef bint is_slow = self.seems_slow if slow is ... else slow is not None
         if fresh == NULL:
-            raise MemoryError()
+            raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
+        fresh.way = WAY_CALLBACKS if is_slow else WAY_STRAIGHT
+        if slow is not ... and slow is not None:
+            self.slow_change = slow
         for queue in queues:
             fresh.queues[fresh.count] = queue.g
             fresh.count += 1
@@ -93,15 +222,8 @@ cdef class RegionCore:
                 wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))
                 queue.clock, queue.g.clock = self.clock, self.r.clock
         with nogil:
-            # Under all entry locks in turn: after that nobody can hold what was read before.
-            wan_lock_take(&self.r.table.shards[0].lock)
-            self.r.attached = fresh
-            wan_lock_release(&self.r.table.shards[0].lock)
-            for n in range(WAN_TABLE_SHARDS):
-                wan_lock_take(&self.r.table.shards[n].lock)
-                wan_lock_release(&self.r.table.shards[n].lock)
-        self.attached_queues = tuple(queues)
-        free(old)
+            attachment_publish(&self.r, fresh)
+        self.attached_queues, self.seems_slow = tuple(queues), is_slow
         del old_queues
 
     @property
@@ -111,44 +233,66 @@ cdef class RegionCore:
 
     def set_slow(self, change):
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
-        self.slow_change = change
-        wan_flag_set(&self.r.slow, change is not None)
+        self.attach(self.attached_queues, change)
 
     @property
     def is_slow(self):
-        return bool(wan_flag_read(&self.r.slow))
+        return self.seems_slow
 
     def close(self):
-        """No change is taken any more; the receiver answers that the region is not there."""
+        """Every operation is refused from now on; the receiver answers that the region is not there. That goes for the rest of bulk calls too,
+        when it returns."""
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        if fresh == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory to close it; nothing was changed")
         wan_flag_set(&self.r.closed, 1)
+        with nogil:
+            attachment_publish(&self.r, fresh)
 
     @property
     def is_closed(self):
         return bool(wan_flag_read(&self.r.closed))
 
+    @property
+    def is_inherited(self):
+        """Whether another process made it, from which this one was forked."""
+        return self.born != wan_forks
+
+    cdef int check_process(self) except -1:
+        if self.born != wan_forks:
+            raise error_of_child(f"region {self.name!r}")
+        return 0
+
     cdef int check_open(self) except -1:
+        self.check_process()
         if self.r.closed:
             from pywan.errors import RegionNotFoundError
             raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
         return 0
 
     cdef int fail(self, wan_status status, str what) except -1:
+        if status == WAN_CLOSED:
+            self.check_open()
         if status == WAN_FULL:
             from pywan.errors import QueueFullError
             detail = (<bytes>wan_detail).decode("utf-8", "replace")
-            raise QueueFullError(f"region {self.name!r}: {what} refused, because there is no room for it: {detail}; nothing was stored or sent - "
+            raise QueueFullError(f"region {self.name!r}: {what} refused: {detail}; nothing was stored or sent - "
                                  "repeat it when that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)")
         return raise_for(status, f"region {self.name!r}: {what}")
 
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, wan_outcome *outcome) except *:
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted, wan_outcome *outcome) except *:
         """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
         cdef uint64_t began = wan_monotonic_us()
         cdef uint32_t never = 0
         cdef wan_status status = WAN_FULL
         while status == WAN_FULL and self.may_wait(began):
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 wan_wait_change(&never, 0, 5)
-                status = region_change(&self.r, c, from_, decided, outcome)
+                if wanted != NULL:
+                    status = region_change_if(&self.r, c, from_, decided, wanted, outcome)
+                else:
+                    status = region_change(&self.r, c, from_, decided, outcome)
         return status
 
     cdef bint may_wait(self, uint64_t began_us) except *:
@@ -165,7 +309,12 @@ cdef class RegionCore:
     cpdef wait_durable(self, bint is_queued=True):
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous. `is_queued`: whether a queue took
         anything of it; one that drops what is new may have a disk that is full."""
+        global bulk_waits
         cdef EventQueue queue
+        self.check_process()
+        if bulk_region == &self.r:      # The bulk call waits at its end.
+            bulk_waits |= BULK_CHANGED | (BULK_QUEUED if is_queued else 0)
+            return
         for queue in self.attached_queues if is_queued else ():
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
@@ -227,6 +376,8 @@ cdef class RegionCore:
         if self.r.log != NULL:
             with nogil:
                 region_log_loop(self.r.log)
+            wan_flag_set(&self.r.log.ended, 1)
+            wan_signal_change(&self.r.log.epoch)
 
     def commit_once(self):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
@@ -246,6 +397,7 @@ cdef class RegionCore:
     def log_state(self):
         """Sizes of the log, and why writing fails now (None: it does not)."""
         cdef region_log *log = self.r.log
+        self.check_process()
         if log == NULL:
             return {}
         cdef log_view view
@@ -257,12 +409,17 @@ cdef class RegionCore:
 
     cdef int wait_log(self) except -1:
         cdef region_log *log = self.r.log
-        cdef bint done
-        with nogil:
-            done = region_log_wait(log, 60000000)
-        if not done:
+        cdef disk_wait wait = region_log_begin_wait(log, 60000000)
+        cdef int state
+        while True:
+            with nogil:
+                state = region_log_wait(log, &wait)
+            if state != WAIT_GOES_ON:
+                break
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: the change stays staged.
+        if state == WAIT_IN_VAIN:
             from pywan.errors import DiskError
-            reason = self.log_state()["failing"] or "the disk did not answer"
+            reason = self.log_state()["failing"] or ("its log was closed" if wan_flag_read(&log.ended) else "the disk did not answer")
             raise DiskError(f"region {self.name!r}: not on the disk yet: {reason}; the change is in memory and will be written when the disk takes it")
         return 0
 
@@ -276,11 +433,11 @@ cdef class RegionCore:
         cdef origin from_
         cdef wan_outcome outcome
         cdef wan_status status
-        if self.slow_change is not None:
+        if self.r.closed or self.born != wan_forks:
+            self.check_open()
+        if self.seems_slow:
             self.slow_change(WAN_UPDATE, key, value, callback_argument)
             return
-        if self.r.closed:
-            self.check_open()
         key_holder = encode_key(key, &k)
         c.hash = wan_key_hash(k.data, k.length, k.form)
         wan_table_prefetch_slot(&self.r.table, c.hash)
@@ -294,34 +451,41 @@ cdef class RegionCore:
         c.operation = WAN_UPDATE
         c.stamp_site = self.r.site
         c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
+        c.flags = 0
         c.local = 1
         c.ask = 0
         status = region_change(&self.r, &c, &from_, NULL, &outcome)
         if status == WAN_FULL and self.full_timeout_us:
-            status = self.wait_for_room(&c, &from_, NULL, &outcome)
+            status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)
+        if status == WAN_SLOW:
+            self.slow_change(WAN_UPDATE, key, value, callback_argument)
+            return
         if status != WAN_OK:
-            self.fail(status, f"put of key {key!r:.100}")
+            self.fail(status, f"put of key {described(key)}")
         if outcome == WAN_OUT_OF_MEMORY:
-            raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+            raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
         if wan_flag_read(&self.r.durable):
             self.wait_durable(c.waits)
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
-        if self.slow_change is not None:
+        self.check_open()
+        outcome = "slow" if self.seems_slow else self.change(WAN_DESTROY, key, None, callback_argument)
+        if outcome == "slow":
             outcome = self.slow_change(WAN_DESTROY, key, None, callback_argument)
-        else:
-            outcome = self.change(WAN_DESTROY, key, None, callback_argument)
         if outcome == "missing":
             raise KeyError(key)
 
-    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0, int64_t timestamp_ms=0):
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0, int64_t timestamp_ms=0,
+               Condition condition_=None):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
-        `decisions`: one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
-        the value. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate).
-        Returns "created", "updated", "destroyed", "missing", "lost", "same" (applied before) or "ask" (a resolver has to be
-        asked first).
+        `decisions`: of the user's callbacks, one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
+        the value; () where all are to be enqueued. None: the change was not shown to the callbacks. `version`: (stamp, site) of a remote
+        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags), also of a local one.
+        `condition_`: what has to be there for a local one.
+        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition), "same" (applied before), "forgotten" (it may have been destroyed later, and that is not known any more), "ask" (a resolver has
+        to be asked first) or "slow" (the callbacks have to be asked first).
         """
         cdef encoded k, v, a
         cdef wan_change c
@@ -329,21 +493,24 @@ cdef class RegionCore:
         cdef wan_outcome outcome
         cdef wan_status status
         cdef decision *decided = NULL
+        cdef condition *wanted = &condition_.c if condition_ is not None else NULL
         cdef const uint8_t[::1] recipients
+        cdef uint8_t flags = 0
         self.check_open()
         key_holder = encode_key(key, &k)
-        if isinstance(value, Encoded):
-            v.data, v.length, v.form = <const uint8_t *>PyBytes_AS_STRING((<Encoded>value).data), <uint32_t>PyBytes_GET_SIZE((<Encoded>value).data), (<Encoded>value).form
+        value_holder = encode(value, &v)
+        if origin_ is None:
+            origin_local(&from_, &self.r)
         else:
-            value_holder = encode(value, &v)
-        origin_local(&from_, &self.r)
-        if origin_ is not None:
+            memset(&from_, 0, sizeof(from_))
+            from_.callback_form = WAN_FORM_NONE
             from_.site = origin_[0]
             recipients = origin_[1]
             from_.recipient_count = <uint8_t>len(origin_[1])
             from_.recipients = &recipients[0] if from_.recipient_count else NULL
             from_.event_member, from_.event_thread, from_.event_sequence = origin_[2]
             from_.possible_duplicate = len(origin_) > 3 and bool(origin_[3])
+            flags = origin_[4] if len(origin_) > 4 else 0
         if callback_argument is not None:
             argument_holder = encode_callback(callback_argument, &a)
             from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
@@ -352,20 +519,21 @@ cdef class RegionCore:
         c.operation = <uint8_t>operation
         c.hash = wan_key_hash(k.data, k.length, k.form)
         c.ask = <uint8_t>ask
+        c.flags = flags
         if version is None:
             c.local = 1
             c.stamp_site = self.r.site
             c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
             if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < c.stamp:
-                c.stamp = (<uint64_t>timestamp_ms) << 16
+                c.stamp, c.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
         else:
             c.local = 0
             c.stamp, c.stamp_site = version
             wan_clock_see(self.r.clock, c.stamp)
         if decisions is not None:
-            decided = <decision *>calloc(len(decisions) + 1, sizeof(decision))
+            decided = <decision *>calloc(MAX_ATTACHED, sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
             if decided == NULL:
-                raise MemoryError()
+                raise MemoryError(f"region {self.name!r}: no memory for {len(decisions)} decisions about key {described(key)}; nothing was stored")
             for n, item in enumerate(decisions):
                 if item is False:
                     decided[n].filtered = 1
@@ -375,15 +543,20 @@ cdef class RegionCore:
                     decided[n].value = <const uint8_t *>PyBytes_AS_STRING(item[1])
                     decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
         try:
-            status = region_change(&self.r, &c, &from_, decided, &outcome)
+            if wanted != NULL:
+                status = region_change_if(&self.r, &c, &from_, decided, wanted, &outcome)
+            else:
+                status = region_change(&self.r, &c, &from_, decided, &outcome)
             if status == WAN_FULL and self.full_timeout_us and version is None:
-                status = self.wait_for_room(&c, &from_, decided, &outcome)
+                status = self.wait_for_room(&c, &from_, decided, wanted, &outcome)
         finally:
             free(decided)
+        if status == WAN_SLOW:
+            return "slow"
         if status != WAN_OK:
-            self.fail(status, f"change of key {key!r:.100}")
+            self.fail(status, f"change of key {described(key)}")
         if outcome == WAN_OUT_OF_MEMORY:
-            raise MemoryError(f"region {self.name!r}: no memory for key {key!r:.100}; nothing was stored")
+            raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
         if version is None and wan_flag_read(&self.r.durable):
             self.wait_durable(c.waits)
         if version is not None:
@@ -393,34 +566,66 @@ cdef class RegionCore:
                 wan_count(&self.r.applied, 1)
         return outcome_name(outcome)
 
-    def judge(self, int operation, key, version=None, int ask=0):
+    def next_event_id(self):
+        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+        return self.r.member, wan_thread_number(), wan_thread_next_event()
+
+    def judge(self, int operation, key, version=None, int ask=0, value=None, Condition condition_=None, uint8_t flags=0):
         """What `change` would do, changing nothing."""
-        cdef encoded k
+        cdef encoded k, v
         cdef wan_change c
         cdef wan_outcome outcome
+        self.check_open()
         key_holder = encode_key(key, &k)
         memset(&c, 0, sizeof(c))
         c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
         c.operation = <uint8_t>operation
         c.hash = wan_key_hash(k.data, k.length, k.form)
         c.ask = <uint8_t>ask
+        c.flags = flags
         c.local = version is None
-        c.value_form = 0xff         # No value is known here, so none is the same.
+        value_holder = encode(value, &v)
+        c.value, c.value_length, c.value_form = v.data, v.length, v.form
         if version is not None:
             c.stamp, c.stamp_site = version
         if not self.r.stores:
             return "destroyed" if operation == WAN_DESTROY else "updated"
         cdef wan_shard *shard = wan_table_shard(&self.r.table, c.hash)
+        cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
+        c.absent_below = absent_below(&self.r)
         outcome = wan_table_judge(shard, &c)
+        if condition_ is not None:
+            status = condition_look(&condition_.c, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
+            if not condition_.c.holds:
+                outcome = WAN_UNMET
         wan_lock_release(&shard.lock)
+        raise_for(status, f"region {self.name!r}")
         return outcome_name(outcome)
+
+    def change_if(self, str kind, int operation, key, value=None, expected=None, callback_argument=None):
+        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
+        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without).
+
+        Returns (whether it was, whether there was a value, that value; not of "equal").
+        """
+        cdef Condition wanted = Condition(kind, expected)
+        self.check_open()
+        if not self.r.stores:
+            from pywan.errors import IllegalStateError
+            raise IllegalStateError(f"region {self.name!r} is a proxy and holds no entries, so what key {described(key)} has is not known here; nothing was changed - "
+                                    "use put or destroy, or ask a region that holds entries")
+        outcome = "slow" if self.seems_slow else self.change(operation, key, value, callback_argument, condition_=wanted)
+        if outcome == "slow":
+            outcome = self.slow_change(operation, key, value, callback_argument, 0, wanted)
+        return outcome in ("created", "updated", "destroyed"), bool(wanted.c.found_value), wanted.found()
 
     # Reading and local changes
 
     def lookup(self, key):
-        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
+        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False. The value as `show_object` gives it."""
         cdef encoded k
+        self.check_open()
         key_holder = encode_key(key, &k)
         cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
         cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
@@ -429,21 +634,25 @@ cdef class RegionCore:
         cdef uint8_t form = 0, state = 0, site = 0
         cdef uint64_t stamp = 0
         wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
-        if entry != NULL:
-            data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
-            form, state, stamp, site = entry.value_form, entry.state, entry.stamp, entry.stamp_site
-        wan_lock_release(&shard.lock)
+        try:                    # There may be no memory for the copy.
+            entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+            if entry != NULL:
+                data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+                form, state, stamp, site = entry.value_form, entry.state, entry.stamp, entry.stamp_site
+        finally:
+            wan_lock_release(&shard.lock)
         if data is None:
             return None
         if state == WAN_ENTRY_TOMBSTONE:
             return None, stamp, site, False
         if state == WAN_ENTRY_INVALID:
             return None, stamp, site, True
-        return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data)), stamp, site, True
+        return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data)), stamp, site, True
 
     cdef bytes find_bytes(self, key, uint8_t *form, bint *live):
         cdef encoded k
+        if self.r.closed or self.born != wan_forks:
+            self.check_open()
         key_holder = encode_key(key, &k)
         cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
         cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
@@ -451,23 +660,34 @@ cdef class RegionCore:
         cdef bytes data = None
         live[0] = False
         wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
-        if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
-            live[0] = True
-            if entry.state == WAN_ENTRY_LIVE:
-                data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
-                form[0] = entry.value_form
-        wan_lock_release(&shard.lock)
+        try:                    # There may be no memory for the copy.
+            entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+            if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
+                live[0] = True
+                if entry.state == WAN_ENTRY_LIVE:
+                    data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
+                    form[0] = entry.value_form
+        finally:
+            wan_lock_release(&shard.lock)
         return data
 
     def get(self, key, default=None):
-        """The value under `key`, or `default`."""
+        """The value under `key`, or `default`. SerializationError for a value that is no object in this process."""
         cdef uint8_t form
         cdef bint live
         cdef bytes data = self.find_bytes(key, &form, &live)
         if data is None:
             return default
         return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+
+    def show(self, key, default=None):
+        """As `get`; a value that is no object in this process is shown as Undecodable."""
+        cdef uint8_t form
+        cdef bint live
+        cdef bytes data = self.find_bytes(key, &form, &live)
+        if data is None:
+            return default
+        return show(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
 
     def __contains__(self, key):
         cdef uint8_t form
@@ -477,6 +697,7 @@ cdef class RegionCore:
 
     def __len__(self):
         cdef uint64_t used, tombstones
+        self.check_open()
         with nogil:
             sum_shards(&self.r.table, &used, &tombstones, NULL)
         return used - tombstones
@@ -533,29 +754,113 @@ cdef class RegionCore:
         c.operation = WAN_DESTROY if flag == WAN_FLAG_FORGET else WAN_UPDATE
         status = region_change_here(&self.r, &c, flag, &found)
         if status == WAN_FULL and self.full_timeout_us:
-            with nogil:
-                deadline = wan_monotonic_us() + self.full_timeout_us
-                while status == WAN_FULL and wan_monotonic_us() < deadline:
+            deadline = wan_monotonic_us() + self.full_timeout_us
+            while status == WAN_FULL and wan_monotonic_us() < deadline:
+                PyErr_CheckSignals()
+                with nogil:
                     wan_wait_change(&never, 0, 5)
                     status = region_change_here(&self.r, &c, flag, &found)
         if status != WAN_OK:
             self.fail(status, "local destroy" if flag == WAN_FLAG_FORGET else "invalidate")
         return found
 
-    def expire_tombstones(self, uint64_t before_ms, uint64_t limit=0xffffffffffffffff):
-        """Drops tombstones made before `before_ms`; with more than `limit` left, all of them. Returns (dropped, left)."""
+    def release_entries(self):
+        """Gives the memory of a closed region's entries back, when nobody writes its log any more: whoever knows the region may do so for long."""
+        cdef wan_shard *shard
+        cdef wan_shard_content content
+        if not self.r.closed:
+            from pywan.errors import InternalError
+            raise InternalError(f"region {self.name!r} is not closed; nothing was changed")
+        with nogil:
+            for n in range(WAN_TABLE_SHARDS):
+                shard = &self.r.table.shards[n]
+                wan_lock_take(&shard.lock)
+                content = wan_table_take_all(shard)
+                wan_lock_release(&shard.lock)
+                wan_table_free(content)
+
+    def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left)."""
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
             for n in range(WAN_TABLE_SHARDS):
                 shard = &self.r.table.shards[n]
-                if shard.tombstones == 0:
-                    continue
                 wan_lock_take(&shard.lock)
-                dropped += wan_table_expire(shard, before_ms)
-                left += shard.tombstones
+                if shard.tombstones or shard.shrunk_count:
+                    dropped += wan_table_expire(shard, before_ms, below)
+                    left += shard.tombstones + shard.shrunk_count
                 wan_lock_release(&shard.lock)
         return dropped, left
+
+    def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. Where the others take more than `limit` bytes
+        they shrink to hash and stamp; where these do too, the older half of them is forgotten, and up to which stamp is remembered."""
+        cdef tombstone_counts found
+        cdef wan_status status = WAN_OK
+        self.expire_tombstones(before_ms, below)
+        if below > wan_read(&self.r.mark):
+            wan_set(&self.r.mark, 0)        # Nothing older can come, so nothing has to be known of it.
+        with nogil:
+            region_tombstones(&self.r.table, &found)
+            if found.bytes > limit and found.whole:
+                for n in range(WAN_TABLE_SHARDS):
+                    wan_lock_take(&self.r.table.shards[n].lock)
+                    if status == WAN_OK:
+                        status = wan_table_shrink(&self.r.table.shards[n])
+                    wan_lock_release(&self.r.table.shards[n].lock)
+                region_tombstones(&self.r.table, &found)
+        raise_for(status, f"region {self.name!r}: tombstones")
+        if found.bytes > limit and not self.forgetting:
+            self.begin_forgetting(found.bytes, limit)
+        if self.forgetting and self.mark_is_durable():
+            self.expire_tombstones(0, self.forgetting + 1)
+            self.forgetting = 0
+
+    cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1:
+        """Chooses up to which stamp, and says so before any of them goes."""
+        cdef wan_stage stamps
+        cdef wan_status status
+        cdef uint64_t mark
+        memset(&stamps, 0, sizeof(stamps))
+        with nogil:
+            status = region_sample_stamps(&self.r.table, &stamps)
+        ordered = sorted([(<uint64_t *>stamps.bytes)[n] for n in range(stamps.count)])
+        wan_stage_close(&stamps)
+        if status != WAN_OK or not ordered:
+            raise_for(status, f"region {self.name!r}: tombstones")
+            return 0
+        mark = ordered[min(len(ordered) - 1, len(ordered) - int(len(ordered) * (limit / 2) / held))]
+        mark = max(mark, wan_read(&self.r.mark))
+        if region_raise_mark(&self.r, mark) != WAN_OK:
+            return 0                        # The log has no room now. The next look tries again.
+        self.forgetting, self.mark_staged = mark, 0
+        if self.r.log != NULL:
+            wan_lock_take(&self.r.log.lock)
+            self.mark_staged = self.r.log.staged
+            wan_lock_release(&self.r.log.lock)
+        return 0
+
+    cdef bint mark_is_durable(self):
+        cdef bint done = True
+        if self.r.log != NULL:
+            wan_lock_take(&self.r.log.lock)
+            done = self.r.log.durable >= self.mark_staged
+            wan_lock_release(&self.r.log.lock)
+        return done
+
+    def settle_stamps(self):
+        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+        with nogil:
+            pass_entry_locks(&self.r.table)
+
+    @property
+    def tombstone_state(self):
+        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, and up to which stamp others have been forgotten (0: none)."""
+        cdef tombstone_counts found
+        with nogil:
+            region_tombstones(&self.r.table, &found)
+        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes, "forgotten_through": wan_read(&self.r.mark)}
 
     def copy_into(self, RegionCore to not None, uint64_t cursor=0):
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region. Returns where to go on
@@ -570,6 +875,7 @@ cdef class RegionCore:
     @property
     def tombstones(self):
         cdef uint64_t used, tombstones
+        self.check_process()
         with nogil:
             sum_shards(&self.r.table, &used, &tombstones, NULL)
         return tombstones
@@ -577,6 +883,7 @@ cdef class RegionCore:
     @property
     def memory_bytes(self):
         """Bytes allocated for entries and slots."""
+        self.check_process()
         cdef uint64_t used, tombstones, total
         with nogil:
             sum_shards(&self.r.table, &used, &tombstones, &total)
@@ -585,15 +892,18 @@ cdef class RegionCore:
     @property
     def conflicts(self):
         """Remote changes that lost against a later version."""
+        self.check_process()
         return wan_read(&self.r.conflicts)
 
     @property
     def applied(self):
         """Remote changes that took effect."""
+        self.check_process()
         return wan_read(&self.r.applied)
 
     def scan_keys(self):
-        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen. A key that is no object in this process is shown as
+        Undecodable, and found by that."""
         cdef uint64_t cursor = 0
         following = 0
         while following is not None:
@@ -601,7 +911,8 @@ cdef class RegionCore:
             at = 0
             while at < len(run):
                 length = run[at] | run[at + 1] << 8
-                yield decode_object(run[at + 2], run[at + 32:at + 32 + length])
+                self.check_open()
+                yield show_object(run[at + 2], run[at + 32:at + 32 + length])
                 at += 32 + length
 
     def scan(self, uint64_t cursor=0, uint64_t limit=10000):
@@ -610,33 +921,17 @@ cdef class RegionCore:
         Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
         """
-        cdef wan_shard *shard
-        cdef wan_entry *entry
-        cdef uint64_t at, found = 0
-        cdef uint8_t head[32]
-        out = bytearray()
-        while cursor < WAN_TABLE_SHARDS and found < limit:
-            shard = &self.r.table.shards[cursor]
-            wan_lock_take(&shard.lock)
-            if shard.slots != NULL:
-                for at in range(shard.mask + 1):
-                    entry = shard.slots[at].entry
-                    if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
-                        continue
-                    memset(head, 0, 32)
-                    (<uint16_t *>head)[0] = entry.key_length
-                    head[2] = entry.key_form
-                    head[3] = entry.value_form
-                    (<uint32_t *>(head + 4))[0] = entry.value_length if entry.state == WAN_ENTRY_LIVE else 0xffffffff
-                    (<uint64_t *>(head + 8))[0] = wan_hash(wan_entry_value(entry), entry.value_length, 0) if entry.state == WAN_ENTRY_LIVE else 0
-                    (<uint64_t *>(head + 16))[0] = entry.stamp
-                    head[24] = entry.stamp_site
-                    out += head[:32]
-                    out += (<const char *>entry.bytes)[:entry.key_length]
-                    found += 1
-            wan_lock_release(&shard.lock)
-            cursor += 1
-        return (None if cursor == WAN_TABLE_SHARDS else cursor), bytes(out)
+        cdef wan_stage packed
+        cdef wan_status status
+        self.check_open()
+        memset(&packed, 0, sizeof(packed))
+        with nogil:
+            status = region_scan(&self.r.table, &cursor, limit, &packed)
+        try:
+            raise_for(status, f"scan of region {self.name!r}")
+            return (None if cursor == WAN_TABLE_SHARDS else cursor), PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
+        finally:
+            wan_stage_close(&packed)
 
     # Columns
 
@@ -677,8 +972,6 @@ cdef class RegionCore:
                 worst = int(numpy.max(stamps))
                 if worst >= 1 << 47:
                     raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of milliseconds since 1970; nothing was stored")
-        if self.slow_change is not None:
-            return self.put_columns_slow(k, v, operation_codes_, stamps_)
         cdef bulk_result result
         cdef uint64_t began = 0
         cdef int64_t stopped_at = -1
@@ -693,21 +986,33 @@ cdef class RegionCore:
                 began, stopped_at = wan_monotonic_us(), result.done
             if not self.may_wait(began):
                 break
-            # From the row that found no room, which is not a failure yet.
-            result.stopped = WAN_OK
-            result.failed -= 1
-            if result.listed:
-                result.listed -= 1
+            try:
+                PyErr_CheckSignals()        # Ctrl-C ends the wait: the rows before were stored.
+            except BaseException:
+                free(result.rows)
+                free(result.reasons)
+                raise
+            result.stopped = WAN_OK         # From the row that found no room, which is not a failure yet.
             with nogil:
                 wan_wait_change(&never, 0, 5)
         refusal = None
+        applied, failed = result.applied, result.failed
         try:
-            if result.stopped:
+            failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
+            if result.stopped == WAN_SLOW:      # Callbacks are on the way, perhaps since a moment ago: the rest goes by them.
+                slow_failures = []
+                with OneWait(self):
+                    applied += self.put_rows_slow(k, v, operation_codes_, stamps_, result.done, slow_failures)
+                failed += len(slow_failures)
+                failures += slow_failures
+            elif result.stopped == WAN_CLOSED and result.done:
+                raise errors.RegionNotFoundError(f"put_columns stopped at row {result.done} of {rows}: region {self.name!r} was destroyed, or its cache closed"
+                                                 " (the rows before were stored)")
+            elif result.stopped:
                 self.fail(result.stopped, f"put_columns from row {result.done} of {rows} on (the rows before were stored)")
-            elif result.failed:
-                failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
+            if failed:
                 refusal = errors.BatchError(
-                    f"region {self.name!r}: {result.failed} of {rows} rows were refused, the others were stored; first: row "
+                    f"region {self.name!r}: {failed} of {rows} rows were refused, the others were stored; first: row "
                     f"{failures[0][0]}: {failures[0][1]}", failures)
         except (errors.PywanError, MemoryError) as error:
             refusal = error
@@ -723,22 +1028,22 @@ cdef class RegionCore:
                 refusal.args = (f"{refusal}; of the rows that were stored: {error}", *refusal.args[1:])
         if refusal is not None:
             raise refusal
-        return result.applied
+        return applied
 
-    cdef object put_columns_slow(self, Column k, Column v, const uint8_t *codes, const int64_t *stamps):
+    cdef int64_t put_rows_slow(self, Column k, Column v, const uint8_t *codes, const int64_t *stamps, int64_t row, list failures) except -1:
+        """The rows from `row` on, through the user's callbacks. Returns how many took effect."""
         cdef const uint8_t *data
         cdef const uint8_t *value_data = NULL
         cdef uint32_t length, value_length = 0
         cdef uint8_t form, value_form = WAN_FORM_NONE
-        cdef int64_t row
+        cdef int64_t applied = 0
         cdef int wrong
-        from pywan.errors import BatchError, DiskError, QueueFullError
-        applied, failures = 0, []
-        for row in range(k.view.length):
+        from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
+        for row in range(row, k.view.length):
             column_row(&k.view, row, &data, &length, &form)
             operation = codes[row] if codes != NULL else WAN_UPDATE
             value = None
-            wrong = 1 if form == WAN_FORM_NONE else (2 if length > WAN_KEY_BYTES_MAX else 0)
+            wrong = key_fault(data, length, form)
             if operation != WAN_DESTROY and v is not None and not wrong:
                 column_row(&v.view, row, &value_data, &value_length, &value_form)
                 if value_length > WAN_VALUE_BYTES_MAX:
@@ -749,13 +1054,10 @@ cdef class RegionCore:
                 failures.append((row, failure_text(wrong)))
                 continue
             try:
-                outcome = self.slow_change(operation, decode(form, data, length), value, None, stamps[row] if stamps != NULL else 0)
-            except (QueueFullError, DiskError) as error:
+                outcome = self.slow_change(operation, Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length)), value, None, stamps[row] if stamps != NULL else 0)
+            except (QueueFullError, DiskError, RegionNotFoundError) as error:
                 raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
             applied += outcome in ("created", "updated", "destroyed")
-        if failures:
-            raise BatchError(f"region {self.name!r}: {len(failures)} of {k.view.length} rows were refused, the others were stored; first: row "
-                             f"{failures[0][0]}: {failures[0][1]}", failures)
         return applied
 
 
@@ -765,15 +1067,6 @@ cdef object encode_callback(argument, encoded *out):
         from pywan.errors import EventTooLargeError
         raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
     return holder
-
-
-cdef class Encoded:
-    """A value already in its form and bytes."""
-    cdef readonly uint8_t form
-    cdef readonly bytes data
-
-    def __init__(self, uint8_t form, bytes data):
-        self.form, self.data = form, data
 
 
 cdef class _Nothing:

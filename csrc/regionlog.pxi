@@ -14,6 +14,7 @@ cdef struct region_log:
     wan_stage records           # Staged.
     uint64_t staged_max         # Bytes of them.
     wan_stage taken             # The committer's, as is all that follows about moving.
+    wan_stage_use use           # Of `records` and `taken`, which take turns.
     # Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes of it are in the log
     # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
     uint32_t moving
@@ -33,7 +34,9 @@ cdef struct region_log:
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
     uint32_t epoch, work
-    int waiting, stop
+    int waiting
+    int stop                    # The region is closed: nothing is staged any more.
+    int ended                   # The committer has returned: what is staged stays where it is.
     uint8_t synchronous
     uint32_t flush_ms
     region_core *region
@@ -45,7 +48,7 @@ cdef struct region_log:
 cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
     if log.view.failing:
-        set_full("%s", log.view.reason)
+        set_full("the log is not written now: %s", log.view.reason)
         return WAN_FULL
     cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
     if length > wan_log_record_bytes(&log.log):
@@ -85,26 +88,35 @@ cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) 
         wan_signal_change(&log.work)
 
 
-cdef bint region_log_wait(region_log *log, uint64_t limit_us) noexcept nogil:
-    """Until all that is staged is on the disk. False after `limit_us`, or less if the disk takes nothing."""
-    cdef uint64_t now = wan_monotonic_us(), wanted, failing_since = 0
-    cdef uint64_t deadline = now + limit_us
+cdef disk_wait region_log_begin_wait(region_log *log, uint64_t limit_us) noexcept nogil:
+    cdef disk_wait wait
+    wait.what, wait.failing_since_us, wait.deadline_us = FOR_EVENTS, 0, wan_monotonic_us() + limit_us
+    wan_lock_take(&log.lock)
+    wait.wanted = log.staged
+    wan_lock_release(&log.lock)
+    return wait
+
+
+cdef int region_log_wait(region_log *log, disk_wait *wait) noexcept nogil:
+    """Until all that was staged is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
+    cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
     cdef int failing
     cdef uint32_t seen
     cdef bint done
-    wan_lock_take(&log.lock)
-    wanted = log.staged
-    wan_lock_release(&log.lock)
     while True:
         seen = __atomic_load_n(&log.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(&log.lock)
-        done = log.durable >= wanted
+        done = log.durable >= wait.wanted
         failing = log.view.failing
         wan_lock_release(&log.lock)
         now = wan_monotonic_us()
-        if done or now >= deadline or lost_patience(failing, &failing_since, now):
-            return done
-        wan_wait_change(&log.epoch, seen, 200)
+        if done:
+            return WAIT_DONE
+        if now >= wait.deadline_us or wan_flag_read(&log.ended) or lost_patience(failing, &wait.failing_since_us, now):
+            return WAIT_IN_VAIN
+        if now >= slice_end:
+            return WAIT_GOES_ON
+        wan_wait_change(&log.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
 
 
 cdef wan_status region_log_write(region_log *log) noexcept nogil:
@@ -123,7 +135,9 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
         return status
     log.written = 0
     log.has_written = log.has_written or log.taken.used != 0
+    cdef uint64_t used = log.taken.used
     wan_stage_empty(&log.taken)
+    wan_stage_rest(&log.taken, &log.use, used, wan_monotonic_us())
     wan_lock_take(&log.lock)
     log.durable = staged
     show_log(&log.view, &log.log, WAN_OK)
@@ -164,7 +178,7 @@ cdef inline bint region_log_is_limited(const region_log *log) noexcept nogil:
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
     cdef uint64_t total = 0
     for n in range(WAN_TABLE_SHARDS):
-        total += wan_read(&log.region.table.shards[n].bytes)
+        total += wan_read(&log.region.table.shards[n].bytes) + wan_read(&log.region.table.shards[n].shrunk_log_bytes)
     return total
 
 
@@ -181,7 +195,34 @@ cdef wan_status region_log_commit(region_log *log) noexcept nogil:
         status = region_log_write(log)
     if status == WAN_OK:
         region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
+    if log.moving == 0:
+        wan_stage_close(&log.moved)
+        wan_stage_close(&log.superseded)
+        log.moved_written = 0
     return status
+
+
+cdef void region_log_rest(region_log *log) noexcept nogil:
+    """The committer's, while nothing is staged: what the stages took gets back."""
+    cdef uint64_t now = wan_monotonic_us()
+    wan_stage_rest(&log.taken, &log.use, 0, now)
+    rest_under_lock(&log.records, &log.use, &log.lock, now)
+
+
+cdef void rest_under_lock(wan_stage *stage, wan_stage_use *use, wan_lock *lock, uint64_t now) noexcept nogil:
+    """Large ones are freed when the lock is released: that takes milliseconds."""
+    cdef wan_stage kept
+    memset(&kept, 0, sizeof(kept))
+    wan_lock_take(lock)
+    if stage.used == 0 and stage.capacity > WAN_STAGE_KEPT_BYTES:
+        swap_stages(stage, &kept)
+    wan_lock_release(lock)
+    wan_stage_rest(&kept, use, 0, now)
+    wan_lock_take(lock)
+    if stage.capacity == 0:         # It is needed as it was, and nobody has begun another one.
+        swap_stages(stage, &kept)
+    wan_lock_release(lock)
+    wan_stage_close(&kept)
 
 
 cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
@@ -310,8 +351,7 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
             status = wan_record_set_find(&newest, &log.superseded, record, &slot)
             if status == WAN_OK:
                 other = <const wan_record *>(log.superseded.bytes + slot[0] - 1) if slot[0] else NULL
-                # Of two with one version the later: it says that the entry was taken out here.
-                if other == NULL or record.stamp > other.stamp or record.stamp == other.stamp and record.stamp_site >= other.stamp_site:
+                if other == NULL or replaces_in_log(record, other):
                     wan_record_set_choose(&newest, slot, at)
         at += record.length
     for n in range(newest.capacity):
@@ -320,6 +360,14 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
             status = wan_stage_add(&log.moved, record, record.length)
     wan_record_set_empty(&newest)
     return status
+
+
+cdef inline bint replaces_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
+    """Of two records of one key, of which `older` was written first. One that says what was done on this member only is behind what it was done to."""
+    cdef int order = wan_version_order(record.stamp, record.stamp_site, older.stamp, older.stamp_site)
+    if order == 0 and not (record.flags | older.flags) & (WAN_FLAG_FORGET | WAN_FLAG_INVALID):
+        order = wan_record_order(record, older)
+    return order >= 0
 
 
 cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
@@ -339,18 +387,25 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
     cdef const wan_record *record
     cdef wan_shard *shard
     cdef wan_entry *entry
-    cdef uint64_t at = 0, hash
+    cdef wan_change c
+    cdef uint64_t at = 0
     cdef bint lives
     cdef wan_status status = WAN_OK
     while at < head.length and status == WAN_OK:
         record = <const wan_record *>(data + at)
         at += record.length
-        hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
-        shard = wan_table_shard(&log.region.table, hash)
+        change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        if record.flags & WAN_FLAG_MARK:
+            if record.stamp == wan_read(&log.region.mark):
+                status = wan_stage_add(&log.moved, record, record.length)
+            continue
+        shard = wan_table_shard(&log.region.table, c.hash)
         wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
-        lives = (entry != NULL and entry.stamp == record.stamp and entry.stamp_site == record.stamp_site and not (record.flags & WAN_FLAG_FORGET)
+        entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+        lives = (entry != NULL and not (record.flags & WAN_FLAG_FORGET) and wan_table_made_by(entry, &c)
                  and (entry.state == WAN_ENTRY_INVALID) == ((record.flags & WAN_FLAG_INVALID) != 0))
+        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk_count and not record.flags & WAN_FLAG_FORGET:
+            lives = wan_table_shrunk_stamp(shard, c.hash) == record.stamp
         wan_lock_release(&shard.lock)
         if lives:
             status = stage_once(&log.moved, &log.of_moved, record)
@@ -366,16 +421,24 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at = 0, highest = 0
+    cdef wan_status status = WAN_OK
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
         return WAN_OK
     while at < head.length:
         record = <const wan_record *>(data + at)
         if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
-            return WAN_CORRUPT
+            status = WAN_CORRUPT
+            if not wan_record_has_end(record, head.length - at):
+                break
+            at += record.length         # Salvage takes what is behind it.
+            continue
         at += record.length
         log.recovered += 1
         if record.stamp > highest:
             highest = record.stamp
+        if record.flags & WAN_FLAG_MARK:
+            wan_set(&log.region.mark, max(log.region.mark, record.stamp))
+            continue
         change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
         shard = wan_table_shard(&log.region.table, c.hash)
         if record.flags & WAN_FLAG_FORGET:
@@ -386,7 +449,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
         if (wan_table_invalidate(shard, &c) if record.flags & WAN_FLAG_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
     wan_clock_see(log.region.clock, highest)
-    return WAN_OK
+    return status
 
 
 cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
@@ -411,6 +474,7 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
                 return
             if region_log_wants_way(log):
                 region_log_step(log)
+            region_log_rest(log)
             wan_wait_change(&log.work, seen, 100)
             wan_flag_set(&log.waiting, 0)
             if not log.synchronous and __atomic_load_n(&log.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&log.stop):

@@ -3,10 +3,21 @@
 
 cdef enum:
     MAX_ATTACHED = 128
+    STAMPS_SAMPLED = 10000
+
+cdef struct tombstone_counts:
+    uint64_t whole, shrunk, bytes
+
+cdef enum:
+    WAY_STRAIGHT = 0    # From the caller into table and queues.
+    WAY_CALLBACKS = 1   # Through the user's Python (filters, listeners, a resolver): only changes that come from there are taken.
+    WAY_CLOSED = 2      # No change is taken any more.
 
 cdef struct attachment:
     # Immutable once published in region_core.attached; replaced as a whole and freed after every entry lock has
-    # been held once by the replacer, so a holder of any entry lock may use what it read.
+    # been held once by the replacer, so a holder of any entry lock may use what it read. When the replacer is done no change goes by the
+    # old one any more: the way changes together with the queues, for every row.
+    uint8_t way                         # WAY_*
     uint32_t count
     uint32_t recipient_count
     uint8_t recipients[256]             # Remote sites of the attached senders that run: whom an event will reach.
@@ -22,10 +33,10 @@ cdef struct region_core:
     uint32_t buckets        # Of a partitioned region; 0: it has none.
     uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
     uint8_t forwards        # 0: LOCAL or NORMAL, never queued.
-    int slow                # User's Python is on the way (filter, resolver, listener): the receiver goes through Python.
-    int closed
+    int closed              # Once set, every attachment that is published has WAY_CLOSED.
     int durable             # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
     region_log *log         # NULL unless the region is persistent.
+    uint64_t mark           # Destroys with stamps up to here may have been forgotten; 0: none was. Raised before they are.
     uint64_t conflicts      # Changes that lost against a later version.
     uint64_t applied        # Remote changes that took effect.
 
@@ -41,6 +52,23 @@ cdef struct origin:
     uint16_t callback_length
     uint8_t callback_form
     uint8_t possible_duplicate
+
+cdef enum:
+    IF_ABSENT = 1   # The key has no value: it is not there, or was invalidated.
+    IF_VALUE = 2    # It has one;
+    IF_EQUAL = 3    # of this form, these bytes.
+    IF_THERE = 4    # It is there, with a value or without.
+
+cdef struct condition:
+    # What a change asks for, and what was there.
+    uint8_t kind            # IF_*
+    uint8_t form            # IF_EQUAL.
+    uint32_t length
+    const uint8_t *value
+    uint8_t holds
+    uint8_t found_value     # There was a value. Unless IF_EQUAL, it is copied:
+    uint8_t found_form
+    wan_stage found
 
 cdef struct decision:
     # What user's Python decided about one attached sender's copy.
@@ -73,6 +101,15 @@ cdef int region_number(str name) except -1:
         region_name_table[number].length = <uint16_t>len(data)
         region_numbers[name] = number
     return number
+
+
+cdef inline wan_status way_of(const attachment *attached, bint by_callbacks) noexcept nogil:
+    """Under an entry lock: WAN_OK if a change may go on from here."""
+    if attached == NULL or attached.way == WAY_STRAIGHT:
+        return WAN_OK
+    if attached.way == WAY_CLOSED:
+        return WAN_CLOSED
+    return WAN_OK if by_callbacks else WAN_SLOW
 
 
 cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
@@ -118,7 +155,7 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
     record.key_length = c.key_length
     record.callback_length = from_.callback_length
     record.operation = operation
-    record.flags = 0
+    record.flags = c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
     record.stamp_site = c.stamp_site
     record.origin_site = from_.site
     record.recipients_count = <uint8_t>recipient_count
@@ -136,11 +173,68 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
     wan_copy_small(to, recipients, recipient_count)
 
 
+cdef inline uint64_t absent_below(const region_core *r) noexcept nogil:
+    # Under an entry lock: what was forgotten under it is below this.
+    cdef uint64_t mark = wan_read(&r.mark)
+    return mark + 1 if mark else 0
+
+
 cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_, const decision *decisions,
                               wan_outcome *outcome) noexcept nogil:
     """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
-    Anything else (no room in a queue): nothing was changed."""
+    Anything else (no room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
+    comes through the user's callbacks; NULL: it comes straight from its maker."""
     cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    wan_lock_take(&shard.lock)
+    cdef wan_status status = region_change_held(r, shard, c, from_, decisions, outcome)
+    wan_lock_release(&shard.lock)
+    return status
+
+
+cdef wan_status region_change_if(region_core *r, wan_change *c, const origin *from_, const decision *decisions, condition *wanted,
+                                 wan_outcome *outcome) noexcept nogil:
+    """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is WAN_UNMET. `wanted` gets a copy of
+    the value that is there."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_status status
+    c.waits = 0
+    wan_lock_take(&shard.lock)
+    status = way_of(r.attached, decisions != NULL)
+    if status == WAN_OK:
+        status = condition_look(wanted, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
+    if status == WAN_OK:
+        outcome[0] = WAN_UNMET
+        if wanted.holds:
+            status = region_change_held(r, shard, c, from_, decisions, outcome)
+    wan_lock_release(&shard.lock)
+    return status
+
+
+cdef wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
+    """Under the entry lock. WAN_NO_MEMORY: for the copy."""
+    cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
+    cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
+    wan_stage_empty(&wanted.found)
+    wanted.found_value = has_value
+    if wanted.kind == IF_ABSENT:
+        wanted.holds = not has_value
+    elif wanted.kind == IF_VALUE:
+        wanted.holds = has_value
+    elif wanted.kind == IF_THERE:
+        wanted.holds = is_there
+    else:
+        wanted.holds = (has_value and entry.value_form == wanted.form and entry.value_length == wanted.length
+                        and (wanted.length == 0 or memcmp(wan_entry_value(entry), wanted.value, wanted.length) == 0))
+        return WAN_OK
+    if not has_value:
+        return WAN_OK
+    wanted.found_form = entry.value_form
+    return wan_stage_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
+
+
+cdef wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
+                                   wan_outcome *outcome) noexcept nogil:
+    """`region_change`, by who has the entry lock."""
     cdef attachment *attached
     cdef gateway_queue *g
     cdef wan_status status = WAN_OK
@@ -158,14 +252,18 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
     cdef bint forwards
 
     c.waits = 0
-    wan_lock_take(&shard.lock)
+    if c.local and c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
+        c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # It took its stamp, and waited: floors have been told since.
+    c.absent_below = absent_below(r) if not c.local else 0
     attached = r.attached
+    status = way_of(attached, decisions != NULL)
+    if status != WAN_OK:
+        return status
     if attached == NULL or attached.count == 0 or not r.forwards:
         status = region_apply(r, shard, c, outcome)
         if status == WAN_OK and attached != NULL and outcome[0] <= WAN_DESTROYED:
             for n in range(attached.count):
                 queue_note_not_queued(attached.queues[n])
-        wan_lock_release(&shard.lock)
         return status
 
     recipient_count = union_recipients(from_, attached, r.site, recipients)
@@ -201,7 +299,6 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
             if takes[n]:
                 wan_queue_cancel(&attached.queues[n].queue, &reservations[n])
                 wan_lock_release(&attached.queues[n].lock)
-        wan_lock_release(&shard.lock)
         return status
 
     # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
@@ -224,7 +321,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
         write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
                      value, value_length, value_form)
-        wake_files[n] = queue_commit(g, &reservations[n], c.hash)
+        wake_files[n] = queue_commit(g, &reservations[n])
         g.counts.received += 1
         g.counts.queued += 1
         if g.durable != NULL and g.durable.synchronous:
@@ -246,7 +343,7 @@ cdef wan_status region_change(region_core *r, wan_change *c, const origin *from_
                 else:
                     g.counts.dropped_stopped += 1
                 wan_lock_release(&g.lock)
-    wan_lock_release(&shard.lock)
+    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
     if forwards and taken:
         for n in range(attached.count):
             if wake_files[n] >= 0:
@@ -303,6 +400,11 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     wan_lock_take(&shard.lock)
+    status = way_of(r.attached, True)
+    if status != WAN_OK:
+        found[0] = False
+        wan_lock_release(&shard.lock)
+        return status
     entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
     found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     if found[0] and not (flag == WAN_FLAG_INVALID and entry.state == WAN_ENTRY_INVALID):
@@ -323,6 +425,13 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
     return status
 
 
+cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
+    """Under all entry locks in turn: after that nobody can hold what was read before."""
+    for n in range(WAN_TABLE_SHARDS):
+        wan_lock_take(&table.shards[n].lock)
+        wan_lock_release(&table.shards[n].lock)
+
+
 cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cursor) noexcept nogil:
     """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
     room, the same cursor goes on: what is there already is known by its version."""
@@ -332,7 +441,7 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     cdef wan_outcome outcome
     cdef uint64_t at
     cdef bint found
-    cdef wan_status status = WAN_OK
+    cdef wan_status status = region_raise_mark(to, r.mark) if r.mark > to.mark else WAN_OK
     while cursor[0] < WAN_TABLE_SHARDS and status == WAN_OK:
         shard = &r.table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
@@ -359,6 +468,87 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     return status
 
 
+cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t limit, wan_stage *packed) noexcept nogil:
+    """Copies what is in the next shards, as RegionCore.scan says, until there are `limit` entries. Not WAN_OK: what is packed is in part."""
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_status status = WAN_OK
+    cdef uint8_t head[32]
+    cdef uint64_t at
+    cdef bint is_live
+    while cursor[0] < WAN_TABLE_SHARDS and packed.count < limit and status == WAN_OK:
+        shard = &table.shards[cursor[0]]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
+            entry = shard.slots[at].entry
+            if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+                continue
+            status = wan_stage_reserve(packed, 32 + entry.key_length)
+            if status != WAN_OK:
+                break
+            is_live = entry.state == WAN_ENTRY_LIVE
+            memset(head, 0, 32)
+            (<uint16_t *>head)[0] = entry.key_length
+            head[2] = entry.key_form
+            head[3] = entry.value_form
+            (<uint32_t *>(head + 4))[0] = entry.value_length if is_live else 0xffffffff
+            (<uint64_t *>(head + 8))[0] = wan_hash(wan_entry_value(entry), entry.value_length, 0) if is_live else 0
+            (<uint64_t *>(head + 16))[0] = entry.stamp
+            head[24] = entry.stamp_site
+            wan_stage_put(packed, head, 32)
+            wan_stage_put(packed, entry.bytes, entry.key_length)
+            packed.count -= 1               # The two of them are one entry.
+        wan_lock_release(&shard.lock)
+        cursor[0] += 1
+    return status
+
+
+cdef wan_status region_raise_mark(region_core *r, uint64_t mark) noexcept nogil:
+    """Destroys up to there are about to be forgotten: from now on it is known that they may have been, and once its log is written on the disk too."""
+    cdef wan_change c
+    cdef wan_status status = WAN_OK
+    memset(&c, 0, sizeof(c))
+    c.stamp, c.operation, c.key_form, c.value_form = mark, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+    if r.log != NULL:
+        wan_lock_take(&r.log.lock)
+        status = region_log_reserve(r.log, &c)
+        if status == WAN_OK:
+            region_log_stage(r.log, &c, WAN_FLAG_MARK)
+        wan_lock_release(&r.log.lock)
+    if status == WAN_OK:
+        wan_set(&r.mark, mark)
+    return status
+
+
+cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) noexcept nogil:
+    """Of shrunk tombstones, shard by shard until there are enough: keys are spread over the shards by their hashes."""
+    cdef wan_shard *shard
+    cdef wan_status status = WAN_OK
+    cdef uint64_t at
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.shrunk_count):
+            if status == WAN_OK:
+                status = wan_stage_add(stamps, &shard.shrunk[at].stamp, 8)
+        wan_lock_release(&shard.lock)
+        if status != WAN_OK or stamps.count >= STAMPS_SAMPLED:
+            break
+    return status
+
+
+cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noexcept nogil:
+    cdef wan_shard *shard
+    memset(found, 0, sizeof(tombstone_counts))
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        found.whole += shard.tombstones
+        found.shrunk += shard.shrunk_count
+        found.bytes += shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        wan_lock_release(&shard.lock)
+
+
 cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
     memset(from_, 0, sizeof(origin))
     from_.site = r.site
@@ -379,6 +569,8 @@ cdef inline void change_from_record(wan_change *c, const wan_record *record, uin
     c.stamp_site = record.stamp_site
     c.hash = hash
     c.stamp = record.stamp
+    c.absent_below = 0
+    c.flags = record.flags
     c.local = 0
     c.ask = 0
     c.keep = 0

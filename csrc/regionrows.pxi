@@ -9,7 +9,7 @@ cdef struct bulk_result:
     int64_t applied
     int64_t failed
     int64_t listed
-    wan_status stopped      # A queue had no room: the rows from `done` on were not stored.
+    wan_status stopped      # WAN_FULL: a queue had no room; WAN_SLOW, WAN_CLOSED: they go another way, or none. The rows from `done` on were not stored.
     uint8_t waits           # As in wan_change, of any row.
     int64_t *rows
     uint8_t *reasons
@@ -17,7 +17,17 @@ cdef struct bulk_result:
 
 cdef object failure_text(int reason):
     return {1: "the key is empty or missing (null)", 2: f"the key is over the limit of {WAN_KEY_BYTES_MAX} bytes",
-            3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue"}[reason]
+            3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue",
+            6: "the key is no key: text that is not UTF-8, or a list or dict"}[reason]
+
+
+cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form) noexcept nogil:
+    """Why a row's key cannot be one, for `failure_text`; 0: it can."""
+    if length > WAN_KEY_BYTES_MAX:
+        return 2
+    if wan_key_check(key, length, form) == WAN_OK:
+        return 0
+    return 1 if form == WAN_FORM_NONE else 6
 
 
 cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noexcept nogil:
@@ -66,11 +76,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             column_row(keys, base + k, &data, &length, &form)
             c.key, c.key_form = data, form
             c.key_length = <uint16_t>length
-            c.keep = 0
-            if form == WAN_FORM_NONE:
-                c.keep = 1
-            elif length > WAN_KEY_BYTES_MAX:
-                c.keep = 2
+            c.keep = <uint8_t>key_fault(data, length, form)
             c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
             if values != NULL and c.operation != WAN_DESTROY:
                 column_row(values, base + k, &data, &length, &form)
@@ -81,8 +87,9 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE
             c.hash = wan_key_hash(c.key, c.key_length, c.key_form) if not c.keep else 0
             c.stamp = first_stamp + k
+            c.flags = 0
             if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < c.stamp:
-                c.stamp = (<uint64_t>stamps[base + k]) << 16
+                c.stamp, c.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
             c.stamp_site = r.site
             c.local = 1
             c.ask = 0
@@ -100,7 +107,6 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             status = region_change(r, c, &from_, NULL, &outcome)
             result.waits |= c.waits
             if status != WAN_OK:
-                bulk_fail(result, row, 5)
                 result.stopped = status
                 result.done = row
                 return
@@ -125,22 +131,20 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef wan_record *record
     cdef uint32_t lengths[RUN]
     cdef uint16_t partitions[RUN]
-    cdef uint64_t hashes[RUN]
     cdef uint32_t n, count, key_length, value_length = 0, done = 0
     cdef uint64_t length, used = 0, stamp, hash
     cdef const uint8_t *key
     cdef const uint8_t *value = NULL
     cdef uint8_t *to
     cdef int wake = -1, file
-    cdef bint many, keyed
+    cdef bint many
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
     attached = r.attached
-    if attached == NULL or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
+    if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
         wan_lock_release(&shard.lock)
         return 0
     g = attached.queues[0]
     many = g.queue.partition_count > 1
-    keyed = many or g.queue.conflate
     count = RUN if keys.length - row >= RUN else <uint32_t>(keys.length - row)
     memset(&head, 0, sizeof(head))
     head.region = r.number
@@ -157,7 +161,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     run.room = 0
     for n in range(count):
         column_row(&keys, row + n, &key, &key_length, &head.key_form)
-        if head.key_form == WAN_FORM_NONE or key_length > WAN_KEY_BYTES_MAX:
+        if key_fault(key, key_length, head.key_form):
             break
         if codes != NULL:
             head.operation = codes[row + n]
@@ -171,14 +175,13 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         if used + length > run.room:
             break
         head.length, head.value_length, head.key_length = <uint32_t>length, value_length, <uint16_t>key_length
-        head.stamp = stamp + n
+        head.stamp, head.flags = stamp + n, 0
         if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < head.stamp:
-            head.stamp = (<uint64_t>stamps[row + n]) << 16
+            head.stamp, head.flags = (<uint64_t>stamps[row + n]) << 16, WAN_FLAG_GIVEN
         lengths[n] = <uint32_t>length
-        if keyed:
-            hashes[n] = hash = wan_key_hash(key, key_length, head.key_form)
-            if many:
-                partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
+        if many:
+            hash = wan_key_hash(key, key_length, head.key_form)
+            partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
         (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
@@ -193,7 +196,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     if g.durable != NULL and durable_reserve(g, used) != WAN_OK:
         done = 0
     if run.room:
-        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, hashes, done)
+        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done)
     wan_thread_count_events(done)
     g.counts.queued += done
     g.counts.received += done
@@ -212,9 +215,9 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
                     eventfd_write(wake, 1)
                 wake = file
     wan_lock_release(&g.lock)
-    wan_lock_release(&shard.lock)
-    if wake >= 0:
+    if wake >= 0:                   # Under the entry lock: without it the queue, and its files, may be gone.
         eventfd_write(wake, 1)
+    wan_lock_release(&shard.lock)
     return done
 
 

@@ -2,12 +2,6 @@
 # `DispatcherSession` knows no socket and no clock (bytes and `now` come in, bytes go out); `run` is the thin loop that
 # gives it both, without the GIL.
 
-cdef extern from "<sys/ioctl.h>" nogil:
-    int ioctl(int file, unsigned long request, ...)
-
-cdef extern from "<linux/sockios.h>" nogil:
-    enum: SIOCOUTQ
-
 cdef extern from "wan_window.h" nogil:
     ctypedef struct wan_window:
         uint64_t bytes, round_trip_us
@@ -24,8 +18,9 @@ cdef enum:
     IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
     PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
+    READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
     HEARTBEAT_US = 5000000
-    SILENCE_US = 30000000               # No byte either way for so long with something due: the link is dead. Unless the user says otherwise.
+    SILENCE_US = 30000000               # No progress for so long with batches in flight, or no byte without: the receiver is given up. Unless the user says otherwise.
 
 cdef struct flight:
     uint64_t id
@@ -66,6 +61,12 @@ cdef class DispatcherSession:
     cdef object on_failure              # (partition, sequence, reason) -> None, for the log
     cdef wan_stage copies               # parked_copy: of failed events, not known to be on the disk.
     cdef int stop_flag, pause_flag, flush_flag
+    cdef char unreadable[512]           # Why events are not sent that lie in a file of the log: it cannot be read. Empty: it can. Under the queue's lock.
+    cdef uint32_t unreadable_partition
+    cdef uint64_t read_again_us         # Nothing else is to be sent: until then it is not tried again. 0: it is.
+    cdef wan_stage floors               # wan_floor, as last told by `tell_floors`. Under the queue's lock.
+    cdef int floors_due                 # They were not sent on this connection.
+    cdef uint32_t born                          # `wan_forks` of the process that made it.
 
     # This connection's
     cdef flight *flights                        # Ring by batch id.
@@ -85,24 +86,29 @@ cdef class DispatcherSession:
     cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
     cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
     cdef uint64_t callback_since_us             # One runs since then; 0: none.
-    cdef uint64_t sent_bytes, taken_bytes       # Given to the kernel; of those, what the other side's kernel had taken at the last look.
+    cdef uint64_t progress_us                   # When the receiver last showed that it works on what is in flight, or the oldest of that left.
+    cdef uint64_t steps                         # The highest count that it told of its work.
+    cdef int has_progressed_flag, is_given_up_flag
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
     # Scratch of batch building
     cdef wan_record **records
     cdef uint32_t records_capacity
     cdef wan_section *sections
+    cdef wan_store_span *spans                  # Of each section.
     cdef byte_buffer pack
     cdef str why                                # Why the last run ended badly.
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
                   acknowledged=None, on_failure=None):
         self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
+        self.born = wan_forks
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
         self.sections = <wan_section *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_section))
-        if self.records == NULL or self.sections == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
+        self.spans = <wan_store_span *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_store_span))
+        if self.records == NULL or self.sections == NULL or self.spans == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
             raise MemoryError()
         wan_window_init(&self.window, 0, 0)
         self.configure(100, 1000)
@@ -113,15 +119,17 @@ cdef class DispatcherSession:
         free(self.flights)
         free(self.records)
         free(self.sections)
+        free(self.spans)
         buffer_close(&self.out)
         buffer_close(&self.into)
         buffer_close(&self.pack)
         wan_stage_close(&self.copies)
+        wan_stage_close(&self.floors)
 
     def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
                   uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0, uint64_t silence_ms=0):
-        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait. `silence_ms`: without a
-        sign of life for so long the connection is given up; 0: 30 s."""
+        """Takes effect with the next batch. batch_size -1: only time closes a batch; interval -1: never wait. `silence_ms`: without
+        progress for so long the connection is given up; 0: 30 s."""
         if compress:
             lz4_load()
         self.options.batch_size = BATCH_EVENTS_MAX if batch_size < 0 else min(batch_size, <int>BATCH_EVENTS_MAX)
@@ -140,6 +148,26 @@ cdef class DispatcherSession:
         """Makes `run` return soon."""
         wan_flag_set(&self.stop_flag, 1)
         eventfd_write(self.g.signals[self.index].file, 1)
+
+    def tell_floors(self, bytes floors):
+        """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
+        cdef wan_status status
+        wan_lock_take(&self.g.lock)
+        wan_stage_empty(&self.floors)
+        status = wan_stage_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
+        wan_lock_release(&self.g.lock)
+        raise_for(status, f"queue {self.queue.name!r}: floors")
+        wan_flag_set(&self.floors_due, 1)
+        eventfd_write(self.g.signals[self.index].file, 1)
+
+    cdef int ping(self) noexcept nogil:
+        """With the floors. 0: no memory."""
+        cdef int done
+        wan_flag_set(&self.floors_due, 0)
+        wan_lock_take(&self.g.lock)
+        done = buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, self.floors.bytes, <uint32_t>self.floors.used)
+        wan_lock_release(&self.g.lock)
+        return done
 
     def pause(self, bint value):
         """No new batch is built while paused; acknowledgements are still taken."""
@@ -167,7 +195,21 @@ cdef class DispatcherSession:
         cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: the other one is never below it.
         return wan_read(&self.next_batch) - oldest
 
+    @property
+    def has_progressed(self):
+        """Whether the receiver has acknowledged, or told of its work, on this connection or the last one."""
+        return wan_flag_read(&self.has_progressed_flag) != 0
+
+    @property
+    def is_given_up(self):
+        """Whether the last connection ended since its receiver showed no progress, or no life."""
+        return wan_flag_read(&self.is_given_up_flag) != 0
+
     # The state machine
+
+    cdef void note_progress(self) noexcept nogil:
+        self.progress_us = self.now_us
+        wan_flag_set(&self.has_progressed_flag, 1)
 
     def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0, uint64_t heartbeat_us=HEARTBEAT_US):
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
@@ -182,8 +224,11 @@ cdef class DispatcherSession:
         self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.out.start = self.out.end = self.into.start = self.into.end = 0
         memset(self.announced, 0, sizeof(self.announced))
-        self.sent_bytes = self.taken_bytes = 0
-        self.last_sent_us = self.last_heard_us = self.now_us
+        wan_flag_set(&self.floors_due, self.floors.used != 0)
+        self.steps = 0
+        self.last_sent_us = self.last_heard_us = self.progress_us = self.now_us
+        wan_flag_set(&self.has_progressed_flag, 0)
+        wan_flag_set(&self.is_given_up_flag, 0)
         wan_flag_set(&self.stop_flag, 0)
 
     def disconnected(self):
@@ -269,6 +314,7 @@ cdef class DispatcherSession:
             section.through = partition.peeked
             section.settled = partition.removed
             section.bytes = size
+            self.spans[sections] = wan_queue_span(&self.g.queue, p, section.first, section.through)
             sections += 1
             count += taken
             total += size
@@ -279,6 +325,9 @@ cdef class DispatcherSession:
         if count == 0:
             return 1
         # From here on the records are ours: peeked, so neither changed nor moved by anybody.
+        sections = self.check_files(sections, &count)
+        if count == 0:
+            return 1
         if self.transmit_filter is not None:
             wan_set(&self.callback_since_us, wan_monotonic_us())
             self.filter_batch(sections)
@@ -286,6 +335,61 @@ cdef class DispatcherSession:
         if self.options.batch_conflation and count > 1:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
+
+    cdef uint32_t check_files(self, uint32_t sections, uint32_t *count) noexcept nogil:
+        """Of what was peeked, what lies in a file that somebody cut off, or whose disk fails, stays queued: touching it would end the process.
+        Returns how many sections are left, and *count of records."""
+        cdef uint32_t s, taken, left = 0, at = 0, kept = 0
+        cdef wan_section section
+        cdef bint readable
+        for s in range(sections):
+            section = self.sections[s]
+            taken = section.count
+            readable = wan_store_check(&self.g.queue.store, &self.spans[s]) == WAN_OK
+            if not readable or (self.unreadable[0] and self.unreadable_partition == section.partition):
+                self.note_readable(&section, readable)
+            if readable:
+                if kept != at:
+                    memmove(self.records + kept, self.records + at, taken * sizeof(wan_record *))
+                kept += taken
+                self.sections[left] = section
+                left += 1
+            at += taken
+        self.read_again_us = self.now_us + READ_AGAIN_US if left == 0 else 0
+        count[0] = kept
+        return left
+
+    cdef void note_readable(self, const wan_section *section, bint readable) noexcept nogil:
+        cdef bint was = self.unreadable[0] != 0
+        wan_lock_take(&self.g.lock)
+        if readable:
+            self.unreadable[0] = 0
+        else:
+            wan_queue_unpeek(&self.g.queue, section.partition, section.first - 1)
+            queue_refresh_pending(self.g, self.index)
+            strncpy(self.unreadable, wan_detail, sizeof(self.unreadable) - 1)
+            self.unreadable_partition = section.partition
+        wan_lock_release(&self.g.lock)
+        if not readable and not was:
+            self.tell_unreadable()
+
+    cdef void tell_unreadable(self) noexcept with gil:
+        import logging
+        logging.getLogger("pywan.sender").error(
+            "gateway sender %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore the file or save what is whole with `pywan "
+            "salvage disk-store --dir=STORE --to=NEW`", self.queue.name, self.index, self.unreadable_reason)
+
+    @property
+    def unreadable_reason(self):
+        """Why events that lie in a file of the log are not sent; None: they are."""
+        cdef char reason[512]
+        wan_lock_take(&self.g.lock)
+        memcpy(reason, self.unreadable, sizeof(reason))
+        wan_lock_release(&self.g.lock)
+        return (<bytes>reason).decode("utf-8", "replace") if reason[0] else None
+
+    cdef bint may_build(self, uint64_t now_us) noexcept nogil:
+        return not wan_flag_read(&self.pause_flag) and now_us >= self.read_again_us and self.window_is_open()
 
     cdef void end_callback(self) noexcept nogil:
         cdef uint64_t since = self.callback_since_us
@@ -314,7 +418,10 @@ cdef class DispatcherSession:
                 for k in range(self.sections[s].count):
                     raw.append(self.copy_of(self.records[at]))
                     at += 1
-            verdicts = [bool(verdict) for verdict in self.transmit_filter(raw)]    # All of the user's Python ends before the lock.
+            try:
+                verdicts = [bool(verdict) for verdict in self.transmit_filter(raw)]    # All of the user's Python ends before the lock.
+            finally:
+                end_if_strayed(self.born, "a gateway sender")
             if len(verdicts) != len(raw):
                 raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
             at = 0
@@ -348,7 +455,7 @@ cdef class DispatcherSession:
                 record = self.records[at]
                 if record == NULL or record.operation != WAN_UPDATE or record.flags & WAN_FLAG_CONFLICT:
                     continue
-                hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form) + record.region
+                hash = wan_seat_hash(wan_record_key(record), record.key_length, record.key_form | <uint64_t>record.region << 8)
                 slot = <uint32_t>hash & (capacity - 1)
                 while True:
                     if newest[slot] == 0:
@@ -358,7 +465,7 @@ cdef class DispatcherSession:
                     if (other.region == record.region and other.key_length == record.key_length and other.key_form == record.key_form
                             and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
                         # Replayed after it was parked, an older version can lie behind a newer one: then both travel.
-                        if record.stamp < other.stamp or (record.stamp == other.stamp and record.stamp_site <= other.stamp_site):
+                        if wan_record_order(record, other) <= 0:
                             self.drop_from_batch(&self.sections[s], at, &self.g.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
                         else:
                             newest[slot] = at + 1
@@ -453,6 +560,7 @@ cdef class DispatcherSession:
         memcpy(f.section, self.sections, sections * sizeof(wan_section))
         if self.next_batch == self.oldest_batch:
             wan_set(&self.answered_us, self.now_us)
+            self.progress_us = self.now_us
         wan_tally(&self.next_batch, 1)
         wan_tally(&self.flight_events, kept)
         wan_tally(&self.flight_bytes, payload)
@@ -472,8 +580,8 @@ cdef class DispatcherSession:
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures
         cdef flight *f
-        cdef uint32_t n
-        cdef uint64_t link_us
+        cdef uint32_t n, begin = 0
+        cdef uint64_t link_us, batch
         if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
             set_detail("acknowledgement of %u bytes", frame.length)
             return 0
@@ -481,6 +589,15 @@ cdef class DispatcherSession:
             set_detail("acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
             return 0
         failures = <const wan_failure *>(ack + 1)
+        n = 0
+        for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
+            f = &self.flights[batch & (self.flight_capacity - 1)]
+            while n < ack.failures and is_of_flight(f, &failures[n]):      # They come in the order of what was sent.
+                n += 1
+        if n < ack.failures:
+            set_detail("acknowledgement with a failure of event %u/%llu, which is not next in its batches", failures[n].partition,
+                       <unsigned long long>failures[n].sequence)
+            return 0
         for n in range(1, ack.failures):
             if failures[n].partition == failures[n - 1].partition and failures[n].sequence <= failures[n - 1].sequence:
                 set_detail("acknowledgement with failures out of order")     # Or twice the same: it would be parked twice.
@@ -488,11 +605,16 @@ cdef class DispatcherSession:
         self.credit_events = ack.credit_events
         wan_window_set_limit(&self.window, ack.credit_bytes)
         wan_set(&self.answered_us, self.now_us)
+        self.note_progress()
         wan_count(&self.receiver_us, frame.count)
         while self.oldest_batch <= frame.id:
             f = &self.flights[self.oldest_batch & (self.flight_capacity - 1)]
-            if not self.settle(f, failures, ack.failures):
+            n = begin
+            while n < ack.failures and is_of_flight(f, &failures[n]):
+                n += 1
+            if not self.settle(f, failures + begin, n - begin):
                 return 0
+            begin = n
             wan_tally(&self.flight_events, -<uint64_t>f.events)
             wan_tally(&self.flight_bytes, -f.bytes)
             wan_tally(&self.oldest_batch, 1)
@@ -532,12 +654,16 @@ cdef class DispatcherSession:
 
     cdef void note_late(self, const flight *f) noexcept nogil:
         cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
+        cdef wan_store_span span
         cdef uint32_t s
         cdef wan_partition *partition
         wan_lock_take(&self.g.lock)
         for s in range(f.sections):
             partition = &self.g.queue.partitions[f.section[s].partition]
             sequence = max(f.section[s].first, partition.removed + 1) - 1
+            span = wan_queue_span(&self.g.queue, f.section[s].partition, sequence + 1, f.section[s].through)
+            if wan_store_check(&self.g.queue.store, &span) != WAN_OK:
+                continue
             while True:
                 sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
                 if sequence == 0:
@@ -578,10 +704,14 @@ cdef class DispatcherSession:
         cdef uint64_t copied = 0
         cdef wan_record *record
         cdef parked_copy copy
+        cdef bint readable
         while n[0] < count:
             wan_lock_take(&self.g.lock)
             record = self.failed_record(f, &failures[n[0]])
+            readable = record == NULL or queue_can_read(self.g, failures[n[0]].partition, failures[n[0]].sequence)
             wan_lock_release(&self.g.lock)
+            if not readable:        # The connection ends with the reason; what is sent again stops at this file.
+                return False
             if record != NULL:
                 if copied and copied + record.length > most:
                     break
@@ -646,6 +776,7 @@ cdef class DispatcherSession:
         # What failed was parked, and is a hole by now.
         cdef uint64_t sequence
         cdef uint32_t s
+        cdef bint readable
         cdef wan_partition *partition
         cdef wan_record *record
         try:
@@ -657,12 +788,19 @@ cdef class DispatcherSession:
                     wan_lock_take(&self.g.lock)
                     sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, f.section[s].through)
                     record = wan_queue_at(&self.g.queue, partition, sequence) if sequence else NULL
+                    readable = record == NULL or queue_can_read(self.g, f.section[s].partition, sequence)
                     wan_lock_release(&self.g.lock)
+                    if not readable:
+                        from pywan.errors import DiskError
+                        raise DiskError(f"not told of events from {f.section[s].partition}/{sequence} on: {detail_text()}")
                     if record == NULL:
                         break
                     raw.append(self.copy_of(record))
             if raw:
-                self.acknowledged(raw)
+                try:
+                    self.acknowledged(raw)
+                finally:
+                    end_if_strayed(self.born, "a gateway sender")
         except BaseException as error:
             report_unraisable("after_acknowledgement", error)
 
@@ -680,6 +818,10 @@ cdef class DispatcherSession:
             if frame.type == WAN_FRAME_ACK:
                 if not self.acknowledge(frame):
                     return 0
+            elif frame.type == WAN_FRAME_PROGRESS:
+                if frame.id > self.steps:
+                    self.steps = frame.id
+                    self.note_progress()
             elif frame.type == WAN_FRAME_PONG:
                 pass
             elif frame.type == WAN_FRAME_REWIND and frame.length < sizeof(wan_rewind):
@@ -705,9 +847,11 @@ cdef class DispatcherSession:
     def data_to_send(self, uint64_t now_us):
         """Bytes that should leave now: one more batch if one is due and the window is open."""
         self.now_us = now_us
-        if not wan_flag_read(&self.pause_flag) and self.window_is_open() and self.batch_is_due(now_us):
+        if self.may_build(now_us) and self.batch_is_due(now_us):
             if not self.build_batch():
                 raise MemoryError()
+        if wan_flag_read(&self.floors_due) and not self.ping():
+            raise MemoryError()
         data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
         self.out.start = self.out.end = 0
         return data
@@ -745,7 +889,7 @@ cdef class DispatcherSession:
 
     cdef int loop(self, int file) noexcept nogil:
         cdef pollfd files[2]
-        cdef uint64_t now, drained, drained_end, wait_us
+        cdef uint64_t now, drained, alive_until, wait_us
         cdef int timeout, state
         cdef bint can_send = True, due
         cdef signal *own = &self.g.signals[self.index]
@@ -754,7 +898,7 @@ cdef class DispatcherSession:
                 return 0
             now = self.now_us = wan_monotonic_us()
             # Take in what is there.
-            state = stream_receive(file, &self.into, 65536)
+            state = stream_receive(file, &self.into, sizeof(wan_frame))
             if state == STREAM_OK:
                 self.last_heard_us = now
                 if not self.take_frames():
@@ -763,51 +907,45 @@ cdef class DispatcherSession:
                 set_detail("the receiver closed the connection")
                 return 1
             elif state == STREAM_MEMORY:
-                set_detail("no memory for acknowledgements")
                 return 1
             # Send: first what is laid out, then the next batch.
             if self.out.start < self.out.end:
-                drained, drained_end = self.out.start, self.out.end
+                drained = self.out.start
                 state = stream_send(file, &self.out)
                 if state == STREAM_CLOSED:
                     set_detail("the connection to the receiver broke")
                     return 1
-                if state == STREAM_OK:
-                    self.sent_bytes += drained_end - drained
-                    self.last_sent_us = now
-                elif self.out.start != drained:
-                    self.sent_bytes += self.out.start - drained
+                if state == STREAM_OK or self.out.start != drained:
                     self.last_sent_us = now
             due = False
-            if self.out.start == self.out.end and not wan_flag_read(&self.pause_flag) and self.window_is_open():
+            if self.out.start == self.out.end and self.may_build(now):
                 due = self.batch_is_due(now)
                 if due:
                     if not self.build_batch():
                         set_detail("no memory for a batch")
                         return 1
                     continue
-            # Liveness. Bytes that the other side's kernel takes count: on a slow link a whole batch may take minutes.
-            if now - self.last_heard_us > self.heartbeat_us:
-                state = 0
-                if ioctl(file, SIOCOUTQ, &state) == 0 and self.sent_bytes - <uint64_t>state > self.taken_bytes:
-                    if self.taken_bytes:
-                        self.last_heard_us = now
-                    self.taken_bytes = self.sent_bytes - <uint64_t>state
-            if now - self.last_sent_us > self.heartbeat_us and self.out.start == self.out.end:
-                if not buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0):
+            if self.out.start == self.out.end and (now - self.last_sent_us > self.heartbeat_us or wan_flag_read(&self.floors_due)):
+                if not self.ping():
                     return 1
                 self.last_sent_us = now
                 continue
-            if now - self.last_heard_us > self.options.silence_us and now - self.last_sent_us < now - self.last_heard_us and self.out.start == self.out.end:
-                set_detail("no answer from the receiver for %d s", <int>(self.options.silence_us // 1000000))
-                return 1
-            if self.out.start < self.out.end and now - self.last_sent_us > self.options.silence_us:
-                set_detail("the receiver has taken no byte for %d s", <int>(self.options.silence_us // 1000000))
+            # Only what the receiver itself does is life: its kernel takes bytes, pings too, when it hangs. With batches in flight that is work on them.
+            alive_until = (self.progress_us if self.next_batch != self.oldest_batch else self.last_heard_us) + self.options.silence_us
+            if now > alive_until:
+                wan_flag_set(&self.is_given_up_flag, 1)
+                if self.next_batch != self.oldest_batch:
+                    set_detail("no progress by the receiver for %.1f s, with %llu events on their way to it", self.options.silence_us / 1e6,
+                               <unsigned long long>self.flight_events)
+                else:
+                    set_detail("no answer from the receiver for %.1f s", self.options.silence_us / 1e6)
                 return 1
             # Sleep until there is something to do. Announced under the lock, so that no event slips between.
-            wait_us = self.heartbeat_us
+            wait_us = min(self.heartbeat_us, alive_until - now + 1)
             wan_lock_take(&self.g.lock)
-            if self.out.start == self.out.end and self.window_is_open() and not wan_flag_read(&self.pause_flag):
+            if now < self.read_again_us:
+                wait_us = min(wait_us, self.read_again_us - now)
+            if self.out.start == self.out.end and self.may_build(now):
                 if own.pending == 0:
                     own.wake_at = 1
                 elif self.waiting_since_us:
@@ -837,12 +975,28 @@ cdef class DispatcherSession:
             wan_lock_release(&self.g.lock)
 
 
+cdef bint is_of_flight(const flight *f, const wan_failure *failure) noexcept nogil:
+    cdef uint32_t s
+    for s in range(f.sections):
+        if f.section[s].partition == failure.partition and f.section[s].first <= failure.sequence <= f.section[s].through:
+            return True
+    return False
+
+
 cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
     return reason if reason < PARK_REASONS else WAN_FAILED_OTHER
 
 
 cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:
     return announced[region >> 3] >> (region & 7) & 1
+
+
+cdef int end_if_strayed(uint32_t born, str where) except -1:
+    """Ends a child that a callback of ours forked, and that came back out of it."""
+    if born != wan_forks:
+        from pywan.forks import end_strayed_child
+        end_strayed_child(where)
+    return 0
 
 
 cdef object report_unraisable(str where, object error):

@@ -15,6 +15,10 @@ cdef extern from "<poll.h>" nogil:
 cdef enum:
     BUFFER_KEPT_BYTES = 32 << 20    # An empty buffer that is larger gives its memory back: only events of many MiB make one. Others need no more.
 
+cdef enum:
+    BUFFER_BYTES_MAX = 1 << 30      # What nobody comes near: the frames of one read, or a batch with its acknowledgements.
+    RECEIVE_BYTES = 131072          # Read at once, at least.
+
 cdef struct byte_buffer:
     uint8_t *data           # 8-aligned: frames are padded to 8, so records are read where they lie.
     size_t capacity
@@ -23,12 +27,14 @@ cdef struct byte_buffer:
 
 
 cdef int buffer_reserve(byte_buffer *b, size_t room) noexcept nogil:
-    """Makes `room` bytes behind `end`; moves what is there to the front first. 0: no memory."""
+    """Makes `room` bytes behind `end`; moves what is there to the front first. 0: no memory, or more than BUFFER_BYTES_MAX together."""
     cdef size_t used = b.end - b.start
     cdef size_t capacity
     cdef uint8_t *data
     if b.capacity - b.end >= room:
         return 1
+    if room > BUFFER_BYTES_MAX - used:
+        return 0
     if b.start:
         memmove(b.data, b.data + b.start, used)
         b.start, b.end = 0, used
@@ -56,23 +62,40 @@ cdef inline void buffer_trim(byte_buffer *b) noexcept nogil:
         buffer_close(b)
 
 
-cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, uint32_t length) noexcept nogil:
-    """Appends a whole small frame. 0: no memory."""
+cdef wan_frame *buffer_open_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, size_t length) noexcept nogil:
+    """Appends a frame of `length` bytes of payload, all zero: write them, then close it. NULL: no memory, or longer than a frame can be; the
+    detail says which."""
     cdef size_t padded = wan_align8(length)
     cdef wan_frame *frame
+    if length > WAN_FRAME_BYTES_MAX:
+        set_detail("a frame of type %u with %llu bytes; at most %u are possible", type, <unsigned long long>length, WAN_FRAME_BYTES_MAX)
+        return NULL
     if not buffer_reserve(b, sizeof(wan_frame) + padded):
-        return 0
+        set_detail("no memory for a frame of type %u with %llu bytes", type, <unsigned long long>length)
+        return NULL
     frame = <wan_frame *>(b.data + b.end)
     memset(frame, 0, sizeof(wan_frame) + padded)
     frame.magic = WAN_FRAME_MAGIC
     frame.type = type
-    frame.length = frame.raw_length = length
+    frame.length = frame.raw_length = <uint32_t>length
     frame.count = count
     frame.id = id
+    return frame
+
+
+cdef inline void buffer_close_frame(byte_buffer *b, wan_frame *frame) noexcept nogil:
+    frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
+    b.end += sizeof(wan_frame) + wan_align8(frame.length)
+
+
+cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, size_t length) noexcept nogil:
+    """Appends a whole small frame. 0: as above."""
+    cdef wan_frame *frame = buffer_open_frame(b, type, id, count, length)
+    if frame == NULL:
+        return 0
     if length:
         memcpy(frame + 1, payload, length)
-    frame.crc = wan_frame_crc(frame, frame + 1, length)
-    b.end += sizeof(wan_frame) + padded
+    buffer_close_frame(b, frame)
     return 1
 
 
@@ -97,10 +120,13 @@ cdef int stream_send(int file, byte_buffer *b) noexcept nogil:
     return STREAM_OK
 
 
-cdef int stream_receive(int file, byte_buffer *b, size_t room) noexcept nogil:
-    """Takes what is there now, at least room for `room` bytes of it."""
+cdef int stream_receive(int file, byte_buffer *b, size_t missing) noexcept nogil:
+    """Takes what is there now of the `missing` bytes of a frame, or more. Room is made as bytes come, twice what is there at most: memory is
+    taken for what was sent, not for what a header says will be."""
     cdef ssize_t got
+    cdef size_t room = max(<size_t>RECEIVE_BYTES, min(missing, b.end - b.start))
     if not buffer_reserve(b, room):
+        set_detail("no memory for a frame: %llu bytes of it are here, %llu are to come", <unsigned long long>(b.end - b.start), <unsigned long long>missing)
         return STREAM_MEMORY
     while True:
         got = recv(file, b.data + b.end, b.capacity - b.end, MSG_DONTWAIT)
@@ -161,9 +187,9 @@ def pack_frame(int type, const uint8_t[::1] payload, uint64_t id=0, uint32_t cou
     """A whole frame as bytes: for handshakes and tests."""
     cdef byte_buffer b
     memset(&b, 0, sizeof(b))
-    cdef uint32_t length = <uint32_t>payload.shape[0]
+    cdef size_t length = <size_t>payload.shape[0]
     if not buffer_frame(&b, <uint8_t>type, id, count, &payload[0] if length else NULL, length):
-        raise MemoryError()
+        raise MemoryError(detail_text())
     try:
         return PyBytes_FromStringAndSize(<char *>b.data, b.end)
     finally:
@@ -211,3 +237,4 @@ def check_batch(const uint8_t[::1] payload, uint32_t count):
 
 FRAME_HELLO, FRAME_WELCOME, FRAME_ERROR = WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_ERROR
 FRAME_COMMIT, FRAME_COMMITTED, FRAME_BATCH, FRAME_PING = WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_BATCH, WAN_FRAME_PING
+FRAME_KNOWN = WAN_FRAME_KNOWN

@@ -18,6 +18,8 @@ typedef enum {
     WAN_IO,             /* The operating system refused; the detail names the file and the reason. */
     WAN_NO_MEMORY,
     WAN_INVALID,        /* The caller's argument. */
+    WAN_SLOW,           /* The change has to go through the user's Python; nothing was changed. */
+    WAN_CLOSED,         /* What it is for was closed; nothing was changed. */
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512

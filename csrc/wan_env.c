@@ -67,6 +67,20 @@ static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t
     return WAN_FAIL(WAN_IO, "cannot fetch a file of %" PRIu64 " bytes into memory", bytes);
 }
 
+static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes)
+{
+    struct stat now;
+    /* A file that is not there any more was removed by its log, and nobody cuts it by its name. The end of a file inside a page is no fault: it
+     * would read as zeros. */
+    if (stat(path, &now) == 0 && (uint64_t)now.st_size < mapped)
+        return WAN_FAIL(WAN_IO, "%.300s was cut off: it has %" PRIu64 " bytes, and had %" PRIu64, path, (uint64_t)now.st_size, mapped);
+    uint64_t begin = at & ~(uint64_t)4095;
+    while (madvise((void *)(base + begin), at + bytes - begin, MADV_POPULATE_READ) < 0)
+        if (errno == EFAULT || errno == EHWPOISON) return WAN_FAIL(WAN_IO, "%.300s cannot be read at %" PRIu64 " any more: it was cut off, or its disk fails", path, at);
+        else if (errno != EINTR && errno != EAGAIN) return WAN_OK;      /* The system did not look. */
+    return WAN_OK;
+}
+
 static wan_status failed(int reason, const char *what, const char *path)
 {
     return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO, "cannot %s %s: %s", what, path, strerror(reason));
@@ -74,7 +88,7 @@ static wan_status failed(int reason, const char *what, const char *path)
 
 static wan_status create_file(const wan_env *env, const char *path, uint64_t bytes, int *file)
 {
-    int made = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    int made = open(path, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (made < 0) return failed(errno, "create", path);
     int reason = posix_fallocate(made, 0, (off_t)bytes);
     if (reason != 0) {
@@ -88,8 +102,13 @@ static wan_status create_file(const wan_env *env, const char *path, uint64_t byt
 
 static wan_status open_file(const wan_env *env, const char *path, int writable, int *file, uint64_t *bytes)
 {
-    int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    /* A link could lead out of the store, and a pipe's opening would wait for its other end. */
+    int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (opened < 0 && errno == ELOOP) return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has only files of its own", path);
     if (opened < 0) { int reason = errno; failed(reason, "open", path); return reason == ENOENT ? WAN_EMPTY : WAN_IO; }
+    struct stat kind;
+    if (fstat(opened, &kind) < 0) { int reason = errno; close(opened); return failed(reason, "look at", path); }
+    if (!S_ISREG(kind.st_mode)) { close(opened); return WAN_FAIL(WAN_IO, "cannot open %s: it is no regular file, and a log has only such", path); }
     off_t end = lseek(opened, 0, SEEK_END);
     if (end < 0) { int reason = errno; close(opened); return failed(reason, "measure", path); }
     *file = opened;
@@ -162,7 +181,7 @@ static wan_status list_files(const wan_env *env, const char *directory, wan_stat
 }
 
 const wan_env wan_env_posix = {
-    .map_overflow = map_overflow, .unmap = unmap, .map_file = map_file, .create = create_file, .open = open_file, .write = write_file,
+    .map_overflow = map_overflow, .unmap = unmap, .map_file = map_file, .fetch = fetch_mapped, .create = create_file, .open = open_file, .write = write_file,
     .read = read_file, .sync = sync_file, .replace = replace_file, .remove = remove_file, .close = close_file,
     .list = list_files,
 };

@@ -23,6 +23,9 @@ typedef struct wan_env {
     void (*close)(const struct wan_env *env, int file);
     /* Calls `found` with the name of everything in `directory`, in no order, until it returns anything but WAN_OK. */
     wan_status (*list)(const struct wan_env *env, const char *directory, wan_status (*found)(void *owner, const char *name), void *owner);
+    /* Says whether `bytes` at `at` of a mapping of `path`, of `mapped` bytes, can be touched now, and fetches them. WAN_IO with the file and
+     * the reason: touching them would end the process, or find zeros. NULL: they always can. */
+    wan_status (*fetch)(const struct wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes);
     void *state;    /* A test's own. */
 } wan_env;
 

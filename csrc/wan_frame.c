@@ -24,6 +24,8 @@ wan_status wan_frame_check(const wan_frame *frame)
     if (!(frame->flags & WAN_FRAME_LZ4) && frame->length != frame->raw_length)
         return WAN_FAIL(WAN_CORRUPT, "frame lengths %" PRIu32 " and %" PRIu32 " differ without compression",
                         frame->length, frame->raw_length);
+    if ((uint64_t)frame->length * WAN_LZ4_RATIO_MAX < frame->raw_length)
+        return WAN_FAIL(WAN_CORRUPT, "frame of %" PRIu32 " packed bytes cannot unpack to %" PRIu32, frame->length, frame->raw_length);
     return WAN_OK;
 }
 
@@ -31,6 +33,8 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
 {
     if (length < sizeof(wan_batch_head)) return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes has no head", length);
     const wan_batch_head *head = (const wan_batch_head *)payload;
+    if (head->sections == 0 || head->sections > WAN_SECTIONS_MAX)
+        return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu32 " sections; 1 to %u are possible", head->sections, WAN_SECTIONS_MAX);
     uint64_t at = sizeof(wan_batch_head) + (uint64_t)head->sections * sizeof(wan_section);
     if (at > length)
         return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes cannot hold %" PRIu32 " sections", length, head->sections);

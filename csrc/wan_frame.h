@@ -6,10 +6,12 @@
 
 #define WAN_FRAME_MAGIC 0x31445750u          /* "PWD1" */
 #define WAN_FRAME_BYTES_MAX (64u << 20)      /* Payload, on the wire and unpacked. */
+#define WAN_LZ4_RATIO_MAX 255u               /* An lz4 block becomes at most so many times longer. */
+#define WAN_SECTIONS_MAX 65535u              /* Of a batch: one a partition. */
 
 enum {
     WAN_FRAME_HELLO = 1, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND,
-    WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED,
+    WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS,
     WAN_FRAME_TYPE_COUNT
 };
 enum { WAN_FRAME_LZ4 = 1 };
@@ -47,12 +49,22 @@ typedef struct {                /* Payload of an ACK, followed by `failures` wan
     uint64_t credit_bytes;
 } wan_ack;
 
+typedef struct {                /* A PING of a sender may hold some, ascending by origin: below `stamp` it has no event of that site any more. */
+    uint64_t stamp;             /* UINT64_MAX: none of that site come through it at all. */
+    uint8_t origin;
+    uint8_t reserved[7];
+    uint8_t reached[32];        /* A bit a site: whom these events reach without the receiver's doing. */
+} wan_floor;
+
+_Static_assert(sizeof(wan_floor) == 48, "a floor is a format");
+
 typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_failure;
 
 typedef struct { uint32_t partition; uint32_t reserved; uint64_t expected; } wan_rewind;   /* Payload of a REWIND. */
 
 enum {   /* Why an event failed at the receiver. */
-    WAN_FAILED_REGION_NOT_FOUND = 1, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER
+    WAN_FAILED_REGION_NOT_FOUND = 1, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER,
+    WAN_FAILED_FORGOTTEN
 };
 
 static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)

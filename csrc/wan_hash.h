@@ -44,6 +44,25 @@ static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
     return wan_hash_fold(WAN_HASH_A ^ length, wan_hash_fold(a ^ WAN_HASH_B, b ^ state));
 }
 
+/* Where a key sits in an index of this process: the same function with secrets in the place of its constants, drawn when the process begins. The
+ * hash above is part of the format, and whoever knows it can make keys that collide; not of this one. */
+extern uint64_t wan_seat_secrets[4];
+static inline uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
+{
+    const uint8_t *at = data;
+    const uint64_t *secret = wan_seat_secrets;
+    uint64_t a = 0, b = 0, state = secret[2] ^ form;
+    size_t left = length;
+    for (; left > 16; left -= 16, at += 16) state = wan_hash_fold(wan_load64(at) ^ secret[0], wan_load64(at + 8) ^ state);
+    if (left >= 8) {
+        a = wan_load64(at);
+        b = wan_load64(at + left - 8);
+    } else {
+        memcpy(&a, at, left);
+    }
+    return wan_hash_fold(secret[3] ^ length, wan_hash_fold(a ^ secret[1], b ^ state));
+}
+
 /* The same key in another form (b"k", "k") is another key. */
 static inline uint64_t wan_key_hash(const void *key, size_t length, uint8_t form) { return wan_hash(key, length, form); }
 

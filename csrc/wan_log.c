@@ -29,7 +29,10 @@ static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, 
 
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
-    uint64_t length = sizeof(manifest_head) + log->count * 16ull + state_bytes;
+    uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
+    if (state_bytes > WAN_LOG_STATE_BYTES_MAX || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX)      /* It could not be read again. */
+        return WAN_FAIL(WAN_TOO_LARGE, "the log in %.300s has a state of %" PRIu64 " bytes, and at most %u can be kept; the log stays as it is", log->directory,
+                        state_bytes, WAN_LOG_STATE_BYTES_MAX);
     uint8_t *bytes = calloc(1, length);
     if (!bytes) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a manifest of %" PRIu64 " bytes", length);
     manifest_head *head = (manifest_head *)bytes;
@@ -43,9 +46,12 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     head->segments = log->count;
     head->owner_slots = log->owner_slots;
     head->state_bytes = state_bytes;
+    head->identity_bytes = (uint32_t)log->identity.used;
     uint64_t *pair = (uint64_t *)(head + 1);
     for (uint32_t n = 0; n < log->count; n++) { *pair++ = log->segments[n].number; *pair++ = log->segments[n].bytes; }
-    if (state_bytes) memcpy(pair, state, state_bytes);
+    uint8_t *behind = (uint8_t *)pair;
+    if (log->identity.used) memcpy(behind, log->identity.bytes, log->identity.used);
+    if (state_bytes) memcpy(behind + log->identity.used, state, state_bytes);
     head->crc = wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head);
 
     char fresh[4096], path[4096];
@@ -350,6 +356,12 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
     return WAN_OK;
 }
 
+wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes)
+{
+    if (log->for_reading) return only_for_reading(log);
+    return write_manifest(log, state, state_bytes);
+}
+
 wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     if (log->for_reading) return only_for_reading(log);
@@ -362,6 +374,7 @@ void wan_log_close(wan_log *log)
         if (log->segments[n].file >= 0) log->env->close(log->env, log->segments[n].file);
         free(log->segments[n].highest);
     }
+    wan_stage_close(&log->identity);
     free(log->segments);
     free(log->directory);
     memset(log, 0, sizeof *log);

@@ -21,7 +21,8 @@
 #define WAN_LOG_SEGMENT_BYTES_MIN (64u << 10)
 #define WAN_LOG_AHEAD 2u                        /* Segments made and named in the manifest before they are needed, */
 #define WAN_LOG_AHEAD_ROOM 8u                   /* while there is room for so many. */
-#define WAN_LOG_STATE_BYTES_MAX (8u << 20)      /* Of the owner's state in the manifest and in checkpoints. */
+#define WAN_LOG_STATE_BYTES_MAX (72u << 20)     /* Of the owner's state in the manifest and in checkpoints: 65,535 partitions, and as many names of 1,024 bytes. */
+#define WAN_LOG_IDENTITY_BYTES_MAX (2u << 20)   /* Of what the owner says of itself in the manifest. */
 
 enum { WAN_LOG_QUEUE = 1, WAN_LOG_REGION = 2 };                     /* Whose log it is. */
 enum { WAN_PART_RECORDS = 1, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES, WAN_PART_KIND_COUNT };
@@ -94,6 +95,7 @@ typedef struct {
     uint64_t known_commit;      /* The newest that the manifest knows of. */
     uint64_t first_commit;      /* Of the oldest block that counts. */
     uint64_t bytes;             /* Of all segment files. */
+    wan_stage identity;         /* What the owner says of itself, in every manifest as it is here: as it was found, until the owner changes it. */
     uint8_t named;              /* There is a manifest. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
     uint8_t for_reading;        /* Opened for salvage: nothing is written. */
@@ -116,7 +118,7 @@ typedef struct {
     int salvage;
     /* Optional: called before the parts of a segment that is mapped, which need not be copied: true if the owner takes the mapping over,
      * and unmaps it some day. */
-    int (*adopt)(void *owner, uint32_t segment_index, const uint8_t *base, uint64_t bytes);
+    int (*adopt)(void *owner, uint32_t segment_index, const char *path, const uint8_t *base, uint64_t bytes);
     /* All of that segment has been handed out that will be. Called for every one. */
     void (*adopted)(void *owner, uint32_t segment_index);
     int read_ahead;     /* One segment may be fetched by another thread while the one before it is handed out. */
@@ -154,6 +156,8 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
 /* Drops the `drop` oldest segments: a new manifest with `state`, which is durable with it, then their files. Also where the log
  * is full, or the disk: room for the manifest is kept. */
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes);
+/* Writes a manifest now: the identity is durable when this returns WAN_OK. `state` as above. */
+wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes);
 /* At a regular end: the manifest comes to know the newest block, so that not even the last ones can go missing unnoticed. `state` as above. */
 wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes);
 /* Calls `reader->part` for every part of one segment again: for moving what lives out of it. */

@@ -19,10 +19,10 @@ typedef struct {
     uint64_t next_number;
     uint64_t commit;                /* Of the newest block when it was written: all up to it is to be found. */
     uint64_t first_commit;          /* Of the oldest block that counts: the one found first carries it. */
-    uint32_t segments;              /* That many {number, bytes} pairs follow, then the owner's state. The file may be longer. */
+    uint32_t segments;              /* That many {number, bytes} pairs follow, then the owner's identity, then its state. The file may be longer. */
     uint32_t owner_slots;
     uint64_t state_bytes;
-    uint32_t reserved;
+    uint32_t identity_bytes;
     uint32_t crc;                   /* CRC32C of the bytes before, continued over all that follows. */
 } manifest_head;
 _Static_assert(sizeof(manifest_head) == 72, "the manifest's header is a format");

@@ -61,7 +61,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     if (status != WAN_OK) return status;
     uint8_t *all = NULL;
     const char *wrong = NULL;
-    if (bytes < sizeof(manifest_head) || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + (64u << 20))) wrong = "the manifest has an impossible size";
+    if (bytes < sizeof(manifest_head) || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + WAN_LOG_IDENTITY_BYTES_MAX + (64ull << 20))) wrong = "the manifest has an impossible size";
     else if (!(all = malloc(bytes))) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
     else status = log->env->read(log->env, file, path, 0, all, bytes);
     log->env->close(log->env, file);
@@ -70,13 +70,14 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     manifest_head *head = (manifest_head *)all;
     uint64_t length = 0;
     if (!wrong) {
-        length = sizeof *head + head->segments * 16ull + head->state_bytes;
+        length = sizeof *head + head->segments * 16ull + head->identity_bytes + head->state_bytes;
         if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) wrong = "this is no manifest of a log";
         else if (head->version > WAN_LOG_VERSION) {
             status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
                               head->version, WAN_LOG_VERSION);
             if (reader->salvage) wrong = "the manifest says that it is of a newer version";
-        } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX || length > bytes
+        } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX
+                   || head->identity_bytes > WAN_LOG_IDENTITY_BYTES_MAX || head->identity_bytes % 8 || length > bytes
                    || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
             wrong = "the manifest's checksum does not hold";
         else if ((wrong = contradiction(head))) {}
@@ -95,11 +96,13 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     *commit = log->known_commit = head->commit;
     const uint64_t *pair = (const uint64_t *)(head + 1);
     for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
-    if (status == WAN_OK && reader->state) status = reader->state(reader->owner, (const uint8_t *)pair, head->state_bytes);
+    const uint8_t *behind = (const uint8_t *)(head + 1) + head->segments * 16ull;
+    if (status == WAN_OK) status = wan_stage_add(&log->identity, behind, head->identity_bytes);
+    if (status == WAN_OK && reader->state) status = reader->state(reader->owner, behind + head->identity_bytes, head->state_bytes);
     if (status == WAN_CORRUPT) {
         char reason[200];
         snprintf(reason, sizeof reason, "%.190s", wan_detail);
-        status = refuse(reader, damage, path, sizeof *head + head->segments * 16ull, reason);
+        status = refuse(reader, damage, path, sizeof *head + head->segments * 16ull + head->identity_bytes, reason);
     }
     free(all);
     return status;
@@ -127,13 +130,15 @@ static int block_is_whole(const uint8_t *bytes, uint64_t left, uint64_t number)
 static wan_status read_block(uint32_t index, const wan_log_reader *reader, const wan_block_head *head)
 {
     const uint8_t *at = (const uint8_t *)(head + 1);
+    wan_status worst = WAN_OK;
     for (uint32_t n = 0; n < head->parts; n++) {
         const wan_part_head *part = (const wan_part_head *)at;
         wan_status status = reader->part(reader->owner, index, head->commit, part, at + sizeof *part);
-        if (status != WAN_OK) return status;
+        if (status == WAN_CORRUPT) worst = status;
+        if (status != WAN_OK && !(status == WAN_CORRUPT && reader->salvage)) return status;
         at += sizeof *part + part->length;
     }
-    return WAN_OK;
+    return worst;
 }
 
 static void begin_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_file_read *file)
@@ -168,7 +173,7 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     const uint8_t *all = file->bytes;
     uint64_t bytes = file->length;
     if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
-    if (file->mapped && reader->adopt(reader->owner, index, all, bytes)) file->mapped = 0;
+    if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
     if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {

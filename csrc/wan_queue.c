@@ -97,7 +97,10 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 /* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
  * (their sequence is not above `peeked`) and swept when the index grows. */
 
-static inline uint64_t conflation_hash(const wan_record *record, uint64_t hash) { return hash * 31 + record->region; }
+static inline uint64_t conflation_hash(const wan_record *record)
+{
+    return wan_seat_hash(wan_record_key(record), record->key_length, record->key_form | (uint64_t)record->region << 8);
+}
 
 wan_status wan_queue_grow_index(wan_partition *partition)
 {
@@ -129,13 +132,14 @@ static int same_key(const wan_record *a, const wan_record *b)
 }
 
 static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
+static void drop_front_holes(wan_queue *queue, wan_partition *partition);
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
  * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
-void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash)
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record)
 {
     if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
-    hash = conflation_hash(record, hash);
+    uint64_t hash = conflation_hash(record);
     wan_index_slot *slot = &partition->index[hash & partition->index_mask];
     for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {
         slot = &partition->index[at];
@@ -147,7 +151,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const w
         const wan_record *older = ref_record(&queue->store, ref);
         if (!same_key(older, record)) continue;
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
-        if (older->stamp > record->stamp || (older->stamp == record->stamp && older->stamp_site > record->stamp_site)) return;
+        if (wan_record_order(older, record) > 0) return;
         if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
             (void)wan_stage_add(queue->superseded, &(wan_hole){record->partition, WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
         } else {        /* Both reach the disk in one block, or this one later. */
@@ -168,6 +172,16 @@ static inline void tidy(wan_queue *queue)
     if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) wan_queue_move_out_of_sparse(queue, 4);
 }
 
+/* Beyond the limit an entry block is not kept for the next event. */
+static void give_unused_block(wan_queue *queue, wan_partition *partition)
+{
+    if (WAN_LIKELY(!wan_store_is_over(&queue->store)) || !partition->block_count) return;
+    uint64_t newest = partition->first_block + partition->block_count - 1;
+    if (newest * WAN_BLOCK_ENTRIES < partition->appended) return;
+    give_block(queue, &partition->blocks[newest & (partition->block_capacity - 1)]);
+    partition->block_count--;
+}
+
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
 {
     wan_partition *partition = &queue->partitions[number];
@@ -175,10 +189,27 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
     status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) { wan_queue_unpin_file(queue, partition); return status; }  /* An entry block in memory stays for the next one. */
+    if (status != WAN_OK) {     /* An entry block in memory stays for the next one. */
+        wan_queue_unpin_file(queue, partition);
+        give_unused_block(queue, partition);
+        return status;
+    }
     reservation->partition = number;
     reservation->length = length;
+    reservation->beyond = 0;
     return WAN_OK;
+}
+
+wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+{
+    wan_store *store = &queue->store;
+    if (wan_store_is_over(store) || length > store->memory_limit)
+        return WAN_FAIL(WAN_FULL, "the queue is over its memory limit of %" PRIu64 " bytes with what is on its way, and has no more room", store->memory_limit);
+    store->may_pass_limit = 1;
+    wan_status status = wan_queue_reserve(queue, number, length, reservation);
+    store->may_pass_limit = 0;
+    if (status == WAN_OK) reservation->beyond = 1;
+    return status;
 }
 
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
@@ -191,9 +222,10 @@ void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
         wan_store_give(&queue->store, reservation->segment, reservation->length);
     }
     wan_queue_unpin_file(queue, &queue->partitions[reservation->partition]);
+    give_unused_block(queue, &queue->partitions[reservation->partition]);
 }
 
-void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash)
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
 {
     wan_partition *partition = &queue->partitions[reservation->partition];
     wan_record *record = (wan_record *)reservation->at;
@@ -210,7 +242,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t h
     wan_tally(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
     for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch(reservation->at + reservation->length + ahead, 1);
-    if (queue->conflate) wan_queue_conflate_with(queue, partition, record, hash);
+    if (queue->conflate) wan_queue_conflate_with(queue, partition, record);
     check_positions(partition);
 }
 
@@ -227,8 +259,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     return WAN_OK;
 }
 
-uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
-                              uint32_t count)
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
 {
     uint8_t *at = run->at;
     uint64_t offset = (uint64_t)(at - queue->store.segments[run->segment].base), whole = 0;
@@ -266,7 +297,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         wan_tally(&queue->events, n);
         wan_tally(&queue->bytes, bytes);
         whole -= bytes;
-        if (queue->conflate) wan_queue_conflate_with(queue, partition, (const wan_record *)first, hashes[done - 1]);
+        if (queue->conflate) wan_queue_conflate_with(queue, partition, (const wan_record *)first);
         check_positions(partition);
     }
     wan_store_untake(&queue->store, run->segment, whole);
@@ -314,9 +345,15 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, start = partition->peeked;
     uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    uint32_t file = 0;      /* That all of it lies in. 0: in none. */
     while (taken < count && partition->peeked < end) {
         wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
         if (ref) {
+            if (WAN_UNLIKELY(queue->store.adopted_bytes)) {
+                uint32_t here = queue->store.segments[ref_segment(ref)].is_adopted ? ref_segment(ref) : 0;
+                if (taken && here != file) break;
+                file = here;
+            }
             uint64_t length = ref_length(&queue->store, ref);
             if ((taken || !at_least_one) && taken_bytes + length > bytes) {
                 if (!taken) partition->peeked = start;      /* No run is made of holes alone: it would be missed as a gap. */
@@ -331,6 +368,34 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     *peeked_bytes = taken_bytes;
     check_positions(partition);
     return taken;
+}
+
+wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    wan_store_span span = {0};
+    if (WAN_LIKELY(!queue->store.adopted_bytes)) return span;
+    for (; (from = wan_queue_next_live(partition, from, through)); from++) {
+        wan_entry_ref ref = *entry_of(partition, from);
+        const wan_segment *segment = &queue->store.segments[ref_segment(ref)];
+        if (!segment->is_adopted) continue;
+        uint64_t at = (uint64_t)((const uint8_t *)ref_record(&queue->store, ref) - segment->base), end = at + ref_length(&queue->store, ref);
+        if (!span.file) span = (wan_store_span){segment->file, segment->base, segment->bytes, at, end};
+        WAN_DEBUG_CHECK(span.file == segment->file);
+        if (at < span.from) span.from = at;
+        if (end > span.to) span.to = end;
+    }
+    return span;
+}
+
+void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (peeked < partition->removed) peeked = partition->removed;
+    for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));) partition->unpeeked++;
+    partition->peeked = peeked;
+    drop_front_holes(queue, partition);
+    check_positions(partition);
 }
 
 static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence)
@@ -444,7 +509,7 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
                 wan_status status = wan_queue_grow_index(partition);
                 if (status != WAN_OK) return status;
             }
-            wan_queue_conflate_with(queue, partition, record, wan_key_hash(wan_record_key(record), record->key_length, record->key_form));
+            wan_queue_conflate_with(queue, partition, record);
         }
     }
     queue->conflate = 1;

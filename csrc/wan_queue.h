@@ -67,16 +67,24 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
                           uint32_t partitions, int conflate);
 void wan_queue_close(wan_queue *queue);
 
-typedef struct { uint8_t *at; uint32_t segment; uint32_t partition; uint64_t length; } wan_reservation;
+typedef struct {
+    uint8_t *at;
+    uint32_t segment;
+    uint32_t partition;
+    uint64_t length;
+    uint8_t beyond;             /* By wan_queue_reserve_beyond. */
+} wan_reservation;
 
 /* Makes room for one record of `length` bytes at the tail of a partition: record and entry. Nothing is visible
  * before commit; cancel undoes it. One reservation at a time. WAN_FULL, WAN_IO, WAN_NO_MEMORY: nothing changed. */
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
+/* The same where that one found no room, for a caller who will drop older events once this one is committed, and none if it is cancelled: the
+ * memory limit is passed by a segment of each kind. WAN_FULL: it is passed already, or the record alone would. Nothing changed. */
+wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
 /* The record has been written at reservation->at (all but its sequence and partition): it becomes the newest. With
- * conflation an update takes out the older update of its key that was not peeked. `hash` is the key's. The record stays where
- * it is until the next reservation or hole. */
-void wan_queue_commit(wan_queue *queue, wan_reservation *reservation, uint64_t hash);
+ * conflation an update takes out the older update of its key that was not peeked. The record stays where it is until the next reservation or hole. */
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation);
 
 /* A run: records written one behind the other at the end of the current segment, and made the newest together. */
 typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
@@ -85,11 +93,9 @@ typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
 /* Says where a run can be written: there is room for `least` bytes at least. Nothing else on the queue before append. */
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
 /* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all of the
- * first), in this order, as commit does it. `hashes` may be NULL without conflation. Returns how many: fewer where there is
- * no memory for more entries; the rest is as if it had never been written. 0 records end a run unused. They stay where they
- * are, also those that a later one of them takes out, until the next reservation or hole. */
-uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, const uint64_t *hashes,
-                              uint32_t count);
+ * first), in this order, as commit does it. Returns how many: fewer where there is no memory for more entries; the rest is as if
+ * it had never been written. 0 records end a run unused. They stay where they are, also those that a later one of them takes out, until the next reservation or hole. */
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count);
 
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
@@ -99,9 +105,15 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition);
 
 /* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
- * `at_least_one`. Fills `records`, moves `peeked` past them and past holes (past nothing if none fits). Returns how many. */
+ * `at_least_one`. Fills `records`, moves `peeked` past them and past holes (past nothing if none fits). Of records in a mapped file it takes
+ * those of one such file, which the caller checks before touching them (wan_queue_span). Returns how many. */
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, int at_least_one,
                         wan_record **records, uint64_t *peeked_bytes);
+/* The part of a mapped file that the records of from..through lie in, for wan_store_check: what one peek took lies in one such file at most.
+ * removed < from, through <= appended. */
+wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through);
+/* What the last peek took, behind `peeked`, is as if it had not been taken. */
+void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked);
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
 /* Makes one peeked or queued event a hole: filtered or conflated in its batch. */
@@ -114,10 +126,10 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durab
 void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
 /* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
  * hole (or is there already: nothing happens). Only while nothing is peeked. */
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash);
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record);
 
 /* As restore, for a record that lies in the segment that is being adopted (wan_store_adopt), and stays there. */
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash);
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record);
 /* After recovery: moves what lives out of segments that are mostly dead, as far as it is worth it. */
 void wan_queue_compact(wan_queue *queue);
 /* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */

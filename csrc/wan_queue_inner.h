@@ -57,7 +57,7 @@ void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *en
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition);
-void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record, uint64_t hash);
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record);
 /* wan_queue_move.c: `segments` of them at most. Nobody has a record in hand that was not peeked. */
 void wan_queue_move_out_of_sparse(wan_queue *queue, uint32_t segments);
 

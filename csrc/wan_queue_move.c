@@ -10,7 +10,7 @@ static uint32_t sparsest_segment(const wan_store *store)
     double best_part = 0.5;
     for (uint32_t id = 1; id < store->segment_count; id++) {
         const wan_segment *segment = &store->segments[id];
-        if (!segment->base || segment->is_current || segment->holds_blocks || !segment->used) continue;
+        if (!segment->base || segment->is_current || segment->is_lost || segment->holds_blocks || !segment->used) continue;
         double part = (double)segment->live / segment->used;
         if (part < best_part) { best_part = part; best = id; }
     }
@@ -43,9 +43,22 @@ static const wan_record *next_record(const wan_segment *segment, segment_walk *w
     return record;
 }
 
+static int can_be_read(const wan_store *store, wan_segment *segment)
+{
+    for (uint32_t n = 0; n < segment->run_count && !segment->is_lost; n++) {
+        uint64_t from = segment->runs[n].offset, end = from + segment->runs[n].bytes;
+        for (; from < end && !segment->is_lost; from += WAN_SPAN_FETCHED_BYTES) {
+            uint64_t to = end - from > WAN_SPAN_FETCHED_BYTES ? from + WAN_SPAN_FETCHED_BYTES : end;
+            segment->is_lost = wan_store_check(store, &(wan_store_span){segment->file, segment->base, segment->bytes, from, to}) != WAN_OK;
+        }
+    }
+    return !segment->is_lost;
+}
+
 /* Moves what lives out of one segment, which is freed by that. 0: it stays, since something in it is on its way. */
 static int move_out(wan_queue *queue, uint32_t id)
 {
+    if (!can_be_read(&queue->store, &queue->store.segments[id])) return 1;     /* It stays, and is not tried again. */
     const uint8_t *base = queue->store.segments[id].base;
     const wan_record *record;
     segment_walk walk = {0};

@@ -51,7 +51,7 @@ static inline wan_status restore_room(wan_queue *queue, const wan_record *record
 }
 
 /* The record lies in the segment, and its bytes count as live there. */
-static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment, uint64_t hash)
+static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment)
 {
     wan_partition *partition = &queue->partitions[record->partition];
     int newest = record->sequence > partition->appended;
@@ -65,11 +65,11 @@ static inline void restore_entry(wan_queue *queue, const wan_record *record, uin
     partition->bytes += record->length;
     wan_tally(&queue->events, 1);
     wan_tally(&queue->bytes, record->length);
-    if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, record, hash);
+    if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, record);
     check_positions(partition);
 }
 
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_t hash)
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
 {
     int known;
     uint8_t *at;
@@ -79,20 +79,22 @@ wan_status wan_queue_restore(wan_queue *queue, const wan_record *record, uint64_
     status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
     if (status != WAN_OK) return status;
     memcpy(at, record, record->length);
-    restore_entry(queue, (const wan_record *)at, segment, hash);
+    restore_entry(queue, (const wan_record *)at, segment);
     return WAN_OK;
 }
 
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record, uint64_t hash)
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
 {
     int known;
     wan_status status = restore_room(queue, record, &known);
     if (status != WAN_OK || known) return status;
+    /* A length that the entry does not hold would be asked of the file, whenever the queue wants to know it. */
+    if (record->length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, record);
     wan_segment *segment = &queue->store.segments[segment_id];
     status = wan_store_add_run(&queue->store, segment_id, (uint64_t)((const uint8_t *)record - segment->base), record->length);
     if (status != WAN_OK) return status;
     segment->live += record->length;
-    restore_entry(queue, record, segment_id, hash);
+    restore_entry(queue, record, segment_id);
     return WAN_OK;
 }
 

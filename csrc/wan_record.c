@@ -17,5 +17,5 @@ wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
         return WAN_FAIL(WAN_CORRUPT, "operation %u is unknown", record->operation);
     if (record->key_form >= WAN_FORM_COUNT || record->value_form >= WAN_FORM_COUNT || record->callback_form >= WAN_FORM_COUNT)
         return WAN_FAIL(WAN_CORRUPT, "form %u/%u/%u is unknown", record->key_form, record->value_form, record->callback_form);
-    return WAN_OK;
+    return wan_key_check(wan_record_key(record), record->key_length, record->key_form);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "wan_base.h"
+#include "wan_form.h"
 
 #define WAN_KEY_BYTES_MAX 65535u
 #define WAN_CALLBACK_BYTES_MAX 65535u
@@ -13,16 +14,14 @@
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
-enum {   /* How key, value and callback bytes are to be read. */
-    WAN_FORM_BYTES = 0, WAN_FORM_TEXT = 1, WAN_FORM_TAGGED = 2, WAN_FORM_NONE = 3, WAN_FORM_INT = 4,
-    WAN_FORM_FLOAT = 5, WAN_FORM_USER = 6, WAN_FORM_COUNT = 7
-};
-
 enum {
     WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
     WAN_FLAG_CONFLICT = 2,              /* Lost a local conflict; never sent, never conflated. */
     WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
     WAN_FLAG_INVALID = 8,               /* In a region's log: the entry of this version has lost its value, on this member only. */
+    WAN_FLAG_GIVEN = 16,                /* The stamp is one that a caller gave: no sender's floor speaks of it. */
+    WAN_FLAG_FORCED = 32,               /* An operator sends it again although its key may have been destroyed later. */
+    WAN_FLAG_MARK = 64,                 /* In a region's log: no event, but up to which stamp destroys have been forgotten. */
 };
 
 typedef struct {
@@ -67,6 +66,32 @@ static inline uint8_t *wan_record_recipients(const wan_record *record)
     return wan_record_callback(record) + record->callback_length;
 }
 
+/* The order of contents that two events of one key and one version can have: <0, 0 (the very same), >0. It decides which of them stays, so
+ * it has to be alike everywhere: a destroy is behind every value; values go by form, then length, then bytes. A create and an update
+ * leave the same behind, and relays make one of the other. */
+static inline int wan_content_order(int destroys, uint8_t form, const uint8_t *value, uint32_t length,
+                                    int other_destroys, uint8_t other_form, const uint8_t *other_value, uint32_t other_length)
+{
+    if (destroys || other_destroys) return destroys - other_destroys;
+    if (form != other_form) return form < other_form ? -1 : 1;
+    if (length != other_length) return length < other_length ? -1 : 1;
+    return length ? memcmp(value, other_value, length) : 0;
+}
+
+static inline int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
+{
+    if (stamp != other_stamp) return stamp < other_stamp ? -1 : 1;
+    return (int)site - (int)other_site;
+}
+
+/* The order of two records of one key: version, then content. The later one stays. */
+static inline int wan_record_order(const wan_record *a, const wan_record *b)
+{
+    int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
+    return order ? order : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_record_value(a), a->value_length,
+                                             b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
+}
+
 /* True if `site` has the event or will get it from somebody. */
 static inline int wan_record_reaches(const wan_record *record, uint8_t site)
 {
@@ -104,8 +129,14 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
-/* Checks that `bytes` at `at` begin with a whole, well-formed record. Bytes from elsewhere go through here
- * before any field is believed. WAN_CORRUPT with the reason otherwise. */
+/* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go through here
+ * before any field is believed; values and callback arguments are believed by nobody until they are read. WAN_CORRUPT with the reason otherwise. */
 wan_status wan_record_check(const uint8_t *at, uint64_t bytes);
+
+/* Whether a record that did not pass at least says where the next one begins. */
+static inline int wan_record_has_end(const wan_record *record, uint64_t bytes)
+{
+    return bytes >= sizeof *record && record->length >= sizeof *record && record->length % 8 == 0 && record->length <= bytes;
+}
 
 #endif

@@ -9,7 +9,7 @@
 
 static uint64_t hash_of(const wan_record_set *set, const wan_record *record)
 {
-    if (!set->of_events) return wan_key_hash(wan_record_key(record), record->key_length, record->key_form);
+    if (!set->of_events) return wan_seat_hash(wan_record_key(record), record->key_length, record->key_form);
     uint64_t mixed = (record->sequence ^ (uint64_t)record->partition << 48) * 0x9e3779b97f4a7c15u;
     return mixed ^ mixed >> 32;
 }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "wan_memory.h"
+
 wan_status wan_stage_reserve(wan_stage *stage, uint64_t length)
 {
     if (stage->capacity - stage->used >= length) return WAN_OK;
@@ -15,8 +17,21 @@ wan_status wan_stage_reserve(wan_stage *stage, uint64_t length)
     return WAN_OK;
 }
 
+void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us)
+{
+    if (now_us - use->began_us >= WAN_STAGE_LATE_US) {
+        use->before = now_us - use->began_us < 2 * WAN_STAGE_LATE_US ? use->now : 0;
+        use->began_us = now_us;
+        use->now = 0;
+    }
+    if (used > use->now) use->now = used;
+    uint64_t most = WAN_STAGE_KEPT_TIMES * (use->now > use->before ? use->now : use->before);
+    if (stage->used == 0 && stage->capacity > WAN_STAGE_KEPT_BYTES && stage->capacity > most) wan_stage_close(stage);
+}
+
 void wan_stage_close(wan_stage *stage)
 {
+    wan_memory_note_freed(stage->capacity);
     free(stage->bytes);
     memset(stage, 0, sizeof *stage);
 }

@@ -15,7 +15,7 @@ static inline uint8_t *wan_stage_put(wan_stage *stage, const void *bytes, uint64
 {
     WAN_DEBUG_CHECK(stage->capacity - stage->used >= length);
     uint8_t *to = stage->bytes + stage->used;
-    memcpy(to, bytes, length);
+    if (length) memcpy(to, bytes, length);      /* Nothing may come from, and go to, nowhere. */
     stage->used += length;
     stage->count++;
     return to;
@@ -30,5 +30,15 @@ static inline wan_status wan_stage_add(wan_stage *stage, const void *bytes, uint
 
 static inline void wan_stage_empty(wan_stage *stage) { stage->used = 0; stage->count = 0; }
 void wan_stage_close(wan_stage *stage);
+
+#define WAN_STAGE_KEPT_BYTES (1u << 20)     /* An empty stage keeps so much in any case; */
+#define WAN_STAGE_KEPT_TIMES 4u             /* more only up to so many times what was in use of late, */
+#define WAN_STAGE_LATE_US 1000000u          /* in so long or twice that. */
+
+/* How much of a stage was in use of late: in the time before this one, and so far in this one. */
+typedef struct { uint64_t began_us, before, now; } wan_stage_use;
+
+/* Notes that `used` bytes were, and gives back what an empty stage has beyond what it keeps. */
+void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us);
 
 #endif

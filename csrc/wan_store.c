@@ -37,6 +37,7 @@ void wan_store_close(wan_store *store)
     for (uint32_t id = 1; id < store->segment_count; id++) {
         wan_segment *segment = &store->segments[id];
         free(segment->runs);
+        free(segment->file);
         if (segment->base) release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
     }
     for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
@@ -125,6 +126,7 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     uint64_t size = is_block ? WAN_BLOCK_SEGMENT_BYTES : WAN_SEGMENT_BYTES;
     uint64_t file_size = is_block ? WAN_FILE_BLOCK_BYTES : WAN_FILE_SEGMENT_BYTES;
     if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
+    const uint64_t memory_size = size;
     int is_file = store->memory_bytes + size > store->memory_limit;
     if (is_file && size < file_size) size = file_size;
 
@@ -133,6 +135,11 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     if (status != WAN_OK) return status;
     uint8_t *base;
     status = is_file ? map_file(store, size, &base) : map_memory(store, size, &base);
+    if (status == WAN_FULL && store->may_pass_limit) {
+        is_file = 0;
+        size = memory_size;
+        status = map_memory(store, size, &base);
+    }
     if (status != WAN_OK) { drop_id(store, id); return status; }
 
     wan_segment *segment = &store->segments[id];
@@ -153,12 +160,21 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     return WAN_OK;
 }
 
-wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t bytes, uint32_t *segment_id)
+wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
+{
+    if (!span->file || !store->env->fetch) return WAN_OK;
+    uint64_t from = span->to - span->from > WAN_SPAN_FETCHED_BYTES ? span->to - 1 : span->from;
+    return store->env->fetch(store->env, span->file, span->base, span->mapped, from, span->to - from);
+}
+
+wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes, uint32_t *segment_id)
 {
     if (bytes > WAN_ADOPTED_BYTES_MAX) return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
-    wan_status status = new_id(store, segment_id);
-    if (status != WAN_OK) return status;
+    char *path = strdup(file);
+    wan_status status = path ? new_id(store, segment_id) : WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
+    if (status != WAN_OK) { free(path); return status; }
     wan_segment *segment = &store->segments[*segment_id];
+    segment->file = path;
     segment->base = (uint8_t *)base;
     segment->bytes = (uint32_t)bytes;
     segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
@@ -199,7 +215,7 @@ void wan_store_emptied(wan_store *store, uint32_t segment_id)
 {
     wan_segment *segment = &store->segments[segment_id];
     WAN_DEBUG_CHECK(segment->base && segment->live == 0);
-    if (segment->is_current && !segment->is_file) { segment->used = 0; return; }   /* Written again while warm. */
+    if (segment->is_current && !segment->is_file && !wan_store_is_over(store)) { segment->used = 0; return; }   /* Written again while warm. */
     if (segment->is_current) {
         if (store->record_segment == segment_id) store->record_segment = 0;
         if (store->block_segment == segment_id) store->block_segment = 0;
@@ -209,6 +225,7 @@ void wan_store_emptied(wan_store *store, uint32_t segment_id)
     int is_file = segment->is_file;
     if (segment->is_adopted) {
         free(segment->runs);
+        free(segment->file);
         store->adopted_bytes -= bytes;
         drop_id(store, segment_id);
         store->env->unmap(store->env, base, bytes);

@@ -17,6 +17,7 @@ typedef struct { uint32_t offset, bytes; } wan_store_run;
 
 typedef struct {
     uint8_t *base;
+    char *file;             /* Of an adopted one: its path. NULL for others. */
     wan_store_run *runs;    /* Of an adopted one: where its records lie. NULL for others: from 0 to `used`. */
     uint32_t run_count, run_capacity;
     uint32_t bytes;         /* Size of the mapping. */
@@ -24,6 +25,7 @@ typedef struct {
     uint32_t live;          /* Bytes handed out and not given back. 0 and not current: freed. live <= used. */
     uint8_t is_file;
     uint8_t is_adopted;     /* Another file than ours, for reading. */
+    uint8_t is_lost;        /* An adopted one whose file could not be read: nothing is moved out of it. */
     uint8_t is_current;     /* New records (or blocks) go here. */
     uint8_t holds_blocks;   /* Entry blocks, not records. */
 } wan_segment;
@@ -32,6 +34,7 @@ typedef struct {
     const wan_env *env;
     char *directory;            /* Where overflow files are made; NULL: no overflow, the limit is final. */
     uint64_t memory_limit;      /* Bytes of memory segments before files are taken; at least one segment of each kind. */
+    uint8_t may_pass_limit;     /* While it is set, a segment is memory beyond the limit where nothing else is to be had. */
     wan_segment *segments;      /* By id; id 0 is never used. */
     uint32_t segment_count;     /* Ids in use or free, from 1. */
     uint32_t segment_capacity;
@@ -68,12 +71,20 @@ static inline wan_status wan_store_take(wan_store *store, uint32_t *current, uin
     return wan_store_take_slow(store, current, bytes, at, segment_id);
 }
 
+/* Bytes of one mapped file, of which others may have cut something off: to be checked before they are touched. NULL `file`: none. */
+typedef struct { const char *file; const uint8_t *base; uint64_t mapped, from, to; } wan_store_span;
+#define WAN_SPAN_FETCHED_BYTES (1u << 20)   /* Of a longer span only the last page is fetched: most of it is others' records. */
+/* WAN_IO with the file and the reason: touching it would end the process. Needs no lock while something in the segment lives. */
+wan_status wan_store_check(const wan_store *store, const wan_store_span *span);
+
 /* A mapped file for reading becomes a segment: a log's, at recovery. It takes nothing more, and is unmapped with its last live bytes. */
-wan_status wan_store_adopt(wan_store *store, const uint8_t *base, uint64_t bytes, uint32_t *segment_id);
+wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes, uint32_t *segment_id);
 /* Records lie in it from `offset` on, `bytes` of them: all that it is read for. In ascending order. */
 wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes);
 /* What lives in it was counted: it is unmapped if nothing does. */
 void wan_store_adopted(wan_store *store, uint32_t segment_id);
+
+static inline int wan_store_is_over(const wan_store *store) { return store->memory_bytes > store->memory_limit; }
 
 /* Takes back the newest `bytes` of a segment: for a reservation that is not used. */
 static inline void wan_store_untake(wan_store *store, uint32_t segment_id, uint64_t bytes)

@@ -1,4 +1,5 @@
-/* Owns a region's entries: key -> value with its version (stamp, site), under the rule that the later version wins.
+/* Owns a region's entries: key -> value with its version (stamp, site), under the rule that the later version wins;
+ * of one version the content that is later in an order of contents, so that every site ends with the same.
  * Split into shards by the hash's high bits: each has its own lock and grows alone, so that growing a table of ten
  * million keys stalls nobody for longer than one shard's few thousand slots take. A shard's lock is the entry lock: the caller
  * holds it over apply and over appending to the queues, so queue order is version order for every key. */
@@ -27,13 +28,21 @@ enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
 
 typedef struct { uint64_t hash; wan_entry *entry; } wan_slot;
 
+/* A tombstone of which only this is kept: two keys with one hash share it. */
+typedef struct { uint64_t hash, stamp; } wan_shrunk;
+
 typedef struct {
     wan_lock lock;
     uint32_t used;              /* Slots taken: live entries and tombstones. used <= 3/4 of mask + 1. */
-    uint32_t tombstones;
+    uint32_t tombstones;        /* Those with their key, in slots. */
     uint64_t mask;
     wan_slot *slots;            /* NULL while the shard is empty. */
+    uint8_t by_seat;            /* Its slots are laid out by wan_seat_hash: too many keys had met in one place. Else by the hash. */
     uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */
+    uint64_t tombstone_bytes;   /* Those of tombstones with their key, slots included. */
+    wan_shrunk *shrunk;         /* Ascending by hash, each once. */
+    uint64_t shrunk_count;
+    uint64_t shrunk_log_bytes;  /* Bytes of the records of these, as a log holds them, more or less. */
 } wan_shard;
 
 typedef struct {
@@ -43,10 +52,12 @@ typedef struct {
 typedef enum {
     WAN_CREATED, WAN_UPDATED, WAN_DESTROYED,
     WAN_MISSING,                /* A local destroy of a key that is not there. */
-    WAN_LOST,                   /* The stored version is later: a conflict that lost. */
+    WAN_LOST,                   /* The stored version is later, or of two contents of one version the stored one is: a conflict that lost. */
     WAN_ASK,                    /* Another site's version meets ours and a resolver is to be asked; nothing was changed. */
     WAN_OUT_OF_MEMORY,
+    WAN_UNMET,                  /* What the change asks for is not there; nothing was changed. */
     WAN_SAME,                   /* The very version and value that are stored: the event has been applied before. */
+    WAN_FORGOTTEN,              /* The key is not there, and may have been destroyed later: of that only a hash, or nothing, is remembered. */
 } wan_outcome;
 
 enum { WAN_ASK_NOBODY = 0, WAN_ASK_RESOLVER = 1, WAN_ASK_DECIDED = 2 };
@@ -58,6 +69,8 @@ typedef struct {
     uint8_t key_form, value_form, operation, stamp_site;
     uint64_t hash;
     uint64_t stamp;             /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
+    uint64_t absent_below;      /* From elsewhere: destroys with stamps below this may have been forgotten; 0: none. */
+    uint8_t flags;              /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
     uint8_t local;              /* Made here: always later than what is stored. */
     uint8_t ask;                /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
     uint8_t keep;               /* Out: an entry (or tombstone) was there. */
@@ -80,10 +93,21 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
 /* What apply would do, changing nothing: for callers that must reserve elsewhere first. */
 wan_outcome wan_table_judge(wan_shard *shard, wan_change *change);
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
+/* Whether the entry is what this very change made it. */
+int wan_table_made_by(const wan_entry *entry, const wan_change *change);
 /* Takes an entry out without a trace (local destroy). True if it was there. */
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
-/* Drops tombstones made before `before_ms`. Returns how many. */
-uint32_t wan_table_expire(wan_shard *shard, uint64_t before_ms);
+/* Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns how many. */
+uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below);
+/* Keeps of every tombstone its hash and stamp only. WAN_NO_MEMORY: nothing changed. */
+wan_status wan_table_shrink(wan_shard *shard);
+/* The stamp of the shrunk tombstone with this hash; 0: there is none. */
+uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash);
+
+/* Everything that was in a shard, to be freed without its lock. */
+typedef struct { wan_slot *slots; uint64_t mask; wan_shrunk *shrunk; } wan_shard_content;
+wan_shard_content wan_table_take_all(wan_shard *shard);
+void wan_table_free(wan_shard_content content);
 
 static inline const uint8_t *wan_entry_value(const wan_entry *entry) { return entry->bytes + entry->key_length; }
 

@@ -19,12 +19,13 @@ _HOME = {
     "CacheListener": "pywan.callbacks",
     "AsyncEventListener": "pywan.callbacks",
     "register_serializer": "pywan.serializers",
+    "Undecodable": "pywan.serializers",
 }
 _ERRORS = (
     "PywanError", "ConfigurationError", "GatewaySenderConfigurationError", "AsyncEventQueueConfigurationError",
     "CacheXmlError", "IllegalStateError", "GatewaySenderError", "GatewayReceiverError", "IncompatibleSystemError",
     "NotFoundError", "RegionNotFoundError", "SerializationError", "EventTooLargeError", "ConnectivityError",
-    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "BatchError", "DataLossError",
+    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "OutOfMemoryError", "BatchError", "DataLossError",
     "InternalError",
 )
 _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pywan.receiver import GatewayReceiver as GatewayReceiver
     from pywan.region import Region as Region
     from pywan.sender import GatewaySender as GatewaySender
-    from pywan.serializers import register_serializer as register_serializer
+    from pywan.serializers import Undecodable as Undecodable, register_serializer as register_serializer
 
 
 def __getattr__(name: str):

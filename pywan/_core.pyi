@@ -12,7 +12,7 @@ _ColumnLike = Any
 # (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
 _Version = tuple[int, int]
 _Origin = tuple[int, bytes, tuple[int, int, int]]
-_SlowChange = Callable[[int, Any, Any, Any], str]
+_SlowChange = Callable[..., str]
 
 FRAME_HELLO: int
 FRAME_WELCOME: int
@@ -21,29 +21,61 @@ FRAME_PING: int
 FRAME_ERROR: int
 FRAME_COMMIT: int
 FRAME_COMMITTED: int
+FRAME_KNOWN: int
+
+def forks() -> int:
+    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
 
 # Keys and values
 
-def set_codec_hooks(encode: Callable[[Any], _Form], decode: Callable[[int, bytes], Any]) -> None:
-    """How to encode what is neither bytes, str, int, float nor None, and to decode forms 2 and 6."""
+def set_codec_hooks(tag: Callable[[Any, bool], tuple[int | None, Any]], untag: Callable[[int, Any], Any]) -> None:
+    """How to write what is no container, text, number or bytes, and to read it."""
 
 def encode_object(obj: Any) -> _Form:
-    """(form, bytes) of a Python object, as it is stored and travels."""
+    """(form, bytes) of a Python object, as it is stored and travels as a value."""
+
+def encode_key_object(obj: Any) -> _Form:
+    """(form, bytes) of a Python object as a key."""
+
+def encoded_value(obj: Any) -> Encoded:
+    """A value or callback argument as Encoded."""
+
+def encoded_key(obj: Any) -> Encoded:
+    """A key as Encoded."""
 
 def decode_object(form: int, data: bytes) -> Any:
     """The Python object behind a form and its bytes."""
 
+def show_object(form: int, data: bytes) -> Any:
+    """The Python object behind a form and its bytes; Undecodable where there is none in this process."""
+
 def key_hash(key: Any) -> int:
     """The 64-bit hash that decides a key's bucket: part of the format."""
 
+class Undecodable:
+    """Stands for a key or value, or a part of one, that is no Python object in this process: its form, its bytes, and the reason."""
+
+    def __init__(self, form: int, data: bytes, reason: str = "", cause: BaseException | None = None) -> None: ...
+    @property
+    def form(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def cause(self) -> BaseException | None: ...
+
 class Encoded:
-    """A value already in its form and bytes."""
+    """A key, value or callback argument on its way: its form and bytes, which go on as they are, and its object for whoever looks at it."""
 
     def __init__(self, form: int, data: bytes) -> None: ...
     @property
     def form(self) -> int: ...
     @property
     def data(self) -> bytes: ...
+    @property
+    def plain(self) -> Any:
+        """The object; Undecodable where there is none in this process."""
 
 # Columns
 
@@ -96,7 +128,7 @@ class EventQueue:
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
         log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
         log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
-        salvage: bool = False, environment: Any = None,
+        salvage: bool = False, environment: Any = None, mount: int = 0,
     ) -> Self: ...
     def __len__(self) -> int: ...
     running: bool
@@ -115,7 +147,17 @@ class EventQueue:
         """Whether an enqueue is done only when it is on the disk."""
     @property
     def log_id(self) -> int:
-        """Of the log: the queue's incarnation over restarts."""
+        """Of the log, over restarts; 0 without persistence."""
+    @property
+    def incarnation(self) -> int:
+        """What receivers know the queue by, over restarts: the log's id, until `renew`."""
+    @property
+    def mount(self) -> int:
+        """Identifies this opening of the log; 0 without persistence."""
+    def is_past(self, mount: int, partition: int, last: int) -> bool:
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences."""
+    def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
+        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on."""
     def recovery(self) -> dict[str, Any]:
         """What opening found: records in the log, and bytes of a torn tail that were cut."""
     def log_state(self) -> dict[str, Any]:
@@ -126,7 +168,7 @@ class EventQueue:
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
         and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
     def stop_log(self) -> None:
-        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def wait_durable(self, timeout: float = 60.0) -> None:
         """Returns when everything enqueued so far is on the disk."""
     def wait_removed(self, timeout: float = 60.0) -> None:
@@ -153,8 +195,10 @@ class EventQueue:
         """Makes one event a hole (as a filter would), counted as filtered at transmit."""
     def rewind(self, partition: int) -> None:
         """What was peeked and not removed is to be sent again, as possible duplicates."""
-    def replay_into(self, other: EventQueue) -> int:
+    def replay_into(self, other: EventQueue, force: bool = False) -> int:
         """Moves every event to the tail of another queue (of parked events: back to where they were queued)."""
+    def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
+        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
 
 _Record = bytes     # Outside the class, whose property `bytes` hides the type.
 
@@ -165,10 +209,35 @@ class Clock:
 
     def take(self, now_ms: int | None = None) -> int:
         """The next stamp: milliseconds << 16 | counter."""
+    def raise_low(self) -> int:
+        """A stamp that no local change falls below from now on, but for stamps that callers give."""
     def see(self, stamp: int) -> None:
         """Makes every later stamp of this clock greater than `stamp`."""
-    def set_time(self, now_ms: int) -> None:
-        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. For simulations."""
+    def hear(self, stamp: int) -> None:
+        """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+    held_ms: int
+    """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
+    ahead_ms: int
+    """By how much the highest stamp handed out or seen is ahead of the time; 0: it is not."""
+    def set_time(self, now_ms: int, boot_ms: int = 0) -> None:
+        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. `boot_ms`: the same of the clock that only runs
+        forward, by which the other one is judged; 0: it is believed whatever it says. For simulations."""
+
+def trim_memory(least: int = 0) -> bool:
+    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did."""
+
+class Condition:
+    """What a change asks for, as RegionCore.change_if says, and what was there."""
+
+    def __new__(cls, kind: str, expected: Any = None) -> Self: ...
+
+class OneWait:
+    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
+    then says of what was stored that it may not be on the disk."""
+
+    def __new__(cls, region: RegionCore) -> Self: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool: ...
 
 class RegionCore:
     """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
@@ -189,6 +258,9 @@ class RegionCore:
     @property
     def is_closed(self) -> bool: ...
     @property
+    def is_inherited(self) -> bool:
+        """Whether another process made it, from which this one was forked."""
+    @property
     def tombstones(self) -> int: ...
     @property
     def memory_bytes(self) -> int:
@@ -199,12 +271,12 @@ class RegionCore:
     @property
     def applied(self) -> int:
         """Remote changes that took effect."""
-    def attach(self, queues: Iterable[EventQueue]) -> None:
+    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ...) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
     def set_slow(self, change: _SlowChange | None) -> None:
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
     def close(self) -> None:
-        """No change is taken any more; the receiver answers that the region is not there."""
+        """Every operation is refused from now on; the receiver answers that the region is not there."""
     def wait_durable(self, is_queued: bool = True) -> None:
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
     def open_log(
@@ -230,23 +302,41 @@ class RegionCore:
     def change(
         self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
         decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
-        ask: int = 0, timestamp_ms: int = 0,
+        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None,
     ) -> str:
         """One change with everything said: the slow path of regions with user's Python on the way."""
-    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0) -> str:
+    def next_event_id(self) -> tuple[int, int, int]:
+        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
         """What `change` would do, changing nothing."""
+    def change_if(
+        self, kind: str, operation: int, key: Any, value: Any = None, expected: Any = None, callback_argument: Any = None,
+    ) -> tuple[bool, bool, Any]:
+        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
+        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
     def lookup(self, key: Any) -> tuple[Any, int, int, bool] | None:
         """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under `key`, or `default`."""
+    def show(self, key: Any, default: Any = None) -> Any:
+        """As `get`; a value that is no object in this process is shown as Undecodable."""
     def local_destroy(self, key: Any) -> None:
         """Removes the entry on this member only; nothing is sent."""
     def invalidate(self, key: Any) -> None:
         """Drops the value and keeps the key with its version; not sent to other sites."""
     def clear(self) -> int:
         """Removes every entry of this member's region; a region operation, so nothing is sent."""
-    def expire_tombstones(self, before_ms: int, limit: int = 18446744073709551615) -> tuple[int, int]:
-        """Drops tombstones made before `before_ms`; with more than `limit` left, all of them."""
+    def release_entries(self) -> None:
+        """Gives the memory of a closed region's entries back, when nobody writes its log any more: whoever knows the region may do so for long."""
+    def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
+    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> None:
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
+    def settle_stamps(self) -> None:
+        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+    @property
+    def tombstone_state(self) -> dict[str, int]:
+        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, and up to which stamp others were forgotten."""
     def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
     def scan_keys(self) -> Iterator[Any]:
@@ -260,6 +350,9 @@ class RegionCore:
 
 def region_name(number: int) -> str | None:
     """The name behind a region number of this process."""
+
+def record_flags(record: bytes) -> int:
+    """The flags of a whole record: 1 possible duplicate, 16 a caller gave the stamp, 32 an operator forces it."""
 
 def record_fields(record: bytes) -> dict[str, Any]:
     """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
@@ -283,6 +376,9 @@ def crc32c(data: _Bytes, crc: int = 0) -> int:
 
 def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
     """The table form of `crc32c`: its oracle in tests."""
+
+def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str | None]:
+    """(values in a msgpack message, None) or (values until then, why it is refused): "too many", "too deep", "cut", "unknown code". Takes no memory."""
 
 def lz4_without_gil() -> bool:
     """Whether lz4's C functions were found in the package (else: one Python call per batch)."""
@@ -310,6 +406,8 @@ class DispatcherSession:
         self, transmit_filter: Callable[[list[bytes]], Sequence[bool]] | None, acknowledged: Callable[[list[bytes]], None] | None,
     ) -> None:
         """Replaces the user's callbacks; takes effect with the next batch."""
+    def tell_floors(self, floors: bytes) -> None:
+        """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
     def stop(self) -> None:
         """Makes `run` return soon."""
     def times(self) -> dict[str, int]:
@@ -318,6 +416,15 @@ class DispatcherSession:
     def flow(self) -> dict[str, int]:
         """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
         the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+    @property
+    def has_progressed(self) -> bool:
+        """Whether the receiver has acknowledged, or told of its work, on this connection or the last one."""
+    @property
+    def unreadable_reason(self) -> str | None:
+        """Why events that lie in a file of the log are not sent; None: they are."""
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the last connection ended since its receiver showed no progress, or no life."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:
@@ -348,6 +455,10 @@ class SourceMemory:
 
     def last(self) -> list[int]:
         """The last contiguous sequence applied, of every partition."""
+    def known(self, mount: int) -> list[tuple[int, int, int]]:
+        """(partition, last sequence, mount that it came from) of every partition of which something came from another mount than this one."""
+    def mount_of(self, partition: int) -> int:
+        """The mount that the newest of a partition came from."""
 
 class ReceiverCounts:
     """The counters of one receiver, over all its connections."""
@@ -359,10 +470,10 @@ class ReceiverSession:
 
     def __new__(
         cls, memory: SourceMemory, counts: ReceiverCounts, find_region: Callable[[str], RegionCore | None],
-        on_slow: Callable[[Any, bytes], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000,
+        on_slow: Callable[[Any, bytes], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
-        """Makes `run` return soon: after the batch in work, which is acknowledged only if it was applied as a whole."""
+        """Makes `run` return soon: after the event in work."""
     def receive_data(self, data: _Bytes) -> None:
         """Bytes that arrived."""
     def data_to_send(self) -> bytes:
@@ -385,10 +496,20 @@ class RowSender:
     def flush(self) -> None:
         """Sends what is laid out."""
 
+class StageBudget:
+    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+
+    def __new__(cls, limit: int) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """Bytes of rows that are staged now."""
+
 class RowStage:
     """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
 
-    def __new__(cls, directory: str | PathLike[str] | None, memory_limit: int = ...) -> Self: ...
+    def __new__(cls, directory: str | PathLike[str] | None, memory_limit: int = ..., budget: StageBudget | None = None) -> Self: ...
     @property
     def rows(self) -> int: ...
     @property

@@ -15,6 +15,9 @@ import time
 from typing import Iterable, NamedTuple
 
 from pywan.errors import ConfigurationError, ConnectivityError
+from pywan.files import FileError, read_regular
+from pywan.names import is_host, quoted
+from pywan.forks import in_child
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
 MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.
@@ -22,8 +25,9 @@ MAX_HOSTS_FILE_BYTES = 1 << 20
 LOOKUP_CACHE_S = 30.0             # How long the system's answer for a name is believed.
 FAILED_LOOKUP_CACHE_S = 3.0       # How long a name that could not be found is not asked for again.
 
+WILDCARDS = ("", "0.0.0.0", "::")  # To listen on: every interface. To connect to: nothing, or this very machine.
+
 _BRACKETS = re.compile(r"^(?P<host>[^\[\]]*)\[(?P<port>[^\[\]]*)\]$")
-_HOST = re.compile(r"^[A-Za-z0-9_.:%-]+$")
 
 
 class Address(NamedTuple):
@@ -56,11 +60,11 @@ def parse_address(text: str) -> Address:
     elif entry.count(":") == 1:
         host, port = (part.strip() for part in entry.split(":"))
     else:
-        raise ConfigurationError(f"{text!r} is not a locator address; write host[port], for example 127.0.0.1[10334]")
+        raise ConfigurationError(f"{quoted(text)} is not a locator address; write host[port], for example 127.0.0.1[10334]")
     if "@" in host:
         host = host.rsplit("@", 1)[1].strip()
-    if not _HOST.match(host):
-        raise ConfigurationError(f"{text!r} names no usable host; write host[port], for example 127.0.0.1[10334]")
+    if not is_host(host):
+        raise ConfigurationError(f"{quoted(text)} names no usable host; write host[port], for example 127.0.0.1[10334]")
     return Address(host, check_port(port, f"address {text!r}"))
 
 
@@ -97,6 +101,19 @@ def is_loopback(ip: str) -> bool:
         return ipaddress.ip_address(ip).is_loopback
     except ValueError:
         return False
+
+
+def check_told_host(host: str | None, what: str) -> str | None:
+    """`host`, which others are told to connect to; None or "" if none was given. ConfigurationError if nobody can."""
+    if not host:
+        return None
+    try:
+        parse_address(f"{host}[1]")
+    except ConfigurationError:
+        raise ConfigurationError(f"{what}: {host!r} is not a host name or address that others can connect to") from None
+    if host in WILDCARDS:
+        raise ConfigurationError(f"{what}: {host} means every interface of a machine, so others cannot connect to it; name the address by which they reach this machine, or leave it out")
+    return host
 
 
 def resolve(host: str, timeout: float | None = None) -> str:
@@ -149,12 +166,9 @@ def _hosts_from_pairs(setting: str) -> dict[str, str]:
 def _hosts_from_file(path: str) -> dict[str, str]:
     table: dict[str, str] = {}
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_HOSTS_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{HOSTS_VARIABLE}: cannot read {path}: {error}") from None
-    if len(text) > MAX_HOSTS_FILE_BYTES:
-        raise ConfigurationError(f"{HOSTS_VARIABLE}: {path} is larger than {MAX_HOSTS_FILE_BYTES} bytes")
+        text = read_regular(path, MAX_HOSTS_FILE_BYTES).data.decode()
+    except (FileError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{HOSTS_VARIABLE}: {path} {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split("#", 1)[0].split()
         if not fields:
@@ -196,8 +210,12 @@ class _Lookups:
             if lookup is None or lookup.believed_until < now:
                 if len(self._by_host) >= self.LIMIT:
                     self._forget_old(now)
-                lookup = self._by_host[host] = _Lookup()
-                threading.Thread(target=self._ask, args=(host, lookup), name=f"pywan-resolve-{host}", daemon=True).start()
+                lookup = _Lookup()
+                try:
+                    threading.Thread(target=self._ask, args=(host, lookup), name=f"pywan-resolve-{host}", daemon=True).start()
+                except (RuntimeError, MemoryError) as error:
+                    raise ConnectivityError(f"host {host!r}: the name service could not be asked: {error or 'no memory'}") from None
+                self._by_host[host] = lookup
         if not lookup.done.wait(timeout):
             raise ConnectivityError(f"host {host!r}: no answer from the name service within {timeout:.1f} s")
         if lookup.ip is None:
@@ -225,4 +243,4 @@ class _Lookups:
         lookup.done.set()
 
 
-_lookups = _Lookups()
+_lookups = in_child(_Lookups(), _Lookups.__init__)      # A child asks anew: the threads that asked are its parent's.

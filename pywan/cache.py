@@ -2,58 +2,87 @@
 cluster configuration say."""
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import logging
+import math
 import os
 import secrets
 import shutil
 import tempfile
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 from pywan import _core
+from pywan.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.callback_lock import LifeCycleLock, check_no_callback
+from pywan.clocks import clock_trouble
 from pywan.config import (
-    DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance, make_receiver_attributes, make_region_attributes, make_sender_attributes, validate_attachment,
-    validate_colocation,
+    CALLBACK_METHODS, DEFAULT_STORE, MAX_WAIT_S, DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance,
+    make_receiver_attributes, make_region_attributes, make_sender_attributes, to_callback_patterns, to_int, to_wait_time, validate_attachment, validate_colocation,
 )
 from pywan.errors import (
-    CacheXmlError, ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
+    CacheXmlError, ConfigurationError, DiskError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
     PywanError, RegionNotFoundError,
 )
 from pywan.disk_store import DiskStore, holds_log
+from pywan.floors import Floor, SourceFloors, format_stamp
+from pywan.forks import is_inherited, of_one_process
 from pywan.management import ManagementService
 from pywan.membership import Membership, new_profile
+from pywan.names import check_name
 from pywan.receiver import AppliedMemory, GatewayReceiver
 from pywan.region import Region
 from pywan.sender import FLUSH_LIMIT_MS, GatewaySender
 from pywan.staging import RowStages
+from pywan.stats import volatile_text
 from pywan.transport.control import ControlServer
+from pywan.transport.sockets import reachable_address
 
 log = logging.getLogger("pywan.cache")
 
-TOMBSTONE_TIMEOUT_MS = 600_000      # Within this, an older create that arrives late cannot bring a destroyed key back.
-TOMBSTONE_LIMIT = 100_000           # Of a region; beyond it the timeout is cut to a tenth.
+TOMBSTONE_AGE_MS = 60_000           # A destroyed key is remembered for so long whatever floors say: stamps that callers give are in none of them.
+TOMBSTONE_MEMORY_MB = 64            # For the tombstones of a region, unless the user says otherwise.
 HOUSEKEEPING_S = 5.0
+TROUBLE_S = 60.0        # How often a log that cannot be written is told again.
+DRAIN_LOOK_S = 0.01                 # Between two looks at queues that are to become empty.
+FLOORS_SAVED_S = 60.0
 MAX_SENDERS = 128
-DEFAULT_STORE = "DEFAULT"
+TRIM_BYTES = 16 << 20               # When so much was freed by regions and logs the process gives it back to the system.
+
+_open: "weakref.WeakSet[Cache]" = weakref.WeakSet()     # Those that the end of the interpreter closes.
 
 
+@of_one_process(lambda cache: f"cache {cache.name!r}", nothing_in_child=("close",))
 class Cache:
     """A member of a site. Joins its locators on construction; a context manager that closes on the way out.
 
     `dir`: where working files go (overflow files); default: a temporary folder that is removed at close.
+    `maximum_shutdown_wait_time`: how many seconds `close` waits for its senders' queues to empty; 0: not at all, -1: until they are. A cache that is
+    open when the interpreter ends is closed then.
+    `allow_callbacks`: the classes that may be named over the network, as filters and listeners (`package.*`,
+    `package.module`, `package.module:Class`; several in a list or with commas): none, if not given. What this program
+    and its cache.xml name is not asked for.
     """
 
     def __init__(
         self, name: str, *, locators: str, bind_address: str = "127.0.0.1", port: int = 0, cache_xml_file: str | os.PathLike | None = None,
         dir: str | os.PathLike | None = None, disk_dir: str | os.PathLike | None = None, hostname_for_clients: str | None = None,
-        join_timeout: float = 10.0, conflict_resolver: Any = None,
+        join_timeout: float = 10.0, conflict_resolver: Any = None, maximum_shutdown_wait_time: float = 0, allow_callbacks: Any = (),
+        maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
     ) -> None:
-        self.name = name
+        self.name = check_name(name, "cache")
+        self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
+        self.configuration_problems: list[str] = []         # What of the site's cluster configuration is not as it should be here, and why.
         self.shutdown_requested = threading.Event()
+        if isinstance(join_timeout, bool) or not isinstance(join_timeout, (int, float)) or not 0 < join_timeout <= MAX_WAIT_S:
+            raise ConfigurationError(f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above 0, and at most {MAX_WAIT_S}")
+        self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
+        self._waits_no_longer = threading.Event()           # Set when it is asked to end a second time.
         self._bind_address = bind_address
         self._lock = LifeCycleLock(f"cache {name!r}")        # Guards changes of the composition, below; a dict is read as it is.
         self._regions: dict[str, Region] = {}
@@ -61,10 +90,16 @@ class Cache:
         self._receiver: GatewayReceiver | None = None
         self._stores: dict[str, DiskStore] = {}             # Open ones; "DEFAULT" is made when it is first needed.
         self._clock = _core.Clock()
+        self._tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._applied = AppliedMemory()
         self._resolver = conflict_resolver
         self._closed = threading.Event()
+        self._close_lock = threading.Lock()                 # One close at a time; who comes second waits for the first.
+        self._closing_thread: int | None = None
+        self._troubles: dict[str, tuple[str, float]] = {}   # The housekeeper's: why a log is not written, and when that was said.
+        self._is_ended = False                              # `close` is done, disk stores and all.
         self._ready = False
+        self._floors_saved_at = time.monotonic()
         self._started_at = time.time()
         given = dir if dir is not None else disk_dir
         self._own_directory = given is None
@@ -77,6 +112,7 @@ class Cache:
         self._server: ControlServer | None = None
         self._membership: Membership | None = None
         self._housekeeper: threading.Thread | None = None
+        _open.add(self)
         try:
             self._start(locators, port, hostname_for_clients, cache_xml_file, join_timeout)
         except BaseException:
@@ -90,7 +126,10 @@ class Cache:
 
             configuration = parse(cache_xml_file)       # Before anything is listened on: a wrong file is the first thing to say.
         self._server = ControlServer(self._bind_address, port, self._handle, name=f"member {self.name}", other_protocols={b"PWD1": self._serve_rows})
-        profile = new_profile(self.name, hostname or self._bind_address or "127.0.0.1", self._server.port)
+        host = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients") or reachable_address(self._bind_address, parse_locators(locators))
+        if not hostname and self._bind_address in WILDCARDS:
+            log.info("member %s listens on every interface, and is known to others as %s; another name can be given by hostname-for-clients", self.name, host)
+        profile = new_profile(self.name, host, self._server.port)
         self._profile = profile
         self._membership = Membership(locators, profile)
         self._server.start()
@@ -99,16 +138,18 @@ class Cache:
         if others:
             log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders in this version: each holds"
                         " its own part of the data", self.name, ", ".join(others))
+        self._floors = SourceFloors(self._site, None if self._own_directory else self.directory / f"gateway-sources-{self.name}.json")
         self._stages = RowStages(site=self._site, member_name=self.name, directory=str(self._overflow), find_region=self._find_region)
         if configuration is not None:
             self._apply_xml(configuration)
         # The receiver last: other sites send at once, and would have to park what is for a region that is not there yet.
-        requests = self._membership.cluster_configuration
-        of_receiver = [str(request.get("op")).endswith(" gateway-receiver") for request in requests]
-        self._management.apply_configuration(request for request, is_last in zip(requests, of_receiver) if not is_last)
+        things = self._membership.cluster_configuration
+        is_receiver = [isinstance(thing, dict) and thing.get("kind") == "gateway-receiver" for thing in things]
+        apply = self._management.apply_configuration
+        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
         if configuration is not None and configuration.receiver is not None:
             self._make_from_xml(configuration, "gateway-receiver", "", lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
-        self._management.apply_configuration(request for request, is_last in zip(requests, of_receiver) if is_last)
+        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
         self._housekeeper = threading.Thread(target=self._keep_house, name=f"{self.name}-housekeeping", daemon=True)
         self._housekeeper.start()
         self._ready = True
@@ -146,7 +187,7 @@ class Cache:
         return dict(self._regions)
 
     def region(self, name: str) -> Region:
-        found = self._find_region(name.lstrip("/"))
+        found = self._find_region(name.lstrip("/")) if isinstance(name, str) else None
         if found is None:
             raise RegionNotFoundError(f"member {self.name!r} has no region {name!r}; it has {', '.join(sorted(self._regions)) or 'none'}")
         return found
@@ -160,7 +201,7 @@ class Cache:
     def gateway_sender(self, id: str) -> GatewaySender:
         try:
             return self._senders[id]
-        except KeyError:
+        except (KeyError, TypeError):       # A list, say, is no key.
             raise NotFoundError(f"member {self.name!r} has no gateway sender {id!r}; it has {', '.join(sorted(self._senders)) or 'none'}") from None
 
     @property
@@ -173,10 +214,22 @@ class Cache:
             "name": self.name, "distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port, "pid": os.getpid(),
             "directory": str(self.directory), "uptime_seconds": round(time.time() - self._started_at, 1),
             "locator_connected": self._membership.is_connected if self._membership else False,
-            "regions": {name: len(region) for name, region in self.regions().items()},
+            "regions": {name: 0 if region.is_closed else len(region) for name, region in self.regions().items()},
             "gateway_senders": {id: sender.status for id, sender in self.gateway_senders().items()},
             "gateway_receiver_port": self._receiver.port if self._receiver else None,
+            "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time, "volatile_events": self.volatile_events(),
+            "cluster_configuration_problems": list(self.configuration_problems),
         }
+
+    @property
+    def maximum_shutdown_wait_time(self) -> float:
+        """How many seconds `close` waits for the senders' queues to empty; -1: until they are."""
+        return -1 if self._shutdown_wait_s == math.inf else self._shutdown_wait_s
+
+    def volatile_events(self) -> dict[str, dict[str, int]]:
+        """What would be lost if the member ended now: events "queued" and "parked" of senders without persistence, by the sender's id."""
+        found = {id: sender.volatile_events() for id, sender in self.gateway_senders().items()}
+        return {id: counts for id, counts in found.items() if counts}
 
     def __repr__(self) -> str:
         return f"<Cache {self.name}>"
@@ -191,13 +244,12 @@ class Cache:
             self._check_open()
             if made.name in self._regions:
                 raise IllegalStateError(f"region {made.name!r} exists already on member {self.name!r}; alter it, or destroy it first")
-            if made.async_event_queue_ids:
-                raise ConfigurationError(f"region {made.name!r}: asynchronous event queues are not in this version; leave async_event_queue_ids empty")
             self._validate_region(made)
             if made.redundant_copies:
                 log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep no copies of each other's entries",
                             made.name, made.redundant_copies)
-            listeners = [make_instance(listener, f"region {made.name!r}: cache_listener") for listener in made.cache_listeners]
+            listeners = [make_instance(listener, f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"])
+                         for listener in made.cache_listeners]
             region = Region(
                 made.name, self._clock, site=self._site, member=self.member_id, stores="PROXY" not in made.type, forwards=made.feeds_gateways,
                 buckets=made.total_num_buckets if made.is_partitioned else 0, attributes=made, listeners=listeners,
@@ -205,21 +257,29 @@ class Cache:
             if made.is_persistent:
                 self._make_persistent(region, made)
             else:
-                self._warn_of_log(f"region {made.name}", f"region-{made.name}", made.disk_store_name)
+                self._warn_of_log(f"region {made.name}", f"region-{made.name}")
             self._attach(region)
             self._regions[made.name] = region
+            self._note_missing_senders(region)
             return region
+
+    def _note_missing_senders(self, region: Region) -> None:
+        missing = [id for id in region.gateway_sender_ids if id not in self._senders]
+        if missing:
+            log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it until it is created", region.name, ", ".join(missing), self.name)
 
     def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
         store = self._store(attributes.disk_store_name)
         place = store.log_place(f"region-{attributes.name}", {"kind": "region", "region": attributes.name, "site": self._site})
         region.make_persistent(place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
-                               flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known)
+                               flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known,
+                               start_writer=functools.partial(store.start_writer, f"region-{attributes.name}"))
 
-    def _warn_of_log(self, what: str, owner: str, store_name: str | None) -> None:
-        """Of a log that an owner has which is not persistent any more: what is in it is not lost, and not there."""
-        name = store_name or DEFAULT_STORE
-        folders = self._stores[name].directories if name in self._stores else [self.directory / f"disk-store-{name}"]
+    def _warn_of_log(self, what: str, owner: str) -> None:
+        """The owner is not persistent now, but a disk store has its old log. We keep the log and do not use it."""
+        folders = [folder for store in self._stores.values() for folder in store.directories]
+        if DEFAULT_STORE not in self._stores:
+            folders.append(self.directory / f"disk-store-{DEFAULT_STORE}")
         for folder in folders:
             if holds_log(folder / owner):
                 log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and comes back as it is, however old, when"
@@ -237,6 +297,8 @@ class Cache:
             self._check_open()
             if self._regions.get(region.name) is not region:
                 raise RegionNotFoundError(f"region {region.name!r} was destroyed")
+            if not changes:
+                raise ConfigurationError(f"region {region.name!r}: nothing to alter; give gateway_sender_ids (an empty one detaches all)")
             unknown = set(changes) - {"gateway_sender_ids"}
             if unknown:
                 raise ConfigurationError(f"region {region.name!r}: {', '.join(sorted(unknown))} cannot be altered; only gateway_sender_ids can")
@@ -249,6 +311,7 @@ class Cache:
             self._validate_region(altered)
             region.attributes = altered
             self._attach(region)
+            self._note_missing_senders(region)
 
     def _attach(self, region: Region) -> None:
         region.attach_senders([self._senders[id] for id in region.attributes.gateway_sender_ids if id in self._senders])
@@ -257,6 +320,10 @@ class Cache:
         """Drops the region of this member; a region operation, so nothing is sent."""
         with self._lock:
             region = self.region(name)
+            children = sorted(other.name for other in self._regions.values() if other.attributes.colocated_with == region.name)
+            if children:
+                raise IllegalStateError(f"region {region.name!r} cannot be destroyed while others are colocated with it; destroy"
+                                        f" {', '.join(children)} first")
             region.close()
             region.attach_senders([])
             del self._regions[region.name]
@@ -267,6 +334,7 @@ class Cache:
 
     def create_gateway_sender(self, id: str, *, remote_distributed_system_id: int, **attributes: Any) -> GatewaySender:
         """A new sender, started unless `manual_start`. GatewaySenderConfigurationError says what cannot be."""
+        check_name(id, "gateway sender", GatewaySenderConfigurationError)
         with self._lock:
             self._check_open()
             if id in self._senders:
@@ -278,9 +346,9 @@ class Cache:
             self._validate_sender(made)
             store = self._store(made.disk_store_name) if made.enable_persistence else None
             if store is None:
-                self._warn_of_log(f"gateway sender {id}", f"queue-{id}", made.disk_store_name)
+                self._warn_of_log(f"gateway sender {id}", f"queue-{id}")
             sender = GatewaySender(
-                made, membership=self._membership, member_name=self.name, site=self._site, directory=str(self._overflow), store=store,
+                made, membership=self._membership, member_name=self.name, site=self._site, directory=str(self._overflow), store=store, clock=self._clock,
                 on_state=self._sender_changed, on_destroy=self._forget_sender)
             self._senders[id] = sender
             self._sender_changed(sender)
@@ -292,8 +360,6 @@ class Cache:
         what = f"gateway sender {attributes.id!r}"
         if attributes.disk_store_name not in (None, DEFAULT_STORE) and attributes.disk_store_name not in self._stores:
             raise IllegalStateError(f"{what}: Disk store {attributes.disk_store_name!r} not found; create it first (there are {', '.join(sorted(self._stores)) or 'none'})")
-        if attributes.group_transaction_events:
-            raise GatewaySenderConfigurationError(f"{what}: group_transaction_events is not in this version; set it to false")
         for region in self._regions.values():
             if attributes.id in region.gateway_sender_ids:
                 validate_attachment(region.attributes, attributes)
@@ -325,8 +391,8 @@ class Cache:
             if self._receiver is not None:
                 raise IllegalStateError(f"member {self.name!r} has a gateway receiver already, and can have one; destroy it first")
             receiver = GatewayReceiver(
-                made, site=self._site, member_name=self.name, bind_address=self._bind_address, memory=self._applied,
-                find_region=self._find_region, on_change=self._receiver_changed)
+                made, site=self._site, member_name=self.name, bind_address=self._bind_address, memory=self._applied, floors=self._floors,
+                find_region=self._find_region, peers=self._membership.peers, on_change=self._receiver_changed)
             if not made.manual_start:
                 receiver.start()
             self._receiver = receiver
@@ -357,6 +423,7 @@ class Cache:
 
     def create_disk_store(self, name: str, **attributes: Any) -> DiskStore:
         """A disk store, opened. `directories`: (path, size in MB or None) pairs, default the member's folder."""
+        check_name(name, "disk store")
         with self._lock:
             self._check_open()
             if name in self._stores:
@@ -386,7 +453,7 @@ class Cache:
     def set_conflict_resolver(self, resolver: Any) -> None:
         """Asked when another site's event meets an entry of a different site; None: the later version wins."""
         with self._lock:
-            self._resolver = make_instance(resolver, "gateway_conflict_resolver", ("on_event",)) if resolver is not None else None
+            self._resolver = make_instance(resolver, "gateway_conflict_resolver", CALLBACK_METHODS["gateway_conflict_resolver"]) if resolver is not None else None
             for region in self._regions.values():
                 region.set_resolver(self._resolver)
 
@@ -416,48 +483,194 @@ class Cache:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self._management.handle(request, peer)
 
-    def _serve_rows(self, sock: Any, peer: tuple, first: bytes) -> None:
+    def _serve_rows(self, connection: Any, first: bytes) -> None:
         if self._stages is not None:
-            self._stages.serve(sock, peer, first)
+            self._stages.serve(connection, first)
 
     def _keep_house(self) -> None:
         while not self._closed.wait(HOUSEKEEPING_S):
-            now_ms = int(time.time() * 1000)
+            try:
+                self._keep_tombstones()
+            except (PywanError, MemoryError) as error:
+                log.error("member %s: tombstones were not looked at, and stay: %s", self.name, error)
+            for sender in list(self._senders.values()):
+                self._watch_log(f"gateway sender {sender.id}", sender.log_trouble())
             for region in list(self._regions.values()):
-                _, left = region.expire_tombstones(now_ms - TOMBSTONE_TIMEOUT_MS)
-                if left > TOMBSTONE_LIMIT:
-                    region.expire_tombstones(now_ms - TOMBSTONE_TIMEOUT_MS // 10)
+                self._watch_log(f"region {region.name}", region.log_trouble())
+            self._watch_clock()
+            _core.trim_memory(TRIM_BYTES)
+
+    def _keep_tombstones(self) -> None:
+        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that what they told makes needless."""
+        low = self._clock.raise_low()
+        regions = list(self._regions.values())
+        for region in regions:
+            region.settle_stamps()
+        self._floors.begin_look()
+        for sender in list(self._senders.values()):
+            remote = sender.attributes.remote_distributed_system_id
+            reached = self._reached_with(sender)
+            sender.tell_floors({**self._floors.forwarded(remote, reached), self._site: Floor(low, reached)})
+        below = min(low, self._floors.lowest()[0])
+        for region in regions:
+            region.keep_tombstones(below, int(time.time() * 1000) - TOMBSTONE_AGE_MS, self._tombstone_bytes)
+        if time.monotonic() - self._floors_saved_at >= FLOORS_SAVED_S:
+            self._floors_saved_at = time.monotonic()
+            self._floors.save()
+
+    def _reached_with(self, sender: GatewaySender) -> frozenset[int]:
+        """The remote sites that every event of this sender is stamped as reaching, whatever its region."""
+        reached = None
+        for region in list(self._regions.values()):
+            if sender.id in region.gateway_sender_ids and region.attributes.feeds_gateways:
+                others = [self._senders.get(id) for id in region.gateway_sender_ids]
+                sites = frozenset(o.attributes.remote_distributed_system_id for o in others if o is not None and o.queue.running and o.queue.reachable)
+                reached = sites if reached is None else reached & sites
+        return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
+
+    def forget_site(self, distributed_system_id: int) -> list[str]:
+        """A site that is gone for good is not waited for any more: what it may still send can bring destroyed keys back. Returns the senders that
+        were forgotten. NotFoundError if nothing of it has been heard of."""
+        return self._floors.forget(distributed_system_id)
+
+    def tombstones_held_by(self) -> str:
+        """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds this member."""
+        stamp, who = self._floors.lowest()
+        return who and f"{who}, which may send events from {format_stamp(stamp)} on"
+
+    def _watch_log(self, what: str, reason: str | None) -> None:
+        """Says why a log takes nothing, when that changes and once a minute while it lasts."""
+        said, at = self._troubles.get(what, (None, 0.0))
+        if reason is None:
+            if self._troubles.pop(what, None) is not None:
+                log.info("%s: its log is written again", what)
+        elif reason != said or time.monotonic() - at > TROUBLE_S:
+            self._troubles[what] = reason, time.monotonic()
+            log.error("%s: its log is not written: %s; what is staged waits in memory, and new changes are refused until the disk takes it", what, reason)
+
+    def _watch_clock(self) -> None:
+        """Says what is wrong with the clock, when that changes and once a minute while it lasts."""
+        for stamp in self._floors.clocks():
+            self._clock.hear(stamp)
+        trouble = clock_trouble(self._clock)
+        said, at = self._troubles.get("clock", (None, 0.0))
+        if trouble is None:
+            if self._troubles.pop("clock", None) is not None:
+                log.info("the clock of member %s is followed, and its stamps are not ahead of it any more", self.name)
+        elif trouble.kind != said or time.monotonic() - at > TROUBLE_S:
+            self._troubles["clock"] = trouble.kind, time.monotonic()
+            log.error("the clock of member %s: %s", self.name, trouble.text)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise IllegalStateError(f"cache {self.name!r} is closed")
 
-    def close(self) -> None:
-        """Ends everything this member does, in an order that loses no acknowledged event. Closing again is no error."""
-        if self._closed.is_set():
-            return
-        check_no_callback(f"cache {self.name!r}")
-        self._closed.set()
+    def request_shutdown(self, maximum_shutdown_wait_time: float | None = None) -> None:
+        """Tells whoever runs the member to close it: sets `shutdown_requested`. Asked again, a `close` that waits for queues waits no longer."""
+        if maximum_shutdown_wait_time is not None:
+            self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, "maximum_shutdown_wait_time")
+        if self.shutdown_requested.is_set():
+            self._waits_no_longer.set()
         self.shutdown_requested.set()
-        if self._receiver is not None and self._receiver.is_running:
-            self._receiver.stop()
-        if self._stages is not None:
-            self._stages.stop()
+
+    def close(self, maximum_shutdown_wait_time: float | None = None) -> None:
+        """Ends everything this member does, in an order that loses no acknowledged event.
+
+        Takes no change any more, then waits for the senders that run to empty their queues: `maximum_shutdown_wait_time` seconds (not given: what
+        the cache was made with), 0: not at all, -1: until they are empty. A second call meanwhile ends the waiting. What is queued or parked after that in senders without persistence is lost; the
+        log says how many events, by sender. Closing again is no error; in a child that was forked nothing happens, since the member is its parent's.
+
+        Nothing is written when it returns. DiskError names disk stores whose logs did not end in time: they stay locked until they have. Closing again
+        waits for them again.
+        """
+        wait_s = self._shutdown_wait_s if maximum_shutdown_wait_time is None else to_wait_time(maximum_shutdown_wait_time, f"cache {self.name!r}: maximum_shutdown_wait_time")
+        check_no_callback(f"cache {self.name!r}")
+        if self._closed.is_set():
+            self._waits_no_longer.set()
+        if self._closing_thread == threading.get_ident():       # A handler of a signal that came meanwhile.
+            return
+        with self._close_lock:
+            if self._is_ended:
+                return
+            self._closing_thread = threading.get_ident()
+            try:
+                if self._closed.is_set():
+                    self._close_stores()
+                else:
+                    self._close_all(wait_s)
+            finally:
+                self._closing_thread = None
+
+    def _close_all(self, wait_s: float) -> None:
+        with self._lock:        # What is being made is there, and ends with the rest.
+            self._closed.set()
+        self.shutdown_requested.set()
+        try:
+            if self._receiver is not None and self._receiver.is_running:
+                self._receiver.stop()
+            if self._stages is not None:
+                self._stages.stop()
+            for region in list(self._regions.values()):
+                region.close()
+            self._drain(wait_s)
+        finally:
+            self._end()
+
+    def _drain(self, wait_s: float) -> None:
+        """Returns when no sender has anything left that it can send, or after `wait_s` seconds."""
+        senders = [sender for sender in self._senders.values() if sender.is_draining]
+        if not senders or not wait_s:
+            return
+        log.info("cache %s waits for %s to empty its queue before it closes: %d events", self.name, ", ".join(sorted(sender.id for sender in senders)),
+                 sum(len(sender.queue) for sender in senders))
+        deadline = time.monotonic() + wait_s
+        with contextlib.ExitStack() as flushing:
+            for sender in senders:
+                flushing.enter_context(sender.flushing())
+            while any(sender.is_draining for sender in senders):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._waits_no_longer.wait(min(left, DRAIN_LOOK_S)):
+                    return
+
+    def _warn_of_loss(self) -> None:
+        lost = self.volatile_events()
+        if lost:
+            log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep them give the senders enable-persistence; to wait for "
+                        "them give maximum-shutdown-wait-time", self.name, volatile_text(lost))
+
+    def _end(self) -> None:
         if self._membership is not None:
             self._membership.leave()
         if self._server is not None:
             self._server.stop()
+        # They are closed already, unless something above raised. Before the senders: a change that is taken is queued.
+        for region in list(self._regions.values()):
+            region.close()
         for sender in list(self._senders.values()):
             try:
                 sender.close()
             except PywanError as error:
                 log.error("%s", error)      # What else there is ends all the same.
+        self._warn_of_loss()
         if self._housekeeper is not None:
             self._housekeeper.join(10.0)
-        for region in list(self._regions.values()):
-            region.close()
-        for store in self._stores.values():
-            store.close()
+            self._floors.save()
+        self._close_stores()
+
+    def _close_stores(self) -> None:
+        failures = []
+        for name, store in list(self._stores.items()):
+            try:
+                store.close()
+                del self._stores[name]
+            except DiskError as error:
+                log.error("%s", error)
+                failures.append(str(error))
+        if failures:
+            raise DiskError(f"cache {self.name!r}: {'; '.join(failures)}")
+        self._is_ended = True
+        for each in (*self._senders.values(), *self._regions.values()):
+            each.say_unwritten()
         shutil.rmtree(self._overflow, ignore_errors=True)
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -469,3 +682,12 @@ class Cache:
         self.close()
 
 
+@atexit.register
+def _close_what_is_open() -> None:
+    for cache in list(_open):
+        if is_inherited(cache) or cache.is_closed:
+            continue
+        try:
+            cache.close()
+        except Exception:
+            log.exception("cache %s could not be closed as the interpreter ends", cache.name)

@@ -1,4 +1,5 @@
-"""Owns the reading of cache.xml: Geode's elements for senders, receivers, regions and disk stores, into attributes.
+"""Owns cache.xml: Geode's elements for senders, receivers, regions and disk stores, into attributes; and a cluster
+configuration as such a file.
 
 The document is hostile until read: no DTD, no entities, a size limit. What is not understood is an error that names
 the line, never a silence.
@@ -9,6 +10,7 @@ import os
 import xml.sax
 import xml.sax.handler
 from dataclasses import dataclass, field
+from xml.sax.saxutils import escape, quoteattr
 from typing import Any, Callable, Mapping
 
 from pywan import config
@@ -17,6 +19,8 @@ from pywan.config import (
     make_disk_store_attributes, make_receiver_attributes, make_region_attributes, make_sender_attributes,
 )
 from pywan.errors import CacheXmlError, PywanError
+from pywan.files import FileError, read_regular
+from pywan.protocol.configuration import Thing, make_attributes
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -39,24 +43,26 @@ class CacheConfiguration:
         return f"{self.source}:{self.lines.get((kind, name), 1)}"
 
 
-def parse(path: str | os.PathLike) -> CacheConfiguration:
-    """The configuration in the file; CacheXmlError `file:line: ...` if there is anything wrong in it."""
+def parse(path: str | os.PathLike, *, for_this_member: bool = True) -> CacheConfiguration:
+    """The configuration in the file; CacheXmlError `file:line: ...` if there is anything wrong in it.
+
+    A file that is not `for_this_member`, but for those of a site, may name classes and disk stores that only they have.
+    """
     name = os.fspath(path)
     try:
-        with open(name, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise CacheXmlError(f"{name}:1: the file cannot be read: {error.strerror}") from None
-    return parse_bytes(data, name)
+        data = read_regular(name, MAX_FILE_BYTES).data
+    except FileError as error:
+        raise CacheXmlError(f"{name}:1: the file {error}") from None
+    return parse_bytes(data, name, for_this_member=for_this_member)
 
 
-def parse_bytes(data: bytes, source: str = "cache.xml") -> CacheConfiguration:
+def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool = True) -> CacheConfiguration:
     from defusedxml import DefusedXmlException
     from defusedxml import sax as safe_sax
 
     if len(data) > MAX_FILE_BYTES:
         raise CacheXmlError(f"{source}:1: the file has more than {MAX_FILE_BYTES} bytes, the most that is read")
-    reader = _Reader(source)
+    reader = _Reader(source, for_this_member)
     parser = safe_sax.make_parser()
     parser.setContentHandler(reader)
     reader.setDocumentLocator(parser)   # feed(), unlike parse(), does not do it.
@@ -92,8 +98,9 @@ class _Element:
 class _Reader(xml.sax.handler.ContentHandler):
     """Walks the elements; each has one rule that says which parents, attributes and text it may have, and what it makes."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, for_this_member: bool) -> None:
         super().__init__()
+        self._for_this_member = for_this_member
         self.result = CacheConfiguration(source=source)
         self._source = source
         self._stack: list[_Element] = []
@@ -117,7 +124,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         for key, value in attrs.items():
             if key == "xmlns" or key.startswith(("xmlns:", "xsi:", "xml:")):
                 continue
-            if key not in rule.attributes:
+            if key not in rule.attributes and key not in rule.refused:
                 self._fail(element.line, f"attribute {key!r} of <{name}> is not known; there can be {', '.join(rule.attributes) or 'none'}")
             element.attributes[key] = value.strip()
         for key in rule.required:
@@ -172,7 +179,8 @@ class _Reader(xml.sax.handler.ContentHandler):
         if "class" not in element.values:
             self._fail(element.line, f"<{element.name}> needs <class-name>package.module:Class</class-name> inside")
         made, = config.to_class_references(ClassReference(element.values["class"], element.values.get("parameters")), "class-name") or (None,)
-        config.import_class(str(made), "class-name")
+        if self._for_this_member:
+            config.import_class(str(made), "class-name")
         found = parent.values.setdefault(element.name, [])
         if found and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
             self._fail(element.line, f"a second <{element.name}>; there can be one")
@@ -234,9 +242,15 @@ class _Reader(xml.sax.handler.ContentHandler):
         """The shortcut that stands for refid, data-policy and scope together."""
         if policy is not None:
             policy = config.to_word(policy, "data-policy", _DATA_POLICIES)
+        if policy == "preloaded":
+            self._fail(element.line, "data-policy 'preloaded' is not in this version: there are no other members from which"
+                                     " entries could be loaded; take normal or replicate")
         if scope is not None:
             scope = config.to_word(scope, "scope", _SCOPES)
-        from_refid = config.to_word(refid, "refid", config.REGION_TYPES, upper=True) if refid else None
+        if scope == "global":
+            self._fail(element.line, "scope 'global' is not in this version: there are no locks that members share; take"
+                                     " distributed-ack")
+        from_refid = config.to_region_type(refid, "refid") if refid else None
         if policy is None:
             type_ = from_refid or ("PARTITION" if partitioned else "NORMAL")
         elif from_refid is not None and from_refid.startswith(_DATA_POLICIES[policy]):
@@ -272,7 +286,7 @@ class _Reader(xml.sax.handler.ContentHandler):
             done.append(region)
 
     def _check_disk_store(self, stores: set[str], name: str | None, kind: str, of: str) -> None:
-        if name is not None and name not in stores:
+        if self._for_this_member and name not in (None, config.DEFAULT_STORE, *stores):
             raise CacheXmlError(f"{self.result.where(kind, of)}: <{kind}>: disk store {name!r} not found; define it with <disk-store name={name!r}/>")
 
     def _once(self, kind: str, name: str, element: _Element) -> None:
@@ -298,11 +312,12 @@ class _Rule:
     attributes: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     has_text: bool = False
+    refused: tuple[str, ...] = ()       # Attributes that config refuses by name, with the reason.
 
 
 _SCOPES = ("local", "distributed-no-ack", "distributed-ack", "global")
 _DATA_POLICIES = {
-    "normal": "NORMAL", "preloaded": "NORMAL", "replicate": "REPLICATE", "partition": "PARTITION", "empty": "REPLICATE_PROXY",
+    "normal": "NORMAL", "preloaded": "", "replicate": "REPLICATE", "partition": "PARTITION", "empty": "REPLICATE_PROXY",
     "persistent-replicate": "REPLICATE_PERSISTENT", "persistent-partition": "PARTITION_PERSISTENT",
 }
 _CALLBACKS = ("gateway-event-filter", "gateway-event-substitution-filter", "gateway-conflict-resolver", "cache-listener")
@@ -316,7 +331,10 @@ _RULES: dict[str, _Rule] = {
     "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender",)),
     "gateway-conflict-resolver": _Rule(_Reader.reference, ("cache",)),
     "gateway-receiver": _Rule(_Reader.receiver, ("cache",), _kebab(ReceiverAttributes)),
-    "disk-store": _Rule(_Reader.disk_store, ("cache",), _kebab(DiskStoreAttributes, "directories"), ("name",)),
+    "disk-store": _Rule(
+        _Reader.disk_store, ("cache",), _kebab(DiskStoreAttributes, "directories"), ("name",),
+        refused=tuple(name.replace("_", "-") for name in config.REFUSED_ATTRIBUTES[DiskStoreAttributes]),
+    ),
     "disk-dirs": _Rule(_Reader.disk_dirs, ("disk-store",)),
     "disk-dir": _Rule(_Reader.disk_dir, ("disk-dirs",), ("dir-size",), has_text=True),
     "region": _Rule(_Reader.region, ("cache",), ("name", "refid"), ("name",)),
@@ -331,4 +349,107 @@ _RULES: dict[str, _Rule] = {
     "class-name": _Rule(_Reader.class_name, _CALLBACKS, has_text=True),
     "parameter": _Rule(_Reader.parameter, _CALLBACKS, ("name",), ("name",)),
     "string": _Rule(_Reader.string, ("parameter",), has_text=True),
+}
+
+
+# A cluster configuration as a file.
+
+_HEAD = """<?xml version="1.0" encoding="UTF-8"?>
+<cache xmlns="http://geode.apache.org/schema/cache" version="1.0">
+"""
+
+
+def to_things(configuration: CacheConfiguration) -> list[Thing]:
+    """What a file asks for as a cluster configuration holds it: the attributes that are not the default."""
+    if configuration.conflict_resolver is not None:
+        raise CacheXmlError(f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept in a cluster"
+                            " configuration; name it in the cache.xml of each member")
+    receivers = [configuration.receiver] if configuration.receiver is not None else []
+    things = []
+    for kind, those in (("disk-store", configuration.disk_stores), ("gateway-sender", configuration.senders),
+                        ("region", configuration.regions), ("gateway-receiver", receivers)):
+        for attributes in those:
+            plain = config.to_plain(attributes)
+            name = plain.pop("id", None) or plain.pop("name", "")
+            needed = {key: plain[key] for key in ("remote_distributed_system_id", "type") if key in plain}
+            usual = config.to_plain(make_attributes(kind, name, needed))
+            given = {key: value for key, value in plain.items() if key in needed or value != usual[key]}
+            things.append({"kind": kind, "name": name, "attributes": given})
+    return things
+
+
+def to_xml(things: list[Thing]) -> str:
+    """The things of a cluster configuration in Geode's grammar, as `parse` reads it."""
+    elements = []
+    for kind, to_text in _ELEMENTS.items():
+        for thing in things:
+            if thing["kind"] == kind:
+                attributes = make_attributes(kind, thing["name"], thing["attributes"])
+                elements.append(to_text(thing["name"], attributes, thing["attributes"]))
+    return _HEAD + "".join(elements) + "</cache>\n"
+
+
+def _attributes_text(attributes: Any, names: Any) -> str:
+    """Attributes that the thing was given, and that an element can have."""
+    found = []
+    for name in names:
+        value = getattr(attributes, name)
+        if value is not None:
+            text = ",".join(value) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+            found.append(f" {name.replace('_', '-')}={quoteattr(text)}")
+    return "".join(found)
+
+
+def _callback_text(element: str, reference: Any, indent: str) -> str:
+    parameters = "".join(f"{indent}  <parameter name={quoteattr(name)}><string>{escape(value)}</string></parameter>\n"
+                         for name, value in reference.parameters.items())
+    return f"{indent}<{element}>\n{indent}  <class-name>{escape(reference)}</class-name>\n{parameters}{indent}</{element}>\n"
+
+
+def _element(head: str, inside: str, indent: str) -> str:
+    name = head.partition(" ")[0]
+    return f"{indent}<{head}>\n{inside}{indent}</{name}>\n" if inside else f"{indent}<{head}/>\n"
+
+
+def _sender_text(name: str, attributes: SenderAttributes, given: Mapping[str, Any]) -> str:
+    plain = [key for key in config.attribute_names(SenderAttributes)
+             if key == "remote_distributed_system_id" or key in given and key not in config.CALLBACK_METHODS]
+    inside = "".join(_callback_text("gateway-event-filter", reference, "    ") for reference in attributes.gateway_event_filters)
+    if attributes.gateway_event_substitution_filter is not None:
+        inside += _callback_text("gateway-event-substitution-filter", attributes.gateway_event_substitution_filter, "    ")
+    return _element(f"gateway-sender id={quoteattr(name)}{_attributes_text(attributes, plain)}", inside, "  ")
+
+
+def _receiver_text(name: str, attributes: ReceiverAttributes, given: Mapping[str, Any]) -> str:
+    return _element(f"gateway-receiver{_attributes_text(attributes, given)}", "", "  ")
+
+
+def _disk_store_text(name: str, attributes: DiskStoreAttributes, given: Mapping[str, Any]) -> str:
+    inside = "".join(
+        f"      <disk-dir{'' if size is None else f' dir-size={quoteattr(str(size))}'}>{escape(path)}</disk-dir>\n"
+        for path, size in attributes.directories)
+    plain = [key for key in given if key != "directories"]
+    directories = _element("disk-dirs", inside, "    ") if inside else ""
+    return _element(f"disk-store name={quoteattr(name)}{_attributes_text(attributes, plain)}", directories, "  ")
+
+
+_OF_PARTITIONS = ("total_num_buckets", "redundant_copies", "colocated_with")
+
+
+def _region_text(name: str, attributes: RegionAttributes, given: Mapping[str, Any]) -> str:
+    partitions = _attributes_text(attributes, [key for key in _OF_PARTITIONS if key in given])
+    inside = _element(f"partition-attributes{partitions}", "", "      ") if partitions else ""
+    inside += "".join(_callback_text("cache-listener", reference, "      ") for reference in attributes.cache_listeners)
+    elsewhere = ("type", *_OF_PARTITIONS, *config.CALLBACK_METHODS)
+    plain = _attributes_text(attributes, [key for key in given if key not in elsewhere])
+    if attributes.type == "NORMAL":     # Geode has no shortcut of this name.
+        plain = ' data-policy="normal"' + plain
+    refid = "" if attributes.type == "NORMAL" else f" refid={quoteattr(attributes.type)}"
+    inner = _element(f"region-attributes{plain}", inside, "    ") if plain or inside else ""
+    return _element(f"region name={quoteattr(name)}{refid}", inner, "  ")
+
+
+# In the order of Geode's schema.
+_ELEMENTS: dict[str, Callable[[str, Any, Mapping[str, Any]], str]] = {
+    "gateway-sender": _sender_text, "gateway-receiver": _receiver_text, "disk-store": _disk_store_text, "region": _region_text,
 }

@@ -18,11 +18,16 @@ class CallbackLock:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
+        try:
+            held = _held.regions
+        except AttributeError:
+            held = _held.regions = []
         self._lock.acquire()
         try:
-            _held.regions.append(self._region)
-        except AttributeError:
-            _held.regions = [self._region]
+            held.append(self._region)
+        except BaseException:       # No memory: `__exit__` is not called then.
+            self._lock.release()
+            raise
 
     def __exit__(self, *exc: object) -> None:
         _held.regions.pop()

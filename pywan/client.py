@@ -10,12 +10,15 @@ from typing import Any, Iterable, Sequence
 from pywan import _core
 from pywan.addresses import parse_locators
 from pywan.errors import ConnectivityError, NoLocatorError, PywanError
+from pywan.forks import of_one_process
+from pywan.protocol.members import check_servers
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
 from pywan.transport import data
 from pywan.transport.control import call_once
 from pywan.transport.sockets import connect
 
 
+@of_one_process(lambda connection: f"the connection to the member at {connection.place}", nothing_in_child=("close",))
 class DataConnection:
     """One task's rows on their way to a member of a site. Not for use by several threads.
 
@@ -113,10 +116,11 @@ def _members(locators: str, deadline: float) -> list[dict[str, Any]]:
     for address in parse_locators(locators):
         try:
             reply = call_once(address, "servers", timeout=max(0.1, min(10.0, deadline - time.monotonic())))
+            servers = check_servers(reply)
         except PywanError as error:
             trouble.append(str(error))
             continue
-        if reply["servers"]:
-            return list(reply["servers"])
+        if servers:
+            return servers
         trouble.append(f"{address}: no member is registered")
     raise NoLocatorError(f"no member can be asked for at {locators}: {'; '.join(trouble) or 'no locator is given'}; nothing was sent")

@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import logging
+import math
 import os
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, TypeVar
 
 from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, IllegalStateError
+from pywan.names import check_name, is_host, quoted
 
 log = logging.getLogger("pywan.config")
 
@@ -21,12 +24,16 @@ MIN_SOCKET_READ_TIMEOUT_MS = 30_000   # Geode raises what is set below to this.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
 MAX_BUCKETS = 65_535
+MAX_WAIT_S = 2**31 - 1
+MIN_SEND_BUFFER_BYTES = 1_000       # The system makes less than 4,608 to that; 0 is its own choice.
+MIN_RECEIVE_BUFFER_BYTES = 16_384   # With less a loopback's packets do not fit, and 5,000 events take 20 s.
+MIN_TIME_BETWEEN_PINGS_MS = 100     # A sender pings three times in it.
 ORDER_POLICIES = ("key", "thread", "partition")
 COMPRESSIONS = ("lz4",)
 FULL_POLICIES = ("block", "refuse", "drop-oldest", "drop-newest")
 RESERVED_SENDER_PREFIX = "AsyncEventQueue_"
+DEFAULT_STORE = "DEFAULT"         # The disk store that is there without being made.
 
-_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*")
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -50,7 +57,7 @@ class SenderAttributes:
     parallel: bool = False
     manual_start: bool = False
     socket_buffer_size: int = 524288
-    socket_read_timeout: int = 0                    # Without a sign of life for so long the connection is given up; 0: 30 s.
+    socket_read_timeout: int = 0                    # Without progress by the receiver for so long the connection is given up; 0: 30 s.
     enable_batch_conflation: bool = False
     batch_size: int = 100                           # Events; -1: only the time interval closes a batch.
     batch_time_interval: int = 1000                 # -1: never wait for more events.
@@ -64,7 +71,7 @@ class SenderAttributes:
     gateway_event_filters: tuple[Any, ...] = ()     # Class references, classes or instances; the order is kept.
     gateway_event_substitution_filter: Any = None
     group_transaction_events: bool = False
-    retry_interval_ms: int = 1000                   # Between attempts to connect.
+    retry_interval_ms: int = 1000                   # Between attempts to connect, at most: the first come sooner.
     compression: str | None = None                  # "lz4" or none.
     overflow_directory: str | None = None           # None: under the member's folder.
     full_policy: str = "block"                      # What an enqueue does that finds no room: block, refuse, drop-oldest, drop-newest.
@@ -127,23 +134,31 @@ class DiskStoreAttributes:
 
     name: str
     directories: tuple[tuple[str, int | None], ...] = ()   # (path, size in MB or None for no limit); (): the member's folder.
-    auto_compact: bool = True
-    compaction_threshold: int = 50
-    allow_force_compaction: bool = False
-    max_oplog_size: int = 1024
-    queue_size: int = 0
     time_interval: int = 1000
-    write_buffer_size: int = 32768                         # Bytes.
 
 
-_WITH_OVERFLOW = ("", "_OVERFLOW", "_PERSISTENT", "_PERSISTENT_OVERFLOW")
 REGION_TYPES = (
-    *(f"PARTITION{suffix}" for suffix in _WITH_OVERFLOW), "PARTITION_PROXY", "PARTITION_HEAP_LRU",
-    *(f"PARTITION_REDUNDANT{suffix}" for suffix in _WITH_OVERFLOW), "PARTITION_PROXY_REDUNDANT", "PARTITION_REDUNDANT_HEAP_LRU",
-    *(f"REPLICATE{suffix}" for suffix in _WITH_OVERFLOW), "REPLICATE_PROXY", "REPLICATE_HEAP_LRU",
-    *(f"LOCAL{suffix}" for suffix in (*_WITH_OVERFLOW, "_HEAP_LRU")),
-    "NORMAL",
+    "PARTITION", "PARTITION_PERSISTENT", "PARTITION_PROXY", "PARTITION_REDUNDANT", "PARTITION_REDUNDANT_PERSISTENT", "PARTITION_PROXY_REDUNDANT",
+    "REPLICATE", "REPLICATE_PERSISTENT", "REPLICATE_PROXY", "LOCAL", "LOCAL_PERSISTENT", "NORMAL",
 )
+
+# Geode's, without an effect here: refused by name, since a setting that does nothing is believed to do something.
+_SHORTENED = "logs are shortened by themselves, as soon as they are mostly history"
+REFUSED_ATTRIBUTES: dict[type, dict[str, str]] = {
+    DiskStoreAttributes: {
+        "auto_compact": _SHORTENED, "compaction_threshold": _SHORTENED, "allow_force_compaction": _SHORTENED,
+        "max_oplog_size": "the size of a log's files follows from dir-size", "queue_size": "a write waits for time, not for a number of others",
+        "write_buffer_size": "what waits for the disk is written as one block",
+    },
+}
+
+# Attributes that name user code, and the methods that their classes need.
+CALLBACK_METHODS: dict[str, tuple[str, ...]] = {
+    "gateway_event_filters": ("before_enqueue", "before_transmit", "after_acknowledgement"),
+    "gateway_event_substitution_filter": ("get_substitute_value",),
+    "cache_listeners": ("after_create", "after_update", "after_destroy"),
+    "gateway_conflict_resolver": ("on_event",),
+}
 
 # Attributes that a running sender can be given (Geode's alter gateway-sender), and what they may be.
 ALTERABLE_SENDER_ATTRIBUTES = (
@@ -185,6 +200,19 @@ def _range(lowest: int | None, highest: int | None) -> str:
     return f" of at least {lowest}" if lowest is not None else ""
 
 
+def to_wait_time(value: Any, what: str) -> float:
+    """Seconds to wait: a number of at least 0, or -1 (given back as infinity): until it is done."""
+    number: Any = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not (number == -1 or 0 <= number <= MAX_WAIT_S):
+        raise ConfigurationError(f"{what}: {value!r} is not a number of seconds from 0 to {MAX_WAIT_S}, nor -1 (without limit)")
+    return math.inf if number == -1 else float(number)
+
+
 def to_word(value: Any, what: str, words: Iterable[str], *, upper: bool = False) -> str:
     """One of `words`, in any case of letters."""
     word = value.strip() if isinstance(value, str) else ""
@@ -194,29 +222,38 @@ def to_word(value: Any, what: str, words: Iterable[str], *, upper: bool = False)
     return word
 
 
+def to_region_type(value: Any, what: str) -> str:
+    """One of Geode's region shortcuts; of those that are not in this version the error says what to take."""
+    word = value.strip().upper() if isinstance(value, str) else ""
+    for suffix in ("_OVERFLOW", "_HEAP_LRU"):
+        kept = word.removesuffix(suffix)
+        if kept != word and kept in REGION_TYPES:
+            raise ConfigurationError(f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take {kept}")
+    return to_word(value, what, REGION_TYPES, upper=True)
+
+
 def to_names(value: Any, what: str) -> tuple[str, ...]:
     """Ids from a comma-separated string or an iterable; each once, the order kept."""
+    return tuple(check_name(word, what) for word in _to_words(value, what))
+
+
+def _to_words(value: Any, what: str) -> tuple[str, ...]:
     if value is None:
         return ()
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"{what}: {quoted(value)} is no list of names")
     parts = value.split(",") if isinstance(value, str) else list(value)
     names = []
     for part in parts:
         if not isinstance(part, str):
-            raise ConfigurationError(f"{what}: {part!r} is not a name")
+            raise ConfigurationError(f"{what}: {quoted(part)} is not a name")
         if not part.strip():
             continue
         name = part.strip()
         if name in names:
-            raise ConfigurationError(f"{what}: {name!r} is there twice; name each id once")
+            raise ConfigurationError(f"{what}: {quoted(name)} is there twice; name each once")
         names.append(name)
     return tuple(names)
-
-
-def to_name(value: Any, what: str) -> str:
-    """A name of letters, digits, `_`, `.` and `-`: it becomes part of file names and messages."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > 255 or value in (".", ".."):
-        raise ConfigurationError(f"{what}: {value!r} is not a name (letters, digits, _ . and -, not first -, at most 255)")
-    return value
 
 
 def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
@@ -235,8 +272,16 @@ def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _to_class_reference(value: Any, what: str) -> Any:
+    """Also of its plain form, `{"class": "package.module:Class", "parameters": {"name": "value"}}` (see `to_plain`)."""
     if value is None:
         raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")
+    if isinstance(value, dict):
+        parameters = value.get("parameters", {})
+        if not (set(value) <= {"class", "parameters"} and isinstance(value.get("class"), str) and isinstance(parameters, dict)
+                and all(isinstance(word, str) for pair in parameters.items() for word in pair)):
+            raise ConfigurationError(f"{what}: {value!r:.120} names no class; write"
+                                     " {'class': 'package.module:Class', 'parameters': {'name': 'value'}}")
+        value = ClassReference(value["class"], parameters)
     if isinstance(value, str) and not _CLASS_NAME.fullmatch(value):
         raise ConfigurationError(f"{what}: {value!r} does not name a class; write package.module:Class")
     return ClassReference(value) if isinstance(value, str) and not isinstance(value, ClassReference) else value
@@ -248,38 +293,100 @@ def import_class(name: str, what: str = "class") -> type:
         raise ConfigurationError(f"{what}: {name!r} does not name a class; write package.module:Class")
     module_name, _, class_name = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:   # The module's own code runs here: whatever it raises is the user's to see.
+        module = importlib.import_module(module_name)
+    except BaseException as error:   # The module's own code runs here: whatever it raises is the user's to see.
+        let_through(error)
         raise ConfigurationError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error} (is the directory of {module_name!r} in --classpath or PYTHONPATH?)"
         ) from error
+    found: Any = module
     for part in class_name.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, type):
-        raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
+        if not isinstance(found, type):     # At each step: a name does not lead through the modules that this one imports.
+            raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
     return found
 
 
 def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
-    """The object behind a class reference, a class or an instance; it must have `methods`."""
+    """The object behind a class reference, a class or an instance; it must have `methods`. A class is asked for them before
+    it is called: calling a class that is none of ours may do anything."""
     cls = import_class(value, what) if isinstance(value, str) else value
     parameters = value.parameters if isinstance(value, ClassReference) else {}
-    if isinstance(cls, type):
-        try:
-            value = cls(**parameters)
-        except Exception as error:
-            raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created: {type(error).__name__}: {error}") from error
+    _check_methods(cls, what, methods)
+    if not isinstance(cls, type):
+        return cls
+    try:
+        made = cls(**parameters)
+    except BaseException as error:
+        let_through(error)
+        raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created: {type(error).__name__}: {error}") from error
+    _check_methods(made, what, methods)
+    return made
+
+
+def _check_methods(value: Any, what: str, methods: Iterable[str]) -> None:
     missing = [method for method in methods if not callable(getattr(value, method, None))]
     if missing:
-        raise ConfigurationError(f"{what}: {type(value).__module__}:{type(value).__qualname__} has no method {', '.join(missing)}")
-    return value
+        cls = value if isinstance(value, type) else type(value)
+        raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} has no method {', '.join(missing)}")
+
+
+def let_through(error: BaseException) -> None:
+    """Of what user code raised, raises again what was not its own: Ctrl-C, which reaches the main thread. A SystemExit is
+    an error like any other."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+
+
+# Which classes may be named from outside.
+
+_CALLBACK_PATTERN = re.compile(r"\*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\.\*|:[A-Za-z_][\w.]*)?")
+
+
+def to_callback_patterns(value: Any, what: str) -> tuple[str, ...]:
+    """`package.module:Class` (that class), `package.module` (its classes), `package.*` (those of the package and of all below it) or
+    `*` (any), from an iterable or a comma-separated string."""
+    patterns = _to_words(value, what)
+    for pattern in patterns:
+        if not _CALLBACK_PATTERN.fullmatch(pattern):
+            raise ConfigurationError(f"{what}: {quoted(pattern)} names no classes; write package.module:Class, package.module, package.* or *")
+    return patterns
+
+
+def _is_allowed(name: str, pattern: str) -> bool:
+    module, _, _ = name.partition(":")
+    if pattern.endswith(".*"):
+        return f"{module}.".startswith(pattern[:-1])
+    return pattern in ("*", module, name)
+
+
+def check_callbacks_allowed(attributes: Mapping[str, Any], allowed: tuple[str, ...], what: str) -> None:
+    """ConfigurationError if `attributes`, which came over the network, name a class that `allowed` does not, or hold no name where one
+    should be: before anything is imported."""
+    for attribute in CALLBACK_METHODS:
+        value = attributes.get(attribute)
+        if value is None or _removes_all(value):
+            continue
+        for reference in to_class_references(value, f"{what}: {attribute}"):
+            if not isinstance(reference, ClassReference):
+                raise ConfigurationError(f"{what}: {attribute} holds {reference!r:.80}, which names no class; write package.module:Class")
+            if not any(_is_allowed(reference, pattern) for pattern in allowed):
+                raise ConfigurationError(
+                    f"{what}: {attribute} names {reference}, and what comes over the network may name only classes that this member"
+                    f" allows ({', '.join(allowed) or 'none'}); start it with --allow-callbacks={reference.partition(':')[0]} (or the"
+                    " property allow-callbacks, or Cache(allow_callbacks=...)), or name the class in its cache.xml")
+
+
+def _removes_all(value: Any) -> bool:
+    """gfsh's marker for "no filters"."""
+    return isinstance(value, str) and value.strip() in ("", "CLEAR")
 
 
 # Attributes from what the user wrote.
 
 _INT_RANGES: dict[tuple[type, str], tuple[int | None, int | None]] = {
     (SenderAttributes, "remote_distributed_system_id"): (0, MAX_DISTRIBUTED_SYSTEM_ID),
-    (SenderAttributes, "socket_buffer_size"): (0, 2**31 - 1),
+    (SenderAttributes, "socket_buffer_size"): (MIN_SEND_BUFFER_BYTES, 2**31 - 1),
     (SenderAttributes, "socket_read_timeout"): (0, 2**31 - 1),
     (SenderAttributes, "batch_size"): (-1, 2**31 - 1),
     (SenderAttributes, "batch_time_interval"): (-1, 2**31 - 1),
@@ -290,15 +397,11 @@ _INT_RANGES: dict[tuple[type, str], tuple[int | None, int | None]] = {
     (SenderAttributes, "full_timeout_ms"): (0, 2**31 - 1),
     (ReceiverAttributes, "start_port"): (0, 65535),
     (ReceiverAttributes, "end_port"): (0, 65535),
-    (ReceiverAttributes, "socket_buffer_size"): (0, 2**31 - 1),
-    (ReceiverAttributes, "maximum_time_between_pings"): (1, 2**31 - 1),
+    (ReceiverAttributes, "socket_buffer_size"): (MIN_RECEIVE_BUFFER_BYTES, 2**31 - 1),
+    (ReceiverAttributes, "maximum_time_between_pings"): (MIN_TIME_BETWEEN_PINGS_MS, 2**31 - 1),
     (RegionAttributes, "total_num_buckets"): (1, MAX_BUCKETS),
     (RegionAttributes, "redundant_copies"): (0, 3),
-    (DiskStoreAttributes, "compaction_threshold"): (0, 100),
-    (DiskStoreAttributes, "max_oplog_size"): (1, 2**31 - 1),
-    (DiskStoreAttributes, "queue_size"): (0, 2**31 - 1),
     (DiskStoreAttributes, "time_interval"): (0, 2**31 - 1),
-    (DiskStoreAttributes, "write_buffer_size"): (1, 2**31 - 1),
 }
 
 
@@ -308,11 +411,13 @@ def _coerce(cls: type, name: str, value: Any, what: str) -> Any:
     if kind == "bool":
         return to_bool(value, what)
     if kind == "int":
+        if name == "socket_buffer_size" and to_int(value, what, 0) == 0:
+            return 0            # The system's own choice.
         return to_int(value, what, *_INT_RANGES.get((cls, name), (None, None)))
     if name in ("id", "name"):
-        return to_name(value.lstrip("/") if cls is RegionAttributes and isinstance(value, str) else value, what)
+        return check_name(value.lstrip("/") if cls is RegionAttributes and isinstance(value, str) else value, what)
     if name == "type":
-        return to_word(value, what, REGION_TYPES, upper=True)
+        return to_region_type(value, what)
     if name == "order_policy":
         return None if value in (None, "") else to_word(value, what, ORDER_POLICIES)
     if name == "full_policy":
@@ -322,7 +427,10 @@ def _coerce(cls: type, name: str, value: Any, what: str) -> Any:
     if name in ("gateway_event_filters", "cache_listeners"):
         return to_class_references(value, what)
     if name == "gateway_event_substitution_filter":
-        return None if value is None else _to_class_reference(value, what)
+        found = () if value is None or _removes_all(value) else to_class_references(value, what)
+        if len(found) > 1:
+            raise ConfigurationError(f"{what}: {len(found)} classes are named; there can be one")
+        return found[0] if found else None
     if name in ("gateway_sender_ids", "async_event_queue_ids"):
         return to_names(value, what)
     if name == "directories":
@@ -331,10 +439,10 @@ def _coerce(cls: type, name: str, value: Any, what: str) -> Any:
         return None
     if not isinstance(value, str):
         raise ConfigurationError(f"{what}: {value!r} is not text")
-    if name in ("bind_address", "hostname_for_senders") and not re.fullmatch(r"[A-Za-z0-9_.:%\-]*", value):
+    if name in ("bind_address", "hostname_for_senders") and value and not is_host(value):
         raise ConfigurationError(f"{what}: {value!r} is not a host name or address")
     if name == "colocated_with":
-        return to_name(value.lstrip("/"), what)
+        return check_name(value.lstrip("/"), what)
     return value or (None if "None" in kind else "")
 
 
@@ -368,11 +476,19 @@ def attribute_names(cls: type) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(cls))
 
 
-def _make(cls: type[A], what: str, values: Mapping[str, Any]) -> A:
-    known = attribute_names(cls)
+def _check_attributes(cls: type, what: str, values: Iterable[str]) -> None:
+    """ConfigurationError if one of them is none that a `cls` has."""
+    known, refused = attribute_names(cls), REFUSED_ATTRIBUTES.get(cls, {})
+    for name in values:
+        if name in refused:
+            raise ConfigurationError(f"{what}: {name} has no effect in this version ({refused[name]}); leave it out")
     unknown = [name for name in values if name not in known]
     if unknown:
-        raise ConfigurationError(f"{what}: no attribute {unknown[0]!r}; there are {', '.join(known)}")
+        raise ConfigurationError(f"{what}: no attribute {quoted(unknown[0])}; there are {', '.join(known)}")
+
+
+def _make(cls: type[A], what: str, values: Mapping[str, Any]) -> A:
+    _check_attributes(cls, what, values)
     required = [f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING]
     for name in required:
         if values.get(name) is None:
@@ -400,6 +516,7 @@ def make_receiver_attributes(**attributes: Any) -> ReceiverAttributes:
 def make_region_attributes(name: str, *, type: str = "PARTITION", **attributes: Any) -> RegionAttributes:
     """A region's attributes, values as typed or as text; checked."""
     redundant_is_given = attributes.get("redundant_copies") is not None
+    _check_attributes(RegionAttributes, f"region {name!r}", attributes)
     values = {key: value for key, value in attributes.items() if value is not None}
     made = _make(RegionAttributes, f"region {name!r}", {"name": name, "type": type, **values})
     if "REDUNDANT" in made.type and not redundant_is_given:
@@ -422,7 +539,7 @@ def altered_sender_attributes(attributes: SenderAttributes, **changes: Any) -> S
             raise GatewaySenderConfigurationError(
                 f"{what}: {name} cannot be altered; only {', '.join(ALTERABLE_SENDER_ATTRIBUTES)} can: destroy the sender and create it again"
             )
-    if isinstance(changes.get("gateway_event_filters"), str) and changes["gateway_event_filters"].strip() in ("", "CLEAR"):
+    if _removes_all(changes.get("gateway_event_filters")):
         changes = {**changes, "gateway_event_filters": ()}
     try:
         coerced = {name: _coerce(SenderAttributes, name, value, f"{what}: {name}") for name, value in changes.items()}
@@ -460,6 +577,11 @@ def validate_sender(attributes: SenderAttributes, own_distributed_system_id: int
             raise GatewaySenderConfigurationError(
                 f"{what}: group_transaction_events in a serial sender needs dispatcher_threads 1, not {attributes.dispatcher_threads}"
             )
+        raise GatewaySenderConfigurationError(f"{what}: group_transaction_events is not in this version; set it to false, or leave it out")
+    if attributes.disk_store_name is not None and not attributes.enable_persistence:
+        raise GatewaySenderConfigurationError(
+            f"{what}: disk_store_name {attributes.disk_store_name!r} has no effect without enable_persistence; set that to true, or"
+            " name overflow_directory for what is beyond the memory of a queue that is not persistent")
     if attributes.order_policy is None:
         attributes.order_policy = "key"
     if 0 < attributes.socket_read_timeout < MIN_SOCKET_READ_TIMEOUT_MS:
@@ -472,6 +594,10 @@ def validate_receiver(attributes: ReceiverAttributes) -> None:
         raise ConfigurationError(
             f"gateway receiver: start_port {attributes.start_port} is above end_port {attributes.end_port}; the range is from start to end, both included"
         )
+    if attributes.start_port == 0 and attributes.end_port != 0:
+        raise ConfigurationError(
+            f"gateway receiver: start_port 0 means any free port, and goes with end_port 0 only, not {attributes.end_port}; begin the range with 1 or more"
+        )
 
 
 def validate_region(attributes: RegionAttributes) -> None:
@@ -481,6 +607,12 @@ def validate_region(attributes: RegionAttributes) -> None:
                 raise ConfigurationError(
                     f"region {attributes.name!r}: {name} {getattr(attributes, name)!r} is for partitioned regions only, and its type is {attributes.type}"
                 )
+    if attributes.disk_store_name is not None and not attributes.is_persistent:
+        raise ConfigurationError(
+            f"region {attributes.name!r}: disk_store_name {attributes.disk_store_name!r} has no effect with type {attributes.type};"
+            " take a type that is persistent, or leave it out")
+    if attributes.async_event_queue_ids:
+        raise ConfigurationError(f"region {attributes.name!r}: asynchronous event queues are not in this version; leave async_event_queue_ids empty")
     if attributes.colocated_with == attributes.name:
         raise ConfigurationError(f"region {attributes.name!r}: it cannot be colocated with itself")
 
@@ -500,11 +632,20 @@ def validate_attachment(region: RegionAttributes, sender: SenderAttributes) -> N
 
 
 def validate_colocation(region: RegionAttributes, others: Iterable[RegionAttributes], senders: Mapping[str, SenderAttributes]) -> None:
-    """A parallel sender is shared only by regions that are colocated: its buckets are theirs."""
+    """A region is colocated with a partitioned region of as many buckets. A parallel sender is shared only by regions that are
+    colocated: its buckets are theirs."""
     others = [other for other in others if other.name != region.name]
     table = {other.name: other.colocated_with for other in others} | {region.name: region.colocated_with}
     if region.colocated_with is not None and region.colocated_with not in table:
         raise IllegalStateError(f"region {region.name!r}: there is no region {region.colocated_with!r} to be colocated with; create that one first")
+    parent = next((other for other in others if other.name == region.colocated_with), None)
+    if parent is not None and not parent.is_partitioned:
+        raise IllegalStateError(f"region {region.name!r}: it cannot be colocated with {parent.name!r}, which is of type {parent.type}"
+                                " and has no buckets; name a partitioned region")
+    if parent is not None and parent.total_num_buckets != region.total_num_buckets:
+        raise IllegalStateError(
+            f"region {region.name!r}: its total_num_buckets {region.total_num_buckets} differ from {parent.total_num_buckets} of"
+            f" {parent.name!r}, with which it is to be colocated; give both the same")
     for other in others:
         for sender_id in region.gateway_sender_ids:
             shared = sender_id in other.gateway_sender_ids and sender_id in senders and senders[sender_id].parallel
@@ -533,6 +674,8 @@ def to_plain(attributes: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, ClassReference) and value.parameters:
+        return {"class": str(value), "parameters": dict(value.parameters)}
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, (bool, int, float)):

@@ -9,18 +9,26 @@ import logging
 import os
 import secrets
 import shutil
+import stat
+import threading
+import time
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 from pywan import _core
 from pywan.config import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
+from pywan.files import FileError, read_regular
+from pywan.forks import in_child, of_one_process
 
 log = logging.getLogger("pywan.disk_store")
 
 LOCK_NAME = "LOCK"
 OWNER_NAME = "owner.json"
+OWNER_BYTES_MAX = 65536
 DESTROYED = ".destroyed-"       # What the folder of a log is called while it is removed.
+CLOSE_LIMIT_S = 60.0            # For so long a store that is closed waits for its logs to be written to their ends;
+CLOSE_SAYS_S = 5.0              # after so long it says for which.
 
 
 @contextlib.contextmanager
@@ -39,7 +47,7 @@ def _lock_to_read(path: Path) -> list[int]:
         return _lock(path, str(path))
     except DiskError:
         descriptors = []
-        for file, kind in ((path, os.O_DIRECTORY), (path / LOCK_NAME, 0)):
+        for file, kind in ((path, os.O_DIRECTORY), (path / LOCK_NAME, os.O_NOFOLLOW | os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
                 descriptors.append(os.open(file, os.O_RDONLY | os.O_CLOEXEC | kind))
         if not descriptors:
@@ -50,8 +58,8 @@ def _lock_to_read(path: Path) -> list[int]:
 def _lock(path: Path, what: str) -> list[int]:
     descriptors = []
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptors.append(os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_folder(path)
+        descriptors.append(_open_own(path / LOCK_NAME, os.O_RDWR | os.O_CREAT))
         descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         _close(descriptors)
@@ -64,6 +72,35 @@ def _lock(path: Path, what: str) -> list[int]:
     return descriptors
 
 
+def _open_own(file: Path, flags: int) -> int:
+    """A regular file of the store, for its owner alone. No link is followed out of the store, and no pipe or device is waited for."""
+    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"{file.name} in it is no regular file")
+
+
+def _make_folder(path: Path) -> None:
+    """Makes it with its parents, each for its owner alone. The name is on the disk when this returns: what is written and synced in it later would be lost without."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """What was made, renamed or removed in it is so on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
     """With the locks on them: on the file, and on the directory, since somebody may take the file for one that was left behind, and remove it."""
     for descriptor in descriptors:
@@ -72,13 +109,22 @@ def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK and descriptor != descriptors[0]:
                 continue        # A file system that locks no directories.
+            holder = _holder(path)
             _close(descriptors)
-            holder = ""
-            with contextlib.suppress(OSError, ValueError):
-                holder = (path / LOCK_NAME).read_text().strip()
             raise IllegalStateError(
                 f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
     return descriptors
+
+
+def _holder(path: Path) -> str:
+    """Who has the store open, as far as its lock tells: a number."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = _open_own(path / LOCK_NAME, os.O_RDONLY)
+        try:
+            return str(int(os.read(descriptor, 20)))
+        finally:
+            os.close(descriptor)
+    return ""
 
 
 def _close(descriptors: list[int]) -> None:
@@ -93,7 +139,10 @@ def holds_log(folder: Path) -> bool:
 
 def read_owner(folder: Path) -> dict[str, Any]:
     """What the log in `folder` was made for. ValueError if that cannot be read."""
-    found = json.loads((folder / OWNER_NAME).read_text())
+    try:
+        found = json.loads(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
+    except FileError as error:
+        raise ValueError(f"it {error}") from None
     if not isinstance(found, dict):
         raise ValueError("it holds no object")
     return found
@@ -127,6 +176,7 @@ def _log_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.seg"))
 
 
+@of_one_process(lambda store: f"disk store {store.attributes.name!r}", nothing_in_child=("close",))
 class DiskStore:
     """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
 
@@ -140,6 +190,10 @@ class DiskStore:
         if len({each.path for each in self._directories}) != len(self._directories):
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []
+        self._guard = threading.Condition()                 # Of what follows.
+        self._writers: dict[str, threading.Thread] = {}     # By owner: who writes its log. While there is one, the locks are held.
+        self._is_closing = False                            # The last writer to end gives the locks up.
+        in_child(self, DiskStore._give_up)      # A lock lasts until every copy of its descriptor is closed.
         try:
             for each in self._directories:
                 self._locks += _lock(each.path, f"disk store {self.name!r}")
@@ -167,8 +221,11 @@ class DiskStore:
 
     def log_place(self, owner: str, identity: dict[str, Any]) -> LogPlace:
         """Where the log of `owner` ("queue-ln", "region-data") lies, made if it is new. `identity` is what it was made for:
-        ConfigurationError if the folder holds the log of something else. Not while that log is open."""
+        ConfigurationError if the folder holds the log of something else. IllegalStateError while that log is written."""
         folder = self._directories[0].path / owner
+        with self._guard:
+            if owner in self._writers:
+                raise IllegalStateError(f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until the disk has taken what it has")
         try:
             found = [each for each in self._directories if (each.path / owner).is_dir()]
             if len(found) > 1:
@@ -176,7 +233,7 @@ class DiskStore:
                                          "move away the one that is out of date")
             place = found[0] if found else max(self._directories, key=_Directory.free_bytes)
             folder = place.path / owner
-            folder.mkdir(mode=0o700, exist_ok=True)
+            _make_folder(folder)
             self._check_owner(folder, identity)
             return LogPlace(str(folder), place.budget, _log_bytes(folder))
         except DiskError:
@@ -188,14 +245,17 @@ class DiskStore:
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME
         should_say = f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log it is, or move the folder away"
-        if not file.exists():
+        if not os.path.lexists(file):
             if holds_log(folder):
                 raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}")
             fresh = folder / (OWNER_NAME + ".new")
-            fresh.write_text(json.dumps(identity, sort_keys=True))
-            with open(fresh) as written:
+            fresh.unlink(missing_ok=True)
+            with open(_open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
+                written.write(json.dumps(identity, sort_keys=True))
+                written.flush()
                 os.fsync(written.fileno())
             os.replace(fresh, file)
+            sync_folder(folder)
             return
         try:
             found = read_owner(folder)
@@ -211,7 +271,11 @@ class DiskStore:
                 "configure it as it was, or take another directory (its events stay in the old one)")
 
     def forget(self, owner: str) -> None:
-        """Removes the log of an owner that was destroyed: by its name at once, so that no half of it is left by a process that ends meanwhile."""
+        """Removes the log of an owner that was destroyed: by its name at once, so that no half of it is left by a process that ends meanwhile. Its
+        writer was told to end before."""
+        if self._wait_for_writers({owner}):
+            raise DiskError(f"disk store {self.name!r}: {owner} is destroyed, and its log is still being written after {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; its"
+                            " files stay, remove them by hand when this member has ended")
         for each in self._directories:
             folder = each.path / owner
             if not folder.is_dir():
@@ -220,12 +284,61 @@ class DiskStore:
             try:
                 freed = _log_bytes(folder)
                 folder.rename(gone)
+                sync_folder(each.path)      # From here on it does not come back.
                 shutil.rmtree(gone)
             except OSError as error:
                 raise DiskError(f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error}; remove them by hand") from error
             if each.budget is not None:
                 each.budget.give(freed)
 
+    def start_writer(self, owner: str, thread_name: str, write: Callable[[], None]) -> None:
+        """Runs `write`, which writes the log of `owner` until that is told to end, in a thread. Until then nobody else opens the store."""
+        thread = threading.Thread(target=self._write, args=(owner, write), name=thread_name, daemon=True)
+        with self._guard:
+            self._writers[owner] = thread
+            try:
+                thread.start()
+            except BaseException:
+                del self._writers[owner]
+                raise
+
+    def _write(self, owner: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        finally:
+            with self._guard:
+                del self._writers[owner]
+                self._guard.notify_all()
+                if self._is_closing and not self._writers:
+                    self._give_up()
+
+    def _wait_for_writers(self, owners: set[str] | None = None) -> list[str]:
+        """Until the writers of these logs (None: all) have ended. Returns those that have not, within CLOSE_LIMIT_S."""
+        began, said = time.monotonic(), False
+
+        def left() -> list[str]:
+            return sorted(self._writers if owners is None else owners & self._writers.keys())
+
+        with self._guard:
+            while left() and (waited := time.monotonic() - began) < CLOSE_LIMIT_S:
+                if waited >= CLOSE_SAYS_S and not said:
+                    said = True
+                    log.warning("disk store %s: waiting for the disk to take what %s still has, for %.0f s at most", self.name, ", ".join(left()), CLOSE_LIMIT_S)
+                self._guard.wait(CLOSE_LIMIT_S - waited if said else min(CLOSE_SAYS_S, CLOSE_LIMIT_S) - waited)
+            return left()
+
     def close(self) -> None:
-        _close(self._locks)
-        self._locks = []
+        """Gives the store up, once nobody writes in it: its logs were told to end. DiskError if one does not within CLOSE_LIMIT_S; then the store
+        stays locked until that has ended, or the process."""
+        left = self._wait_for_writers()
+        with self._guard:
+            self._is_closing = True
+            if not self._writers:
+                self._give_up()
+                return
+        raise DiskError(f"disk store {self.name!r}: {', '.join(left)} did not end within {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; the store stays locked until"
+                        " it has, or this process has ended. What was acknowledged is on the disk")
+
+    def _give_up(self) -> None:
+        locks, self._locks = self._locks, []
+        _close(locks)

@@ -86,6 +86,10 @@ class DiskError(PywanError, OSError):
     """A file operation under a queue or store failed; names the file and the reason."""
 
 
+class OutOfMemoryError(PywanError, MemoryError):
+    """A process had no memory for what it was asked; part of it may have been done."""
+
+
 class BatchError(PywanError):
     """Some rows of a bulk operation failed; `failures` lists (row, reason), the others were done."""
 

@@ -61,7 +61,7 @@ class GatewayQueueEvent:
 
 
 def _plain(item: Any) -> Any:
-    return _core.decode_object(item.form, item.data) if isinstance(item, _core.Encoded) else item
+    return item.plain if isinstance(item, _core.Encoded) else item
 
 
 class EntryEvent(NamedTuple):

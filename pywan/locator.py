@@ -5,23 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pywan.addresses import Address, check_port, is_loopback, is_number, parse_address, parse_locators, resolve
+from pywan.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
+from pywan.config import to_int
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
 )
+from pywan.forks import of_one_process
+from pywan.files import FileError, read_regular
+from pywan.names import check_name
 from pywan.protocol.configuration import ClusterConfiguration
 from pywan.protocol.discovery import (
     HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
 )
-from pywan.protocol.members import LEASE_MS, Member, MemberTable, check_profile
+from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.transport.control import ControlClient, ControlServer, Reply, call_once, dispatch
+from pywan.transport.sockets import is_own_address, reachable_address
 
 log = logging.getLogger("pywan.locator")
 
@@ -33,6 +37,7 @@ FIRST_ROUND_S = 3.0            # How long start() waits to learn whether a confi
 PROBE_TIMEOUT_S = 1.0          # For asking whether the member that holds a name is still there.
 FRESH_MS = 2_000               # A member without a port of its own counts as alive for so long after a heartbeat.
 CONFIGURATION_FILE = "cluster_config.json"
+MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024     # Of that file: several times what a configuration may hold.
 
 
 def _now_ms() -> int:
@@ -56,6 +61,7 @@ def choose_bind_address(bind_address: str | None, port: int, locators: list[Addr
     return ours[0] if len(ours) == 1 else DEFAULT_BIND_ADDRESS
 
 
+@of_one_process(lambda locator: f"locator {locator.name!r}", nothing_in_child=("stop",))
 class Locator:
     """One locator. Makes nothing but checks at construction; `start()` opens the port, `stop()` ends every thread.
 
@@ -70,8 +76,7 @@ class Locator:
         locators: str = "", remote_locators: str = "", hostname_for_clients: str | None = None, dir: str | os.PathLike | None = None,
         member_timeout_ms: int = LEASE_MS, timings: Timings = Timings(),
     ) -> None:
-        if not isinstance(name, str) or not 0 < len(name) <= 255 or any(c in name for c in "/\\\0"):
-            raise ConfigurationError(f"locator name {name!r}: a name has 1 to 255 characters and no slash")
+        check_name(name, "locator")
         if type(distributed_system_id) is not int or not LOWEST_SYSTEM_ID <= distributed_system_id <= HIGHEST_SYSTEM_ID:
             raise ConfigurationError(
                 f"locator {name}: distributed-system-id {distributed_system_id!r} is not a number from {LOWEST_SYSTEM_ID} to {HIGHEST_SYSTEM_ID}"
@@ -87,13 +92,13 @@ class Locator:
         if both:
             raise ConfigurationError(f"locator {name}: {min(both)} is in both locators and remote-locators; a site is not remote to itself")
         self.bind_address = choose_bind_address(bind_address, self._wanted_port, self._locators)
-        if hostname_for_clients:
-            parse_address(f"{hostname_for_clients}[1]")   # Others will have to parse it.
-        self._hostname_for_clients = hostname_for_clients
+        self._host = check_told_host(hostname_for_clients, f"locator {name}: hostname_for_clients") or self.bind_address
         self._file = Path(dir) / name / CONFIGURATION_FILE if dir is not None else None
         self._timings = timings
-        self._members = MemberTable(member_timeout_ms)   # Guarded by _lock, like everything that changes below.
+        self._members = MemberTable(to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS))   # Guarded by _lock, like everything that changes below.
         self._configuration = ClusterConfiguration()
+        self._merge_problem = ""                         # Why another locator's configuration could not be taken over last.
+        self._save_problem: str | None = None            # Why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
         self._lock = threading.RLock()
@@ -120,8 +125,11 @@ class Locator:
                 raise IllegalStateError(f"locator {self.name} was started already; make a new one to start again")
             self._load_configuration()
             self._server = ControlServer(self.bind_address, self._wanted_port, self._handler(), name=f"locator {self.name}")
+            if self._host in WILDCARDS:
+                self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
+                log.info("locator %s listens on every interface, and is known to others as %s; another name can be given by hostname-for-clients", self.name, self._host)
             self._started_ms = _now_ms()
-            me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name, time.time_ns() // 1_000_000)
+            me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name)
             self._state = LocatorState(
                 me, secrets.token_hex(8), self._without_self(self._locators), self._remote_locators, self._timings,
                 extra=self._configuration.entries, extra_digest=self._configuration.digest, merge_extra=self._merge_configuration,
@@ -141,7 +149,7 @@ class Locator:
         return self
 
     def stop(self) -> None:
-        """Closes the port and ends every thread. Stopping again, or what never started, is no error."""
+        """Closes the port and ends every thread. Stopping again, or what never started, is no error; in a child that was forked nothing happens."""
         with self._life:
             with self._changed:
                 self._running = False
@@ -183,10 +191,8 @@ class Locator:
 
     @property
     def host(self) -> str:
-        """The name or address told to members and to other locators."""
-        if self._hostname_for_clients:
-            return self._hostname_for_clients
-        return self.bind_address if self.bind_address not in ("", "0.0.0.0", "::") else socket.gethostname()
+        """The name or address told to members and to other locators. Where it listens on every interface, that is the address towards them, once it was started."""
+        return self._host
 
     @property
     def address(self) -> Address:
@@ -204,8 +210,9 @@ class Locator:
             return self._members.members()
 
     def cluster_configuration(self) -> list[dict[str, Any]]:
+        """The things that members are to have, in the order in which they make them."""
         with self._lock:
-            return self._configuration.requests()
+            return self._configuration.things()
 
     def status(self) -> dict[str, Any]:
         with self._lock:
@@ -215,7 +222,7 @@ class Locator:
                 "bind_address": self.bind_address, "pid": os.getpid(), "uptime_ms": _now_ms() - self._started_ms if self._started_ms else 0,
                 "members": self.members(), "sites": self._sites(), "peers": self._state.peers() if self._state else [],
                 "problems": self._state.problems() if self._state else [],
-                "cluster_configuration_entries": len(self._configuration.requests()),
+                "cluster_configuration_things": len(self._configuration.things()), "cluster_configuration_problem": self._save_problem,
             }
 
     # --- requests ---
@@ -272,8 +279,8 @@ class Locator:
             self._changed.notify_all()
             log.info("locator %s: member %s joined (%s[%d], pid %d)", self.name, profile["name"], profile["host"], profile["port"], profile["pid"])
             return {
-                "distributed_system_id": self.distributed_system_id, "cluster_configuration": self._configuration.requests(),
-                "locator": self.name, **self._sites_reply(""),
+                "distributed_system_id": self.distributed_system_id, "cluster_configuration": self._configuration.things(),
+                "locator": self.name, "lease_ms": self._members.lease_ms, **self._sites_reply(""),
             }
 
     def _refuse_second_of_a_name(self, profile: dict[str, Any]) -> None:
@@ -343,11 +350,24 @@ class Locator:
 
     def _on_change_configuration(self, request: dict, peer: tuple) -> dict:
         with self._changed:
-            self._configuration.add(request.get("entry"), secrets.token_hex(8))
-            self._save_configuration()
-            self._state.extra_changed(_now_ms())
-            self._changed.notify_all()
-            return {"entries": len(self._configuration.requests())}
+            kept, id = self._configuration, secrets.token_hex(8)
+            action, kind, name = request.get("action"), request.get("kind"), request.get("name")
+            if action == "put":
+                changed = kept.put(kind, name, request.get("attributes"), id)
+            elif action == "alter":
+                changed = kept.alter(kind, name, request.get("attributes"), id)
+            elif action == "remove":
+                changed = kept.remove(kind, name, id)
+            elif action == "replace":
+                changed = kept.replace(request.get("things"), id)
+            else:
+                raise ConfigurationError(f"change-configuration: action {action!r:.80} is not one of put, alter, remove, replace")
+            if changed:
+                self._save_configuration()
+                self._state.extra_changed(_now_ms())
+                self._changed.notify_all()
+            is_there = isinstance(name, str) and kept.find(str(kind), name) is not None
+            return {"changed": changed, "is_there": is_there, "things": len(kept.things()), "problem": self._save_problem}
 
     def _sites(self) -> dict[str, list[str]]:
         return {str(site): [str(a) for a in found] for site, found in self.known_sites().items()}
@@ -373,8 +393,9 @@ class Locator:
             for contact in contacts:
                 try:
                     self._pool.submit(self._contact, contact)
-                except RuntimeError:
-                    return   # Stopping.
+                except (RuntimeError, MemoryError) as error:
+                    # It is being stopped; or there is no thread for it now, which another attempt may find.
+                    self._note_failure(contact.address, error)
 
     def _contact(self, contact: Contact) -> None:
         client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator")
@@ -408,10 +429,11 @@ class Locator:
         with self._lock:
             if not self._running:
                 return
+            is_candidate = self._state.is_candidate(address)
             failures = self._state.failed(address, str(error), _now_ms(), conflict=conflict)
-        # One line at the first, second, fourth ... failure: for ever is long.
+        # One line at the first, second, fourth ... failure: for ever is long. Candidates may be invented, and many.
         if conflict or failures & (failures - 1) == 0:
-            log.log(logging.ERROR if conflict else logging.WARNING, "locator %s: %s (attempt %d, goes on)", self.name, error, failures)
+            log.log(logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING, "locator %s: %s (attempt %d, goes on)", self.name, error, failures)
 
     def _expire(self) -> None:
         for member in self._members.expire(_now_ms()):
@@ -424,7 +446,8 @@ class Locator:
             same = address == self.address
             if not same and address.port == self.port:
                 try:
-                    same = resolve(address.host, 2.0) == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
+                    ip = resolve(address.host, 2.0)
+                    same = is_own_address(ip) if self.bind_address in WILDCARDS else ip == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
                 except (ConnectivityError, ConfigurationError):
                     pass   # Unknown here: trying it will show.
             if not same:
@@ -436,9 +459,13 @@ class Locator:
     def _merge_configuration(self, entries: Any) -> bool:
         try:
             changed = self._configuration.merge(entries)
-        except ConfigurationError as error:
-            log.error("locator %s: another locator's cluster configuration was not taken over: %s", self.name, error)
+        except (ConfigurationError, ProtocolError) as error:
+            # The locators go on as neighbours, and meet every few seconds: this is told when it changes.
+            if str(error) != self._merge_problem:
+                self._merge_problem = str(error)
+                log.error("locator %s: another locator's cluster configuration was not taken over: %s", self.name, error)
             return False
+        self._merge_problem = ""
         if changed:
             self._save_configuration()
         return changed
@@ -447,15 +474,18 @@ class Locator:
         if self._file is None:
             return
         try:
-            text = self._file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"locator {self.name}: cannot read {self._file}: {error}") from None
+            if not self._file.exists() and not self._file.is_symlink():
+                return
+            text = read_regular(self._file, MAX_CONFIGURATION_BYTES, follow=False).data.decode()
+        except (FileError, OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"locator {self.name}: {self._file} {error}; repair it, or move it away") from None
         try:
             self._configuration = ClusterConfiguration.from_json(text)
         except ConfigurationError as error:
-            raise ConfigurationError(f"locator {self.name}: {self._file}: {error}; repair the file, or move it away to start without it") from None
+            raise ConfigurationError(
+                f"locator {self.name}: {self._file}: {error}; repair the file, or move it away: the locator then starts with the"
+                " configuration of the site's other locators, or with none, and `import cluster-configuration` brings back what was"
+                " exported") from None
 
     def _save_configuration(self) -> None:
         """Replaces the file whole, so that a crash leaves the old or the new one."""
@@ -464,14 +494,22 @@ class Locator:
         temporary = self._file.with_suffix(".new")
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
                 file.write(self._configuration.to_json())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self._file)
+            folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            self._save_problem = None
         except OSError as error:
             # It holds in memory and at the other locators; the next change tries again.
-            log.error("locator %s: the cluster configuration could not be written to %s: %s", self.name, self._file, error.strerror)
+            self._save_problem = f"the cluster configuration could not be written to {self._file}: {error.strerror}"
+            log.error("locator %s: %s; it holds until the locator stops", self.name, self._save_problem)
 
 
 __all__ = ["Locator", "choose_bind_address"]

@@ -1,7 +1,7 @@
 """Owns what can be asked of a running member from outside: the operations behind the command line, on a member's control port.
 
 A request's `op` is the command's name in gfsh ("create gateway-sender"), its other fields are the command's options in
-snake_case. Requests that change the configuration can be replayed on a member that joins later (`apply_configuration`).
+snake_case. What the site wants its members to have (protocol/configuration.py) is made by `apply_configuration`.
 """
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any, Callable, Iterable, Mapping
 
 from pywan import config
 from pywan.errors import ConfigurationError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
+from pywan.floors import format_stamp
+from pywan.names import check_name, printable, quoted
+from pywan.protocol.configuration import make_attributes
 from pywan.transport.control import Reply
 
 log = logging.getLogger("pywan.management")
@@ -19,14 +22,11 @@ MAX_SCAN_ENTRIES = 100_000
 MAX_SCAN_BYTES = 12 * 1024 * 1024      # Of one answer: a control message holds 16 MiB.
 MAX_PARKED_SHOWN = 10_000
 
-# What is kept in the cluster configuration and given to members that join later.
-CONFIGURING = frozenset({
-    "create region", "alter region", "destroy region", "create gateway-sender", "alter gateway-sender",
-    "destroy gateway-sender", "create gateway-receiver", "destroy gateway-receiver",
-})
-
 # Fields of a request that are about the request, not options of the command.
 _ENVELOPE = ("op",)
+
+# Options that name a thing.
+_NAMING = frozenset({"id", "name", "region"})
 
 
 class ManagementService:
@@ -48,45 +48,78 @@ class ManagementService:
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None:
-            raise NotFoundError(f"member {self._cache.name} has no operation {op!r:.80}; it has {', '.join(self.operations)}")
+            raise NotFoundError(f"member {self._cache.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}")
         options = {key: value for key, value in request.items() if key not in _ENVELOPE}
         wanted, required, takes_all = _parameters(operation)
         for name in options:
             if name not in wanted and not takes_all:
-                raise ConfigurationError(f"{op}: no option {name!r}; there are {', '.join(wanted) or 'none'}")
+                raise ConfigurationError(f"{op}: no option {quoted(name)}; there are {', '.join(wanted) or 'none'}")
         for name in required:
             if name not in options:
                 raise ConfigurationError(f"{op}: the option {name!r} is required")
+        for name in _NAMING & options.keys():
+            check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
+        config.check_callbacks_allowed(options, self._cache.allowed_callbacks, op)
         reply = operation(**options)
         reply.setdefault("member", self._cache.name)
         return reply
 
-    def apply_configuration(self, requests: Iterable[Mapping[str, Any]]) -> None:
-        """Brings a member that has just joined to what its site was told before, in order. What is there already (from
-        its cache.xml) stays; ConfigurationError names the request that cannot be carried out here."""
-        for request in requests:
-            op = request.get("op")
-            if op not in CONFIGURING:
-                log.warning("member %s: the cluster configuration holds %r, which is no change of configuration; left out", self._cache.name, op)
-                continue
-            if op.startswith("create") and self._exists(request):
-                log.info("member %s: %s of the cluster configuration: it is there already", self._cache.name, _title(request))
-                continue
-            if op.startswith(("alter", "destroy")) and not self._exists(request):
-                log.warning("member %s: %s of the cluster configuration: there is no such thing here", self._cache.name, _title(request))
-                continue
-            try:
-                self.handle(request)
-            except PywanError as error:
-                raise ConfigurationError(f"member {self._cache.name}: {_title(request)} of the cluster configuration failed: {error}") from error
+    # --- the cluster configuration ---
 
-    def _exists(self, request: Mapping[str, Any]) -> bool:
-        op = request["op"]
-        if op.endswith(" region"):
-            return _region_name(request.get("name", "")) in self._cache.regions()
-        if op.endswith(" gateway-sender"):
-            return request.get("id") in self._cache.gateway_senders()
-        return self._cache.gateway_receiver is not None
+    def apply_configuration(self, things: Iterable[Any]) -> list[str]:
+        """Makes the things that are not there yet, and changes none that is: what the member's own cache.xml defines stays
+        as the file says. One that cannot be made does not keep the others from it: it is logged, and told by what is
+        returned.
+        """
+        problems = []
+        for thing in things:
+            what = _title(thing)
+            try:
+                problem = self._make(thing, what)
+            except PywanError as error:
+                problem = f"{what} was not made: {error}"
+            except Exception as error:
+                log.exception("member %s: %s of the cluster configuration could not be made", self._cache.name, what)
+                problem = f"{what} was not made, by an error of pywan's own: {type(error).__name__}: {error}"
+            if problem is not None:
+                log.error("member %s: cluster configuration: %s", self._cache.name, problem)
+                problems.append(problem)
+        return problems
+
+    def _make(self, thing: Any, what: str) -> str | None:
+        """Makes the thing; or says how the one that is there differs."""
+        if not isinstance(thing, dict) or not isinstance(thing.get("name"), str) or not isinstance(thing.get("attributes"), dict):
+            raise ConfigurationError("it is no thing with a kind, a name and attributes; is the locator of the same version?")
+        cache, kind, name, given = self._cache, thing.get("kind"), thing["name"], thing["attributes"]
+        config.check_callbacks_allowed(given, cache.allowed_callbacks, what)
+        wanted = make_attributes(kind, name, given)
+        there = {
+            "disk-store": lambda: cache.disk_stores().get(name), "gateway-sender": lambda: cache.gateway_senders().get(name),
+            "region": lambda: cache.regions().get(name), "gateway-receiver": lambda: cache.gateway_receiver,
+        }[kind]()
+        if there is not None:
+            has, wants = config.to_plain(there.attributes), config.to_plain(wanted)
+            different = [f"{key} {has[key]!r} and not {wants[key]!r}" for key in given if has[key] != wants[key]]
+            return f"{what} is there as the member's own configuration says, with {', '.join(different)}" if different else None
+        attributes = {key: getattr(wanted, key) for key in given}
+        if kind == "disk-store":
+            cache.create_disk_store(name, **attributes)
+        elif kind == "gateway-sender":
+            cache.create_gateway_sender(name, **attributes)
+        elif kind == "region":
+            cache.create_region(name, **attributes)
+        else:
+            cache.create_gateway_receiver(**attributes)
+        return None
+
+    def on_apply_configuration(self, things: Any) -> dict:
+        """Of a running member: what it does with the cluster configuration as it joins."""
+        if not isinstance(things, list):
+            raise ConfigurationError("apply configuration: things is a list")
+        problems = self.apply_configuration(things)
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+        return {"status": f"{len(things)} things of the cluster configuration are there on \"{self._cache.name}\""}
 
     # --- regions ---
 
@@ -94,12 +127,12 @@ class ManagementService:
         name = _region_name(name)
         if name in self._cache.regions():
             if config.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"Region \"/{name}\" exists already; skipped"}
+                return {"status": f"Region \"/{name}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"region {name!r} exists already on member {self._cache.name}; alter it, or use --if-not-exists")
         made = config.make_region_attributes(name, type=type, **attributes)
         given = {key: getattr(made, key) for key in attributes}
         self._cache.create_region(name, type=made.type, **given)
-        return {"status": f"Region \"/{name}\" created on \"{self._cache.name}\""}
+        return {"status": f"Region \"/{name}\" created on \"{self._cache.name}\"{self._missing_senders(name)}", "changed": True}
 
     def on_alter_region(self, name: str, gateway_sender_ids: Any = None, async_event_queue_ids: Any = None) -> dict:
         region = self._region(name)
@@ -111,23 +144,29 @@ class ManagementService:
         if not changes:
             raise ConfigurationError(f"alter region {region.name!r}: nothing to alter; give --gateway-sender-id (\"\" detaches all)")
         region.alter(**changes)
-        return {"status": f"Region \"/{region.name}\" altered on \"{self._cache.name}\""}
+        return {"status": f"Region \"/{region.name}\" altered on \"{self._cache.name}\"{self._missing_senders(region.name)}", "changed": True}
+
+    def _missing_senders(self, region: str) -> str:
+        """A note about ids of gateway senders that the member does not have."""
+        missing = [id for id in self._region(region).gateway_sender_ids if id not in self._cache.gateway_senders()]
+        return f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created" if missing else ""
 
     def on_destroy_region(self, name: str, if_exists: Any = False) -> dict:
         name = _region_name(name)
         if name not in self._cache.regions() and config.to_bool(if_exists, "if-exists"):
-            return {"status": f"Region \"/{name}\" is not there; skipped"}
+            return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
         self._region(name)
         self._cache.destroy_region(name)
-        return {"status": f"Region \"/{name}\" destroyed on \"{self._cache.name}\""}
+        return {"status": f"Region \"/{name}\" destroyed on \"{self._cache.name}\"", "changed": True}
 
     def on_list_regions(self) -> dict:
         return {"regions": [_region_view(region) for _, region in sorted(self._cache.regions().items())]}
 
     def on_describe_region(self, name: str) -> dict:
         region = self._region(name)
-        stats = getattr(region, "stats", None)
-        return {**_region_view(region), "stats": _plain_map(stats) if stats is not None else {}}
+        state = region.tombstone_state
+        state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
+        return {**_region_view(region), "stats": {**state, "tombstones_held_by": self._cache.tombstones_held_by()}}
 
     def on_query_size(self, region: str) -> dict:
         found = self._region(region)
@@ -176,27 +215,29 @@ class ManagementService:
     def on_create_gateway_sender(self, id: str, remote_distributed_system_id: Any, if_not_exists: Any = False, **attributes: Any) -> dict:
         if id in self._cache.gateway_senders():
             if config.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"GatewaySender \"{id}\" exists already; skipped"}
+                return {"status": f"GatewaySender \"{id}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._cache.name}; destroy it first, or choose another id")
+        if "own_distributed_system_id" in attributes:
+            raise ConfigurationError("create gateway-sender: own_distributed_system_id is what the site's locator says, and no option")
         made = config.make_sender_attributes(
             id, remote_distributed_system_id=remote_distributed_system_id,
             own_distributed_system_id=self._cache.distributed_system_id, **attributes,
         )
         given = {key: getattr(made, key) for key in attributes}
         self._cache.create_gateway_sender(id, remote_distributed_system_id=made.remote_distributed_system_id, **given)
-        return {"status": f"GatewaySender \"{id}\" created on \"{self._cache.name}\""}
+        return {"status": f"GatewaySender \"{id}\" created on \"{self._cache.name}\"", "changed": True}
 
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> dict:
         sender = self._sender(id)
         altered = config.altered_sender_attributes(sender.attributes, **attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
-        return {"status": f"GatewaySender \"{id}\" altered on \"{self._cache.name}\""}
+        return {"status": f"GatewaySender \"{id}\" altered on \"{self._cache.name}\"", "changed": True}
 
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> dict:
         if id not in self._cache.gateway_senders() and config.to_bool(if_exists, "if-exists"):
-            return {"status": f"GatewaySender \"{id}\" is not there; skipped"}
+            return {"status": f"GatewaySender \"{id}\" is not there; skipped", "changed": False}
         self._sender(id).destroy()
-        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._cache.name}\""}
+        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._cache.name}\"", "changed": True}
 
     def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> dict:
         sender, clean = self._sender(id), config.to_bool(clean_queues, "clean-queues")
@@ -206,7 +247,10 @@ class ManagementService:
         return {"status": f"GatewaySender {id} is started on member {self._cache.name}"}
 
     def on_stop_gateway_sender(self, id: str) -> dict:
-        self._running_sender(id).stop()
+        sender = self._sender(id)
+        if not sender.is_running:
+            return {"status": f"GatewaySender {id} is not running on member {self._cache.name}"}
+        sender.stop()
         return {"status": f"GatewaySender {id} is stopped on member {self._cache.name}"}
 
     def on_pause_gateway_sender(self, id: str) -> dict:
@@ -232,8 +276,8 @@ class ManagementService:
         shown = sender.parked(config.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
         return {"parked_count": sender.parked_count, "events": [_plain_map(event) for event in shown]}
 
-    def on_replay_parked_events(self, id: str) -> dict:
-        return {"replayed": self._sender(id).replay_parked()}
+    def on_replay_parked_events(self, id: str, force: Any = False) -> dict:
+        return {"replayed": self._sender(id).replay_parked(force=config.to_bool(force, "force"))}
 
     def on_drop_parked_events(self, id: str) -> dict:
         return {"dropped": self._sender(id).drop_parked()}
@@ -243,22 +287,22 @@ class ManagementService:
     def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> dict:
         if self._cache.gateway_receiver is not None:
             if config.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"GatewayReceiver exists already on member \"{self._cache.name}\"; skipped"}
+                return {"status": f"GatewayReceiver exists already on member \"{self._cache.name}\"; skipped", "changed": False}
             raise IllegalStateError(f"member {self._cache.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
         made = config.make_receiver_attributes(**attributes)
         receiver = self._cache.create_gateway_receiver(**{key: getattr(made, key) for key in attributes})
         where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
-        return {"status": f"GatewayReceiver created on member \"{self._cache.name}\"{where}", "port": receiver.port}
+        return {"status": f"GatewayReceiver created on member \"{self._cache.name}\"{where}", "port": receiver.port, "changed": True}
 
     def on_destroy_gateway_receiver(self, if_exists: Any = False) -> dict:
         receiver = self._cache.gateway_receiver
         if receiver is None and config.to_bool(if_exists, "if-exists"):
-            return {"status": f"GatewayReceiver is not there on member \"{self._cache.name}\"; skipped"}
+            return {"status": f"GatewayReceiver is not there on member \"{self._cache.name}\"; skipped", "changed": False}
         receiver = self._receiver()
         if receiver.is_running:
             receiver.stop()
         self._cache.destroy_gateway_receiver()
-        return {"status": f"GatewayReceiver destroyed on member \"{self._cache.name}\""}
+        return {"status": f"GatewayReceiver destroyed on member \"{self._cache.name}\"", "changed": True}
 
     def on_start_gateway_receiver(self) -> dict:
         receiver = self._receiver()
@@ -285,14 +329,25 @@ class ManagementService:
             "receivers": [_receiver_view(receiver)] if receiver is not None else [],
         }
 
+    # --- what other sites may still send ---
+
+    def on_forget_site(self, distributed_system_id: Any) -> dict:
+        return {"forgotten": self._cache.forget_site(config.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
+
     # --- the member ---
 
     def on_status_member(self) -> dict:
         return {"pid": os.getpid(), **_plain_map(self._cache.status())}
 
-    def on_stop_member(self) -> dict:
-        """The reply goes out first; whoever runs the cache waits for `shutdown_requested` and closes it."""
-        return Reply(pid=os.getpid(), after=self._cache.shutdown_requested.set)
+    def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> dict:
+        """The reply goes out first, with what would be lost if the queues were not waited for; whoever runs the cache waits for
+        `shutdown_requested` and closes it. Asked again, it waits no longer."""
+        wait = self._cache.maximum_shutdown_wait_time
+        if maximum_shutdown_wait_time is not None:
+            wait = maximum_shutdown_wait_time
+            config.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
+        return Reply(pid=os.getpid(), volatile_events=self._cache.volatile_events(), maximum_shutdown_wait_time=wait,
+                     after=lambda: self._cache.request_shutdown(wait))
 
     # --- finding things ---
 
@@ -380,8 +435,11 @@ def _region_name(name: Any) -> str:
     return name.lstrip("/") if isinstance(name, str) else name
 
 
-def _title(request: Mapping[str, Any]) -> str:
-    return " ".join(str(part) for part in (request.get("op"), request.get("id") or request.get("name")) if part)
+def _title(thing: Any) -> str:
+    """What a message calls a thing of the cluster configuration."""
+    if not isinstance(thing, dict):
+        return quoted(thing)
+    return printable(" ".join(f"{part:.255}" for part in (thing.get("kind"), thing.get("name")) if isinstance(part, str) and part))
 
 
 def _parameters(operation: Callable[..., Any]) -> tuple[list[str], list[str], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import threading
 import time
@@ -13,16 +14,24 @@ from pywan.addresses import Address, parse_locators, resolve
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError, PywanError,
 )
-from pywan.protocol.members import check_profile
+from pywan.forks import of_one_process
+from pywan.names import quoted
+from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
 from pywan.transport.control import ControlClient, call_once
 
 log = logging.getLogger("pywan.membership")
 
 HEARTBEAT_S = 1.0
+HEARTBEATS_A_LEASE = 4        # At least: a locator with a short lease is told more often.
 REQUEST_TIMEOUT_S = 3.0       # To one locator: less than a lease, so that one hung answer does not cost membership.
 LEAVE_TIMEOUT_S = 1.0
 MAX_LINKS = 16                # Locators of the own site that are kept told.
+MAX_DIGEST_CHARACTERS = 64
+MAX_SITES = 257               # -1 to 255.
 AVOID_S = 5.0                 # A remote locator that failed is asked last for so long.
+
+
+_SITE = re.compile(r"-1|[0-9]{1,3}")
 
 
 def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
@@ -31,6 +40,7 @@ def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
             "receivers": [], "load": 0, "distributed_system_id": None}
 
 
+@of_one_process(lambda membership: f"the membership of {membership._profile['name']!r}", nothing_in_child=("leave",))
 class Membership:
     """A member's side. `join()` once, then any thread may ask; `leave()` ends its threads.
 
@@ -75,7 +85,7 @@ class Membership:
 
     @property
     def cluster_configuration(self) -> list[dict[str, Any]]:
-        """The management requests the locator gave at the last join, in order."""
+        """The things that the site wants its members to have, as the locator told at the last join, in the order in which they are made."""
         with self._lock:
             return list(self._cluster_configuration)
 
@@ -141,16 +151,28 @@ class Membership:
             self._stopping = True
             links = list(self._links.values())
             self._changed.notify_all()
-        threads = [threading.Thread(target=link.end, args=(goodbye,), name=f"{self.name}-leave", daemon=True) for link in links]
-        for thread in threads:
-            thread.start()
+        threads = []
+        for link in links[1:]:
+            thread = threading.Thread(target=link.end, args=(goodbye,), name=f"{self.name}-leave", daemon=True)
+            try:
+                thread.start()
+                threads.append(thread)
+            except RuntimeError:    # The interpreter ends, and starts no thread any more: one after another then.
+                link.end(goodbye)
+        if links:
+            links[0].end(goodbye)
         for thread in threads:
             thread.join()   # Bounded: `end` has its own limit.
 
     def _add_link(self, address: Address) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._stopping:
-            link = self._links[address] = _Link(self, address)
-            link.thread.start()
+            link = _Link(self, address)
+            try:
+                link.thread.start()
+            except (RuntimeError, MemoryError) as error:
+                log.warning("member %s: locator %s is not kept told: %s", self.name, address, error or "no memory")
+                return
+            self._links[address] = link
 
     # --- telling ---
 
@@ -185,12 +207,23 @@ class Membership:
             reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
             if reply is None:
                 continue
-            found = parse_locators(_texts(reply.get("locators")))
+            try:
+                found = parse_locators(_texts(reply.get("locators")))
+            except ConfigurationError as error:
+                log.debug("member %s: remote-locators at %s: %s", self.name, address, error)
+                continue
             if found:
                 with self._lock:
                     self._sites.setdefault(distributed_system_id, found)
                 return found
         return []
+
+    def peers(self) -> list[Address]:
+        """The locators that are known, those of other sites first."""
+        with self._lock:
+            own = self._distributed_system_id
+            others = [address for site, found in sorted(self._sites.items()) if site != own for address in found]
+        return others + self._own_locators()
 
     def find_receiver(self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0) -> dict[str, Any] | None:
         """The least loaded receiver of another site as {host, port, member, member_id}, but none of the members in
@@ -207,8 +240,8 @@ class Membership:
             if reply is None:
                 with self._lock:
                     self._avoid[address] = time.monotonic() + AVOID_S
-            elif isinstance(reply.get("receiver"), dict):
-                return reply["receiver"]
+            elif reply.get("receiver") is not None:
+                return check_receiver(reply["receiver"])
         return None
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
@@ -218,21 +251,8 @@ class Membership:
         for address, until in _shares(addresses, deadline):
             reply = self._ask(address, until, "servers")
             if reply is not None:
-                return list(reply.get("servers", []))
+                return check_servers(reply)
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
-
-    def change_configuration(self, entry: dict[str, Any], timeout: float = REQUEST_TIMEOUT_S) -> None:
-        """Adds an applied management request to the site's cluster configuration, at the first locator that answers. One that
-        takes it and then does not answer in time leaves it there twice."""
-        deadline = time.monotonic() + timeout
-        reasons = []
-        for address, until in _shares(self._own_locators(), deadline):
-            try:
-                call_once(address, "change-configuration", timeout=until - time.monotonic(), entry=entry)
-                return
-            except ConnectivityError as error:
-                reasons.append(str(error))
-        raise NoLocatorError(f"member {self.name}: the cluster configuration was not changed: {'; '.join(reasons)}")
 
     def _own_locators(self) -> list[Address]:
         """Those that count us in first."""
@@ -254,11 +274,13 @@ class Membership:
 
     def _take_sites(self, reply: dict[str, Any]) -> None:
         sites = reply.get("sites")
-        if not isinstance(sites, dict):
+        if sites is None:
             return
+        if not isinstance(sites, dict) or len(sites) > MAX_SITES or not all(_SITE.fullmatch(site) for site in sites):
+            raise ProtocolError(f"a locator's list of sites cannot be used: {quoted(sites)}")
         try:
             self._sites = {int(site): parse_locators(_texts(found)) for site, found in sites.items()}
-        except (ValueError, ConfigurationError) as error:
+        except ConfigurationError as error:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
 
     def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
@@ -281,6 +303,11 @@ def _shares(addresses: list[Address], deadline: float) -> Iterator[tuple[Address
         yield address, max(now + (deadline - now) / (len(addresses) - at), now + 0.02)
 
 
+def _digest(reply: dict[str, Any]) -> str:
+    digest = reply.get("digest")
+    return digest if isinstance(digest, str) and len(digest) <= MAX_DIGEST_CHARACTERS else ""
+
+
 def _texts(value: Any) -> list[str]:
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
@@ -297,6 +324,7 @@ class _Link:
         self.error: PywanError | None = None
         self._owner = owner
         self._digest = ""
+        self._heartbeat_s = owner._heartbeat_s  # Shorter where the locator's lease is.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
         self.thread = threading.Thread(target=self._run, name=f"{owner.name}-locator-{address}", daemon=True)
@@ -337,7 +365,7 @@ class _Link:
             except Exception as error:
                 log.exception("member %s: exchange with locator %s failed", owner.name, self.address)
                 self._note(ProtocolError(f"{self.address}: {type(error).__name__}: {error}"))
-            wait = owner._heartbeat_s if not failed or self.failures > 3 else owner._heartbeat_s / 4
+            wait = self._heartbeat_s if not failed or self.failures > 3 else self._heartbeat_s / 4
             with owner._changed:
                 owner._changed.wait_for(lambda: owner._stopping or (self.joined and self.told < owner._version), wait)
 
@@ -355,12 +383,15 @@ class _Link:
         with owner._changed:
             owner._take_sites(reply)
             owner._profile["distributed_system_id"] = owner._distributed_system_id
+            lease_ms = reply.get("lease_ms")
+            if type(lease_ms) is int and lease_ms >= MIN_LEASE_MS:
+                self._heartbeat_s = min(owner._heartbeat_s, lease_ms / HEARTBEATS_A_LEASE / 1000)
             configuration = reply.get("cluster_configuration")
             owner._cluster_configuration = configuration if isinstance(configuration, list) else []
             again, self._was_joined = self._was_joined, True
             self.joined, self.error, self.failures, self.told = True, None, 0, version
             self.attempts += 1
-            self._digest = str(reply.get("digest", ""))
+            self._digest = _digest(reply)
             neighbours = list(owner._sites.get(owner._distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
@@ -382,7 +413,7 @@ class _Link:
             receivers=profile["receivers"], digest=self._digest,
         )
         with owner._changed:
-            self._digest = str(reply.get("digest", ""))
+            self._digest = _digest(reply)
             owner._take_sites(reply)
             self.failures = 0
             if reply.get("known") is not True:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import config, errors
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
+from pywan.names import check_name, printable
+from pywan.forks import in_child
 
 log = logging.getLogger("pywan.process")
 
@@ -32,6 +35,7 @@ SIGNAL_TIMEOUT_S = 10.0
 ASK_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 65536
+MAX_PROBLEMS_TOLD = 20      # Of a member that starts; the others are in its log and its status.
 LOG_TAIL_LINES = 12
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s [%(threadName)s] %(name)s: %(message)s"
 LOG_LEVELS = {"none": logging.CRITICAL, "severe": logging.ERROR, "error": logging.ERROR, "warning": logging.WARNING,
@@ -48,7 +52,7 @@ class Place:
 
     @classmethod
     def of(cls, directory: str | os.PathLike | None, name: str) -> "Place":
-        config.to_name(name, "--name")
+        check_name(name, "--name")
         return cls(Path(directory or ".").expanduser().absolute(), name)
 
     @property
@@ -58,6 +62,11 @@ class Place:
     @property
     def pid_file(self) -> Path:
         return self.folder / f"{self.name}.pid"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the member's process while it lives."""
+        return self.folder / f".{self.name}.lock"
 
     @property
     def log_file(self) -> Path:
@@ -90,21 +99,71 @@ def start_time_of(pid: int) -> str | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()   # The command's name, in brackets, may hold anything.
-    return None if fields[0] in "ZX" else fields[19]
+    return None if fields[0] in "ZX" and not _has_other_threads(pid) else fields[19]
+
+
+def _has_other_threads(pid: int) -> bool:
+    """Whether a process that was killed still has threads that end: its files and locks are open until the last of them has."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 def recorded(place: Place) -> Recorded | None:
-    """The member that runs there; None if there is none, whatever an old pid file says."""
+    """The member that runs there; None if there is none, whatever an old pid file says. One whose pid file is damaged or gone is known by
+    the lock that it holds; where it listens is unknown then (port 0). IllegalStateError if this user may not see who runs there."""
     try:
-        first, _, rest = place.pid_file.read_text().partition("\n")
+        problem, text = "is damaged", place.pid_file.read_text()
+    except PermissionError as error:
+        raise IllegalStateError(f"{place.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there") from None
+    except (OSError, ValueError) as error:
+        problem, text = f"cannot be read ({getattr(error, 'strerror', None) or error})", ""
+    try:
+        first, _, rest = text.partition("\n")
         pid_text, start_time = first.split()
-        pid = int(pid_text)
         details = json.loads(rest) if rest.strip() else {}
-    except (OSError, ValueError):
+        found = Recorded(int(pid_text), start_time, str(details.get("kind", "")), str(details.get("host", "")), int(details.get("port", 0)), details)
+    except (ValueError, TypeError, AttributeError):
+        found = None
+    if found is not None and start_time_of(found.pid) == found.start_time:
+        return found
+    return _holder(place, problem)
+
+
+def _holder(place: Place, problem: str) -> Recorded | None:
+    """The process that holds the name's lock; None if nobody does."""
+    try:
+        descriptor = os.open(place.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except PermissionError as error:
+        raise IllegalStateError(f"{place.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there") from None
+    except OSError:
         return None
-    if start_time_of(pid) != start_time:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return None
-    return Recorded(pid, start_time, str(details.get("kind", "")), str(details.get("host", "")), int(details.get("port", 0)), details)
+    except BlockingIOError:
+        pid = _pid_with_lock(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+    start_time = start_time_of(pid) if pid else None
+    if start_time is None:
+        raise IllegalStateError(f"a process holds {place.lock_file}, so {place.name!r} runs, but {place.pid_file} {problem}; find that process with `fuser`, and stop it by its pid")
+    return Recorded(pid, start_time, "", "", 0, {"problem": f"{place.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"})
+
+
+def _pid_with_lock(file: os.stat_result) -> int:
+    """The process that has an flock on a file, as the system lists it; 0 if it does not."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return 0
+    wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    for line in lines:
+        fields = line.split()       # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; with "->" behind the number: one that waits.
+        if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
+            return int(fields[4])
+    return 0
 
 
 def wait_until_gone(member: Recorded, timeout: float) -> bool:
@@ -235,23 +294,32 @@ def _log_tail(place: Place) -> str:
     return "".join(f"\n  {line}" for line in lines)
 
 
-def stop(kind: str, name: str, *, directory: str | os.PathLike | None = None, timeout: float = STOP_TIMEOUT_S) -> dict[str, Any]:
+def stop(
+    kind: str, name: str, *, directory: str | os.PathLike | None = None, timeout: float = STOP_TIMEOUT_S, maximum_shutdown_wait_time: float | None = None,
+    told: Callable[[dict[str, Any]], None] = lambda reply: None,
+) -> dict[str, Any]:
     """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
-    NotFoundError if none runs there."""
+    NotFoundError if none runs there.
+
+    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, else its own) and `timeout` seconds
+    more. `told` is given its answer at once: what it would lose, and how long it waits.
+    """
     place = Place.of(directory, name)
     member = recorded(place)
     if member is None:
         raise NotFoundError(f"{kind} {name!r} is not running in {place.folder}; say where with --dir")
     if member.kind and member.kind != kind:
         raise ConfigurationError(f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`")
-    how = "request"
+    how, answer = "request", {}
     try:
-        _ask(member, "stop" if kind == "locator" else "stop member")
+        wanted = {} if maximum_shutdown_wait_time is None or kind == "locator" else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
+        answer = _ask(member, "stop" if kind == "locator" else "stop member", **wanted)
+        told(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
-    if not wait_until_gone(member, timeout):
+    if not wait_until_gone(member, timeout + config.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")):
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
         if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
@@ -262,13 +330,16 @@ def stop(kind: str, name: str, *, directory: str | os.PathLike | None = None, ti
     with contextlib.suppress(OSError):
         if recorded(place) is None:
             place.pid_file.unlink()
-    return {"name": name, "pid": member.pid, "how": how}
+    return {"name": name, "pid": member.pid, "how": how, **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {})}
 
 
 def status(kind: str, name: str, *, directory: str | os.PathLike | None = None) -> dict[str, Any]:
-    """`state` is online, not responding or stopped; with the member's own status where it answers."""
+    """`state` is online, not responding, stopped, or unknown where this user may not see it; with the member's own status where it answers."""
     place = Place.of(directory, name)
-    member = recorded(place)
+    try:
+        member = recorded(place)
+    except IllegalStateError as error:
+        return {"name": name, "kind": kind, "state": "unknown", "folder": str(place.folder), "problem": str(error)}
     if member is None:
         return {"name": name, "kind": kind, "state": "stopped", "folder": str(place.folder)}
     found = {
@@ -282,12 +353,12 @@ def status(kind: str, name: str, *, directory: str | os.PathLike | None = None) 
     return found
 
 
-def _ask(member: Recorded, op: str) -> dict[str, Any]:
+def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
     from pywan.transport.control import call_once
 
     if not member.port:
-        raise ConnectivityError(f"process {member.pid} does not listen yet")
-    reply = call_once((member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S)
+        raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
+    reply = call_once((member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 
 
@@ -301,7 +372,7 @@ def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.Pa
     with _own(place, "locator") as record:
         # Without a bind address the locator's own entry among `locators` tells it.
         locator = Locator(name, dir=place.directory, **{"bind_address": None, **options})
-        with _stopping_by_signal(locator.shutdown_requested):
+        with _stopping_by_signal(locator.shutdown_requested.set):
             with locator:
                 ready(record(locator.host, locator.port, locator.bind_address))
                 locator.shutdown_requested.wait()
@@ -315,10 +386,11 @@ def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.Pat
     place = Place.of(directory, name)
     with _own(place, "server") as record:
         early = threading.Event()      # A signal that comes before there is a cache to stop.
-        with _stopping_by_signal(early) as watch:
+        with _stopping_by_signal(early.set) as watch:
             with Cache(name, dir=place.folder, **options) as cache:
-                watch(cache.shutdown_requested)
-                ready(record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1"))
+                watch(cache.request_shutdown)
+                found = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
+                ready({**found, "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]]})
                 cache.shutdown_requested.wait()
                 log.info("server %s stops", name)
 
@@ -326,8 +398,9 @@ def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.Pat
 @contextlib.contextmanager
 def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
     """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
+    pid = os.getpid()
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(place.folder / f".{place.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = in_child(open(os.open(place.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0), io.FileIO.close)
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
@@ -357,46 +430,67 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
         try:
             yield record
         finally:
-            with contextlib.suppress(OSError):
-                place.pid_file.unlink()
+            if os.getpid() == pid:      # Not in a child.
+                with contextlib.suppress(OSError):
+                    place.pid_file.unlink()
     finally:
-        os.close(lock)
+        lock.close()
+
+
+class _TakenSignals:
+    """Signals that go to a descriptor, until they are given back to whom they went before."""
+
+    def __init__(self, numbers: Iterable[int], descriptor: int) -> None:
+        self._before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+        self._descriptor = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+
+    def give_back(self) -> None:
+        signal.set_wakeup_fd(self._descriptor)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def give_back_in_child(self) -> None:
+        """The descriptor is the parent's too: what a child is sent would stop its parent."""
+        self._descriptor = -1
+        self.give_back()
 
 
 @contextlib.contextmanager
-def _stopping_by_signal(event: threading.Event) -> Iterator[Callable[[threading.Event], None]]:
-    """SIGTERM and SIGINT set the event, from a thread: a handler runs between any two steps of the main thread, which may
-    hold the event's own lock. `watch(other)` makes them set `other` too, also for a signal that came before."""
-    events = [event]
+def _stopping_by_signal(stop: Callable[[], None]) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Each SIGTERM and SIGINT calls `stop`, from a thread: a handler runs between any two steps of the main thread, which may
+    hold locks that `stop` takes. `watch(other)` makes them call `other` too, also for a signal that came before."""
+    told = [stop]
+    came = False
+    pid = os.getpid()
     lock = threading.Lock()
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def listen() -> None:
+        nonlocal came
         while os.read(read_end, 1) not in (b"", b"\0"):
             with lock:
-                for each in events:
-                    each.set()
+                came = True
+                for each in told:
+                    each()
 
-    def watch(other: threading.Event) -> None:
+    def watch(other: Callable[[], None]) -> None:
         with lock:
-            events.append(other)
-            if event.is_set():
-                other.set()
+            told.append(other)
+            if came:
+                other()
 
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    previous_descriptor = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    taken = in_child(_TakenSignals(numbers, write_end), _TakenSignals.give_back_in_child)
     listener = threading.Thread(target=listen, name="signals", daemon=True)
     listener.start()
     try:
         yield watch
     finally:
-        signal.set_wakeup_fd(previous_descriptor)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.write(write_end, b"\0")
-        listener.join()
+        taken.give_back()
+        if os.getpid() == pid:      # A child has no listener, and the pipe is its parent's.
+            os.write(write_end, b"\0")
+            listener.join()
         os.close(read_end)
         os.close(write_end)
 
@@ -404,9 +498,21 @@ def _stopping_by_signal(event: threading.Event) -> Iterator[Callable[[threading.
 RUNNERS: dict[str, Callable[..., None]] = {"locator": run_locator, "server": run_server}
 
 
+class _Printable(logging.Formatter):
+    """Lines in which nothing is obeyed by a terminal, whatever others wrote; a message is one line, a traceback several."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return printable(super().formatException(ei), lines=True)
+
+
 def configure_logging(level: str = "info", stream: Any = None) -> None:
     word = config.to_word(level, "log-level", LOG_LEVELS)
-    logging.basicConfig(level=LOG_LEVELS[word], format=LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S", stream=stream or sys.stderr, force=True)
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_Printable(LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=LOG_LEVELS[word], handlers=[handler], force=True)
 
 
 def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, path: Iterable[str] = (), ready: Callable[[dict], None] = lambda found: None) -> None:

@@ -7,30 +7,36 @@ import logging
 import random
 import socket
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 from pywan import _core
+from pywan.addresses import WILDCARDS, check_told_host
 from pywan.config import ReceiverAttributes, port_range_error
-from pywan.errors import ConnectivityError, GatewayReceiverError, ProtocolError, PywanError
+from pywan.errors import GatewayReceiverError, ProtocolError, PywanError
+from pywan.floors import SourceFloors
+from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.stats import receiver_statistics
 from pywan.transport import data
-from pywan.transport.sockets import PortInUseError, listen, shut
+from pywan.transport.openings import Acceptor, Connection
+from pywan.transport.sockets import listen, PortInUseError, reachable_address
 
 log = logging.getLogger("pywan.receiver")
 
-HANDSHAKE_TIMEOUT_S = 10.0
+WELCOME_TIMEOUT_S = 10.0        # For a sender to take its welcome.
 JOIN_TIMEOUT_S = 15.0
-MAX_CONNECTIONS = 1024
 CREDIT_EVENTS = 4_000_000
 CREDIT_BYTES = 256 << 20        # What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
 
 
 class _Source:
-    """The memory of one queue, and how many connections each of its dispatchers has now."""
+    """The memory of one queue, and how many connections each of its dispatchers has now, all of one mount."""
 
     def __init__(self, partitions: int) -> None:
+        self.mount = 0
+        self.known: list[tuple[int, int, int]] = []     # What it had when that mount came: (partition, last, mount before).
         self.memory = _core.SourceMemory(partitions)
+        self.newest: dict[int, Any] = {}                # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
 
 
@@ -42,7 +48,7 @@ class AppliedMemory:
     """
 
     LIMIT = 10_000                  # Queues.
-    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 32 bytes each.
+    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 40 bytes each.
     FAILURES_LIMIT = 2_000_000      # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
     WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
 
@@ -52,16 +58,26 @@ class AppliedMemory:
         self._partitions = 0
 
     @contextlib.contextmanager
-    def connected(self, hello: gateway.SenderHello) -> Iterator[Any]:
-        """The memory of the queue that opens a connection, for as long as that lasts. A new incarnation is logged.
-        ProtocolError if there is no room for it."""
+    def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[tuple[int, int, int]]]]:
+        """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other mounts. A new incarnation is
+        logged. ProtocolError if there is no room for it, or another mount of it is connected."""
         source = self._enter(hello)
         try:
-            yield source.memory
+            yield source.memory, source.known
         finally:
             with self._lock:
                 source.connections[hello.dispatcher] -= 1
                 source.connections += collections.Counter()     # Without those that are 0.
+                if not source.connections[hello.dispatcher]:
+                    source.newest.pop(hello.dispatcher, None)
+
+    def take_over(self, hello: gateway.SenderHello, session: Any) -> None:
+        """A dispatcher's newest connection has opened: what an older one still applies, it sends again. The older one ends after the event in work."""
+        with self._lock:
+            newest = self._sources[hello.site, hello.sender, hello.incarnation].newest
+            older, newest[hello.dispatcher] = newest.get(hello.dispatcher), session
+        if older is not None:
+            older.stop()
 
     def _enter(self, hello: gateway.SenderHello) -> _Source:
         key = hello.site, hello.sender, hello.incarnation
@@ -76,6 +92,10 @@ class AppliedMemory:
                          hello.incarnation, hello.partitions)
             elif source.memory.partitions != hello.partitions:
                 raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
+            elif source.connections and source.mount != hello.mount:
+                raise ProtocolError(
+                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another opening of its disk store; if the store was "
+                    "copied, stop one of the two members. Otherwise the old connection ends soon")
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
                     f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it are not done with what they brought; a callback of a region"
@@ -83,6 +103,10 @@ class AppliedMemory:
             else:
                 del self._sources[key]
             self._sources[key] = source
+            if source.mount != hello.mount:
+                source.known = source.memory.known(hello.mount)     # Nobody applies anything of this queue now.
+                source.mount = hello.mount
+            source.known = [each for each in source.known if source.memory.mount_of(each[0]) != hello.mount]
             source.connections[hello.dispatcher] += 1
             return source
 
@@ -110,28 +134,31 @@ class AppliedMemory:
             f"at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")
 
 
+@of_one_process(lambda receiver: f"the gateway receiver of member {receiver._member_name!r}")
 class GatewayReceiver:
     """Takes batches of other sites' senders. Made by `Cache.create_gateway_receiver`.
 
-    `find_region(name)` gives the RegionCore to apply to, or None. `on_change(receiver)` is called when it starts, stops,
+    `find_region(name)` gives the RegionCore to apply to, or None. `peers()` gives addresses in the direction of its senders. `on_change(receiver)` is called when it starts, stops,
     or its number of connections changes: the locators balance by it.
     """
 
     def __init__(
-        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str, memory: AppliedMemory,
-        find_region: Callable[[str], Any], on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
+        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str, memory: AppliedMemory, floors: SourceFloors,
+        find_region: Callable[[str], Any], peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
+        on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
     ) -> None:
         self.attributes = attributes
         self._site, self._member_name = site, member_name
         self._bind_address = attributes.bind_address or bind_address
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
+        self._floors = floors
         self._counts = _core.ReceiverCounts()
         self._lock = threading.RLock()
-        self._listener: socket.socket | None = None     # None while stopped. Guarded by _lock, like all below.
-        self._acceptor: threading.Thread | None = None
-        self._connections: dict[threading.Thread, tuple[socket.socket, Any, str]] = {}   # -> socket, session or None, sender
-        self._ending: set[threading.Thread] = set()     # Done with their connection, perhaps not yet gone.
+        self._acceptor: Acceptor | None = None          # None while stopped. Guarded by _lock, like all below.
+        self._senders: dict[Connection, str] = {}       # Whose opening is done -> which sender it is.
         self._port = 0
+        self._host = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders") or self._bind_address
+        self._peers = peers
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
 
     @property
@@ -141,14 +168,12 @@ class GatewayReceiver:
 
     @property
     def host(self) -> str:
-        """The name that senders are given."""
-        if self.attributes.hostname_for_senders:
-            return self.attributes.hostname_for_senders
-        return self._bind_address or socket.gethostname()
+        """The name or address that senders are given. Where it listens on every interface, that is the address towards them, once it was started."""
+        return self._host
 
     @property
     def is_running(self) -> bool:
-        return self._listener is not None
+        return self._acceptor is not None
 
     @property
     def stats(self) -> dict[str, int]:
@@ -158,12 +183,12 @@ class GatewayReceiver:
     @property
     def connected_senders(self) -> list[str]:
         with self._lock:
-            return sorted({sender for _, _, sender in self._connections.values() if sender})
+            return sorted(set(self._senders.values()))
 
     @property
     def connection_count(self) -> int:
         with self._lock:
-            return sum(1 for _, _, sender in self._connections.values() if sender)
+            return len(self._senders)
 
     def start(self) -> None:
         """Listens on a free port of its range, tried from a random one on. A no-op with a warning while it runs."""
@@ -171,11 +196,13 @@ class GatewayReceiver:
             if self.is_running:
                 log.warning("gateway receiver: started already, on port %d", self._port)
                 return
-            self._listener = self._listen()
-            self._port = self._listener.getsockname()[1]
-            self._acceptor = threading.Thread(target=self._accept, args=(self._listener,), name="receiver-accept", daemon=True)
+            listener = self._listen()
+            self._port = listener.getsockname()[1]
+            if not self.attributes.hostname_for_senders and self._bind_address in WILDCARDS:
+                self._host = reachable_address(self._bind_address, self._peers())
+            self._acceptor = Acceptor(listener, self._serve, name="receiver", log=log, ended=self._ended)
             self._acceptor.start()
-        log.info("gateway receiver listens on %s port %d, known to senders as %s", self._bind_address, self._port, self.host)
+        log.info("gateway receiver listens on %s port %d, known to senders as %s", self._bind_address or "every interface", self._port, self.host)
         self._on_change(self)
 
     def _listen(self) -> socket.socket:
@@ -196,87 +223,60 @@ class GatewayReceiver:
     def stop(self) -> None:
         """Closes the port and every connection. Batches in work are finished or not acknowledged. GatewayReceiverError while stopped."""
         with self._lock:
-            if self._listener is None:
+            if self._acceptor is None:
                 raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
-            listener, self._listener, self._port = self._listener, None, 0
-            acceptor = self._acceptor
-            connections, ending = dict(self._connections), set(self._ending)
-        shut(listener)
-        listener.close()
-        for sock, session, _ in connections.values():
-            if session is not None:
-                session.stop()
-            shut(sock)
-        for thread in [acceptor, *connections, *ending]:
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(JOIN_TIMEOUT_S)
+            acceptor, self._acceptor, self._port = self._acceptor, None, 0
+        acceptor.stop(JOIN_TIMEOUT_S)
         log.info("gateway receiver stopped")
         self._on_change(self)
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, peer = listener.accept()
-            except OSError as error:
-                if self._listener is not listener:
-                    return
-                log.error("gateway receiver: accepting failed: %s", error)     # Out of descriptors, say: the next may do better.
-                if self._wait_a_moment():
-                    return
-                continue
-            thread = threading.Thread(target=self._serve, args=(sock, peer), name=f"receiver-{peer[0]}:{peer[1]}", daemon=True)
-            with self._lock:
-                if self._listener is not listener or len(self._connections) >= MAX_CONNECTIONS:
-                    sock.close()
-                    continue
-                self._ending = {each for each in self._ending if each.is_alive()}
-                self._connections[thread] = sock, None, ""
-                thread.start()      # Under the lock: who stops us joins only what was started.
-
-    def _wait_a_moment(self) -> bool:
-        return threading.Event().wait(0.2) or self._listener is None
-
-    def _serve(self, sock: socket.socket, peer: tuple) -> None:
-        place = f"{peer[0]}:{peer[1]}"
-        thread = threading.current_thread()
+    def _serve(self, connection: Connection) -> None:
+        place = connection.place
         try:
-            hello = self._receive_hello(sock)
-            with self._memory.connected(hello) as memory:
-                session = self._welcome(sock, memory)
+            hello = self._receive_hello(connection)
+            with self._memory.connected(hello) as (memory, known):
+                self._floors.opened(hello.site, hello.member, hello.sender, hello.incarnation)
+                session = self._welcome(connection, memory, hello, known)
                 with self._lock:
-                    if self._listener is None:
-                        return
-                    self._connections[thread] = sock, session, f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
+                    self._senders[connection] = f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
                 self._on_change(self)
-                outcome = session.run(sock.fileno(), self.attributes.maximum_time_between_pings)
+                outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped"):
                 log.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
         except (PywanError, OSError) as error:
-            if isinstance(error, PywanError) and not isinstance(error, ConnectivityError):
-                data.refuse(sock, error)
-            log.warning("gateway receiver: connection from %s refused: %s", place, error)
+            if isinstance(error, PywanError):
+                data.refuse(connection.sock, error)
+            connection.warning("gateway receiver: connection from %s refused: %s", place, error)
+        except MemoryError as error:
+            connection.warning("gateway receiver: connection from %s ended: out of memory: %s", place, error or "the process has none for it")
         except Exception:
             log.exception("gateway receiver: connection from %s failed", place)
-        finally:
-            with self._lock:
-                self._connections.pop(thread, None)
-                self._ending.add(thread)
-            sock.close()
+
+    def _ended(self, connection: Connection) -> None:
+        with self._lock:
+            was_sender = self._senders.pop(connection, None) is not None
+        if was_sender:
             self._on_change(self)
 
-    def _receive_hello(self, sock: socket.socket) -> gateway.SenderHello:
-        sock.settimeout(HANDSHAKE_TIMEOUT_S)
-        hello = data.receive_message(sock, gateway.SenderHello)
+    def _receive_hello(self, connection: Connection) -> gateway.SenderHello:
+        connection.sock.settimeout(connection.time_left())
+        hello = data.receive_message(connection.sock, gateway.SenderHello)
         if hello.site == self._site:
             raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself")
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello
 
-    def _welcome(self, sock: socket.socket, memory: Any) -> Any:
-        session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES)
+    def _welcome(self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[tuple[int, int, int]]) -> Any:
+        sock = connection.sock
+        session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES, mount=hello.mount,
+                                         on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors))
+        self._memory.take_over(hello, session)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
-        sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES, self.attributes.maximum_time_between_pings), _core.FRAME_WELCOME))
+        connection.opened(session.stop)
+        sock.settimeout(WELCOME_TIMEOUT_S)
+        welcome = gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES, self.attributes.maximum_time_between_pings, len(known))
+        sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
         sock.settimeout(None)
         return session
 

@@ -3,28 +3,47 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Callable
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
+from typing import Any, Callable, overload
 
-from pywan import _core
+from pywan import _core, forks
+from pywan._core import Encoded
 from pywan.callback_lock import CallbackLock
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
-from pywan.config import RegionAttributes
-from pywan.errors import BatchError, DiskError, QueueFullError, RegionNotFoundError
+from pywan.config import RegionAttributes, let_through
+from pywan.errors import BatchError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 
 log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
-_FAILED_NOT_FOUND, _FAILED_NO_MEMORY, _FAILED_OTHER = 1, 3, 5
+_FAILED_NOT_FOUND, _FAILED_NO_MEMORY, _FAILED_OTHER, _FAILED_FORGOTTEN = 1, 3, 5, 6
 _LOST = -2               # What the core is told of a remote change that lost against a later version.
 _MISSING = object()
+
+
+class _Items(ItemsView):
+    """Every entry, in one pass: one that is destroyed meanwhile is left out, and what is no object in this process is shown as Undecodable."""
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        region = self._mapping
+        for key in region:
+            value = region.show(key, _MISSING)
+            if value is not _MISSING:
+                yield key, value
+            elif key in region:
+                yield key, None         # Invalidated.
+
+
+class _Values(ValuesView):
+    def __iter__(self) -> Iterator[Any]:
+        return (value for _, value in _Items(self._mapping))
 
 
 class Region(_core.RegionCore, MutableMapping):
     """Entries of this member, kept consistent with other sites through the attached gateway senders.
 
-    `put`, `get`, `destroy`, `put_columns`, `local_destroy`, `invalidate` and `clear` are compiled (see _core.pyi).
+    `put`, `get`, `destroy`, `put_columns`, `local_destroy` and `invalidate` are compiled (see _core.pyi).
     Creates, updates and destroys travel; gets, invalidates, local destroys and `clear` (a region operation) do not.
     """
 
@@ -45,28 +64,46 @@ class Region(_core.RegionCore, MutableMapping):
         # Changes that meet user code go one at a time, so that a filter, resolver or listener sees them in the order of the queue.
         self._callback_lock = CallbackLock(name)
         self._committer: threading.Thread | None = None
-        self._choose_path()
+        self.set_slow(self._path())
 
-    def make_persistent(self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int, **room: Any) -> None:
-        """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk store. Before the region is used."""
+    def make_persistent(
+        self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int, start_writer: Callable[[str, Callable[[], None]], None] | None = None, **room: Any,
+    ) -> None:
+        """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk store, which runs its writer
+        in a thread (by name) with `start_writer`, and waits for it. None: the region does. Before the region is used."""
         found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if found["cut_bytes"]:
             log.warning("region %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were cut", self.name, found["cut_bytes"])
         if found["records"]:
             log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
+        if start_writer is not None:
+            start_writer(f"region-{self.name}-log", self.commit_loop)
+            return
         self._committer = threading.Thread(target=self.commit_loop, name=f"region-{self.name}-log", daemon=True)
         self._committer.start()
 
     def close(self) -> None:
-        """No change is taken any more; what was is on the disk, for a persistent region, or the log says why not."""
+        """Every operation is refused from now on, and the log of a persistent region ends with what was changed: who runs its writer waits for
+        that. In a child that was forked: nothing."""
+        if self.is_inherited:
+            return
         super().close()
+        self.stop_log()
         if self._committer is not None:
-            self.stop_log()
-            self._committer.join(15.0)
+            self._committer.join()
             self._committer = None
-            failing = self.log_state().get("failing")
-            if failing:
-                log.error("region %s: the newest changes could not be written: %s", self.name, failing)
+            self.say_unwritten()
+        self.release_entries()
+
+    def log_trouble(self) -> str | None:
+        """Why its log is not written now; None: it is."""
+        return self.log_state().get("failing")
+
+    def say_unwritten(self) -> None:
+        """After its log has ended: why some of it could not be written."""
+        failing = self.log_state().get("failing")
+        if failing:
+            log.error("region %s: the newest changes could not be written: %s", self.name, failing)
 
     # What it is
 
@@ -81,29 +118,37 @@ class Region(_core.RegionCore, MutableMapping):
     def alter(self, **attributes: Any) -> None:
         """Change `gateway_sender_ids`. Refused as a whole if the new set cannot be (see the errors of create_region)."""
         assert self._alter is not None
+        self._check_process()
         self._alter(self, attributes)
+
+    def _check_process(self) -> None:
+        """Before a lock is taken: in a forked child it may be held by a thread of the parent."""
+        if self.is_inherited:
+            raise forks.error(f"region {self.name!r}")
 
     def attach_senders(self, senders: Iterable[Any]) -> None:
         """The cache says which senders (with `queue`, `enqueue_filters`, `substitution_filter`) take this region's events."""
         senders = list(senders)
         with self._callback_lock:
             self._senders = {sender.queue: sender for sender in senders}
-            self.attach([sender.queue for sender in senders])
-            self._choose_path()
+            self.attach([sender.queue for sender in senders], self._path())
 
     def add_listener(self, listener: CacheListener) -> None:
+        self._check_process()
         with self._callback_lock:
             self._listeners += (listener,)
-            self._choose_path()
+            self.set_slow(self._path())
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
+        self._check_process()
         with self._callback_lock:
             self._resolver = resolver
-            self._choose_path()
+            self.set_slow(self._path())
 
-    def _choose_path(self) -> None:
+    def _path(self) -> Callable[..., str] | None:
+        """How changes go from now on: through the user's callbacks, where there are any."""
         has_filters = any(s.enqueue_filters or s.substitution_filter is not None for s in self._senders.values())
-        self.set_slow(self._change_locally if has_filters or self._listeners or self._resolver is not None else None)
+        return self._change_locally if has_filters or self._listeners or self._resolver is not None else None
 
     # The mapping
 
@@ -124,24 +169,32 @@ class Region(_core.RegionCore, MutableMapping):
     def __iter__(self) -> Iterator[Any]:
         return self.scan_keys()
 
+    def items(self) -> ItemsView[Any, Any]:
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        return _Values(self)
+
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
-        return f"<Region {self.name} {self.type} with {len(self)} entries>"
+        state = "of the parent process" if self.is_inherited else "closed" if self.is_closed else f"with {len(self)} entries"
+        return f"<Region {self.name} {self.type} {state}>"
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
         """Puts every entry, in order, one event each. BatchError lists the entries that were refused; the others are stored."""
         pairs = entries.items() if isinstance(entries, Mapping) else entries
         put, failures, rows = self.put, [], 0
-        for key, value in pairs:
-            try:
-                put(key, value, callback_argument)
-            except (QueueFullError, DiskError) as error:
-                raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
-            except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
-                failures.append((rows, str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")))
-            rows += 1
+        with _core.OneWait(self):       # A synchronous region's disk is waited for once.
+            for key, value in pairs:
+                try:
+                    put(key, value, callback_argument)
+                except (QueueFullError, DiskError, RegionNotFoundError) as error:
+                    raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
+                except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
+                    failures.append((rows, str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")))
+                rows += 1
         if failures:
             raise BatchError(f"region {self.name!r}: {len(failures)} of {rows} entries were refused, the others were stored; first: "
                              f"entry {failures[0][0]}: {failures[0][1]}", failures)
@@ -149,35 +202,100 @@ class Region(_core.RegionCore, MutableMapping):
     def update(self, *args: Any, **more: Any) -> None:
         self.put_all(dict(*args, **more) if more or not args else args[0])
 
+    def __ior__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> "Region":
+        self.put_all(entries)
+        return self
+
+    # Conditional changes: what is there is looked at and changed as one step, for all who change the key. They travel as create, update, destroy.
+
+    def put_if_absent(self, key: Any, value: Any, callback_argument: Any = None) -> Any:
+        """Stores `value` unless the key has one. Returns the value that is there already; None: `value` was stored."""
+        return self.change_if("absent", 1, key, value, None, callback_argument)[2]
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """The value of the key, which is `default` from now on if it had none."""
+        is_stored, _, found = self.change_if("absent", 1, key, default)
+        return default if is_stored else found
+
+    @overload
+    def replace(self, key: Any, value: Any, /) -> Any: ...
+    @overload
+    def replace(self, key: Any, old: Any, new: Any, /) -> bool: ...
+
+    def replace(self, key: Any, *values: Any) -> Any:
+        """`replace(key, value)`: stores `value` if the key has one, which is returned; None: it has none. `replace(key, old, new)`: stores `new`
+        if the key has the value `old`, and returns whether it did. Values are equal that are in the same bytes once encoded."""
+        if len(values) == 2:
+            return self.change_if("equal", 1, key, values[1], values[0])[0]
+        if len(values) != 1:
+            raise TypeError(f"replace(key, value) or replace(key, old, new), not {1 + len(values)} arguments; nothing was changed")
+        return self.change_if("value", 1, key, values[0])[2]
+
+    def remove(self, key: Any, value: Any, callback_argument: Any = None) -> bool:
+        """Destroys the key everywhere if it has this value, equal as for `replace`. Returns whether it did."""
+        return self.change_if("equal", 2, key, None, value, callback_argument)[0]
+
+    def pop(self, key: Any, default: Any = _MISSING, /) -> Any:
+        """Destroys the key everywhere and returns the value that it had; None if it was invalidated. `default`, or KeyError, if it is not there."""
+        is_done, _, found = self.change_if("there", 2, key)
+        if is_done:
+            return found
+        if default is _MISSING:
+            raise KeyError(key)
+        return default
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Destroys some key everywhere and returns it with its value. KeyError if there is none."""
+        for key in self:
+            value = self.pop(key, _MISSING)
+            if value is not _MISSING:
+                return key, value
+        raise KeyError(f"region {self.name!r} is empty")
+
+    def clear(self, local: bool = False) -> int:
+        """Removes every entry of this site's region, and returns how many. Nothing is sent, so on a region that feeds gateway senders it is
+        refused unless `local` says that other sites are to keep theirs."""
+        if not local and self.attributes.feeds_gateways and self.gateway_sender_ids:
+            raise IllegalStateError(
+                f"region {self.name!r} feeds gateway senders ({', '.join(self.gateway_sender_ids)}), and clear() sends nothing: nothing was removed. Use"
+                " clear(local=True) to empty this site's region alone, or remove_all(list(region)) to destroy the entries everywhere")
+        return super().clear()
+
     def remove_all(self, keys: Iterable[Any], callback_argument: Any = None) -> int:
         """Destroys every key that is there, one event each, in order. Returns how many were."""
         removed = 0
-        for key in keys:
-            try:
-                self.destroy(key, callback_argument)
-                removed += 1
-            except KeyError:
-                pass
+        with _core.OneWait(self):
+            for key in keys:
+                try:
+                    self.destroy(key, callback_argument)
+                    removed += 1
+                except KeyError:
+                    pass
+                except (QueueFullError, DiskError, RegionNotFoundError) as error:
+                    raise type(error)(f"remove_all stopped at key {key!r}: {error} ({removed} were destroyed before)") from error
         return removed
 
     # Through user code
 
-    def _change_locally(self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0) -> str:
+    # Keys, values and callback arguments go through here as Encoded: in the bytes in which they came, whatever user code makes of their objects.
+
+    def _change_locally(
+        self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0, condition: _core.Condition | None = None,
+    ) -> str:
+        key, value, argument = _core.encoded_key(key), _core.encoded_value(value), _core.encoded_value(callback_argument)
         with self._callback_lock:
-            return self._change_with_callbacks(operation, key, value, callback_argument, None, None, timestamp_ms)
+            return self._change_with_callbacks(operation, key, value, argument, None, None, timestamp_ms, condition)
 
     def apply_record(self, record: bytes) -> int:
         """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure; -1: one of our queues has no room."""
         fields = _core.record_fields(record)
-        key = _core.decode_object(*fields["key"])
-        value = _core.Encoded(*fields["value"])
-        argument = _core.decode_object(*fields["callback"])
+        key, value, argument = Encoded(*fields["key"]), Encoded(*fields["value"]), Encoded(*fields["callback"])
         version = (fields["stamp"], fields["stamp_site"])
-        origin = (fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"])
+        origin = (fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"], _core.record_flags(record))
         try:
             with self._callback_lock:
                 outcome = self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
-            return _LOST if outcome == "lost" else 0
+            return {"lost": _LOST, "forgotten": _FAILED_FORGOTTEN}.get(outcome, 0)
         except (QueueFullError, DiskError) as error:
             log.error("%s", error)
             return -1
@@ -191,41 +309,44 @@ class Region(_core.RegionCore, MutableMapping):
             return _FAILED_OTHER
 
     def _change_with_callbacks(
-        self, operation: int, key: Any, value: Any, argument: Any, version: tuple | None, origin: tuple | None, timestamp_ms: int = 0,
+        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, version: tuple | None, origin: tuple | None, timestamp_ms: int = 0,
+        condition: _core.Condition | None = None,
     ) -> str:
         old = self.lookup(key) if self._listeners or self._resolver is not None else None
         ask = 1 if self._resolver is not None and version is not None else 0
-        outcome = self.judge(operation, key, version, ask)
+        flags = origin[4] if origin is not None and len(origin) > 4 else 0
+        outcome = self.judge(operation, key, version, ask, value if version is not None else None, condition, flags)
         if outcome == "ask":
             helper = self._resolve(operation, key, value, argument, old, version)
             if helper is not None:
                 if helper.is_disallowed:
                     return "lost"
                 if helper.is_changed:
-                    value = helper.value
+                    value = _core.encoded_value(helper.value)
             ask = 2 if helper is not None else 0        # Decided, so applied; without a decision the later version wins.
             outcome = "destroyed" if operation == 2 else "updated"
             if ask == 0:
-                outcome = self.judge(operation, key, version, 0)
+                outcome = self.judge(operation, key, version, 0, value, flags=flags)
         else:
             ask = 0
-        if outcome == "missing":
+        if outcome in ("missing", "unmet", "forgotten"):
             return outcome
+        made = origin if origin is not None else (self._site, b"", self.next_event_id())     # By one id at every place where it is seen.
         if outcome == "lost":
-            return self.change(operation, key, value, argument, None, version, origin)
+            return self.change(operation, key, value, argument, (), version, made)
         # "same": it was applied before and may have to be forwarded again.
         name = {"created": "create", "updated": "update", "destroyed": "destroy", "same": OPERATIONS[operation]}[outcome]
-        decisions = self._decide(name, key, value, argument, origin)
-        outcome = self.change(operation, key, value, argument, decisions, version, origin, ask, timestamp_ms)
+        decisions = self._decide(name, key, value, argument, made)
+        outcome = self.change(operation, key, value, argument, decisions, version, made, ask, timestamp_ms, condition)
         if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, key, old, value, argument, origin)
         return outcome
 
-    def _decide(self, operation: str, key: Any, value: Any, argument: Any, origin: tuple | None) -> list | None:
+    def _decide(self, operation: str, key: Encoded, value: Encoded, argument: Encoded, made: tuple) -> Sequence[Any]:
         if not any(s.enqueue_filters or s.substitution_filter is not None for s in self._senders.values()):
-            return None
+            return ()
         decisions: list[Any] = []
-        site, recipients, ids = origin[:3] if origin is not None else (self._site, b"", (self._member, threading.get_ident() & 0xFFFFFFFF, 0))
+        site, recipients, ids = made[:3]
         event = None
         for queue in self.queues:
             sender = self._senders[queue]
@@ -241,28 +362,31 @@ class Region(_core.RegionCore, MutableMapping):
             decisions.append(decision)
         return decisions
 
-    def _resolve(self, operation: int, key: Any, value: Any, argument: Any, old: tuple | None, version: tuple) -> GatewayConflictHelper | None:
+    def _resolve(
+        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, old: tuple | None, version: tuple,
+    ) -> GatewayConflictHelper | None:
         helper = GatewayConflictHelper()
-        plain = _core.decode_object(value.form, value.data) if isinstance(value, _core.Encoded) else value
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
         name = "destroy" if operation == 2 else "update"     # There is an entry, whatever the change was where it comes from.
-        event = TimestampedEntryEvent(self, name, key, old_value, plain, old_stamp >> 16, version[0] >> 16, old_site, version[1], argument)
+        event = TimestampedEntryEvent(
+            self, name, key.plain, old_value, value.plain, old_stamp >> 16, version[0] >> 16, old_site, version[1], argument.plain)
         try:
             self._resolver.on_event(event, helper)
-        except Exception:
+        except BaseException as error:
+            let_through(error)
             log.exception("region %s: the conflict resolver failed for key %r; the later version wins", self.name, key)
             return None
         return helper
 
-    def _tell_listeners(self, operation: str, key: Any, old: tuple | None, value: Any, argument: Any, origin: tuple | None) -> None:
-        plain = _core.decode_object(value.form, value.data) if isinstance(value, _core.Encoded) else value
+    def _tell_listeners(self, operation: str, key: Encoded, old: tuple | None, value: Encoded, argument: Encoded, origin: tuple | None) -> None:
         is_remote = origin is not None
-        event = EntryEvent(self, operation, key, old[0] if old else None, None if operation == "destroy" else plain, argument,
+        event = EntryEvent(self, operation, key.plain, old[0] if old else None, None if operation == "destroy" else value.plain, argument.plain,
                            is_remote, origin[0] if origin is not None else self._site)
         for listener in self._listeners:
             try:
                 getattr(listener, f"after_{operation}")(event)
-            except Exception:
+            except BaseException as error:
+                let_through(error)
                 log.exception("region %s: the listener %r failed after a %s of key %r", self.name, listener, operation, key)
 
 

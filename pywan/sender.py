@@ -1,24 +1,29 @@
 """Owns one gateway sender of a member: its queue, its dispatcher threads with their connections, its life cycle."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import math
 import os
 import secrets
 import socket
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from pywan import _core
 from pywan.callback_lock import LifeCycleLock
 from pywan.callbacks import GatewayEventFilter
-from pywan.config import SenderAttributes, altered_sender_attributes, make_instance
+from pywan.clocks import clock_trouble
+from pywan.config import CALLBACK_METHODS, SenderAttributes, altered_sender_attributes, let_through, make_instance, to_int
 from pywan.disk_store import DiskStore
-from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, ProtocolError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, GatewaySenderConfigurationError, GatewaySenderError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
+from pywan.floors import Floors, QueueFloors, encode_floors
+from pywan.forks import of_one_process
 from pywan.membership import Membership
-from pywan.protocol.gateway import SenderHello, Welcome, encode
+from pywan.protocol.gateway import Known, SenderHello, Welcome, encode
 from pywan.stats import ledger, sender_statistics
 from pywan.transport import data
 from pywan.transport.sockets import connect, shut
@@ -26,6 +31,8 @@ from pywan.transport.sockets import connect, shut
 log = logging.getLogger("pywan.sender")
 
 CONNECT_TIMEOUT_S = 5.0
+FIRST_RETRY_S = 0.05    # After a connection that worked; then twice as long each time, up to retry-interval-ms.
+AVOID_S = 60.0          # A receiver that did not answer is not chosen for so long where there is another one.
 JOIN_TIMEOUT_S = 15.0
 BUCKETS = 113
 DISK_SLOW_S = 0.1       # Events that wait for longer than this, most of them for the disk, do so since it is slow.
@@ -33,10 +40,11 @@ FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when i
 REASONS = {
     1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
     3: "the remote site is out of memory", 4: "the conflict resolver failed", 5: "the remote site could not apply it (see its log)",
+    6: "it is older than destroys that the remote site has forgotten, or remembers by a hash only: its key may have been one of them",
 }
-_FILTER_METHODS = ("before_enqueue", "before_transmit", "after_acknowledgement")
 
 
+@of_one_process(lambda sender: f"gateway sender {sender.attributes.id!r}", nothing_in_child=("close",))
 class GatewaySender:
     """Sends the events of the regions it is attached to to one remote site. Made by `Cache.create_gateway_sender`.
 
@@ -45,13 +53,14 @@ class GatewaySender:
 
     def __init__(
         self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
-        buckets: int = BUCKETS, store: DiskStore | None = None, on_state: Callable[["GatewaySender"], None] = lambda sender: None,
+        clock: _core.Clock, buckets: int = BUCKETS, store: DiskStore | None = None, on_state: Callable[["GatewaySender"], None] = lambda sender: None,
         on_destroy: Callable[["GatewaySender"], None] = lambda sender: None,
     ) -> None:
         self.attributes = attributes
         self._membership = membership
         self._member_name, self._site = member_name, site
         self._on_state, self._on_destroy = on_state, on_destroy
+        self._clock = clock                         # Of the member: its stamps are on the events.
         self._store = store                         # Where its queue is kept; None without persistence.
         self._take_filters()                        # What can be wrong with them is said before a log is opened.
         partitions = buckets if attributes.parallel else attributes.dispatcher_threads
@@ -70,8 +79,8 @@ class GatewaySender:
                                         **self._log_options("parked", 8))
         self._parked.running = True
         self.queue.set_full_policy(attributes.full_policy, attributes.full_timeout_ms)
-        # Of the queue: with persistence it outlives the process, as its sequences do; else both start afresh here.
-        self.incarnation = self.queue.log_id or secrets.randbits(63)
+        self._own_identity = secrets.randbits(63) | 1       # Of a queue without persistence, whose sequences start afresh here.
+        self._renewals = 0                          # How often the queue took another identity, in this process.
         if self.queue.persistent:
             self._say_recovered()
         self._sessions = [
@@ -81,6 +90,7 @@ class GatewaySender:
         self._flushes = 0                           # Callers that wait until the queue is flushed.
         self._times_lock = threading.Lock()
         self._parked_lock = threading.Lock()        # One replay or drop at a time.
+        self._floors = QueueFloors(site, clock.raise_low())    # Of the housekeeper.
         self._stopping = threading.Event()
         self._stopping.set()
         self._paused = False
@@ -91,17 +101,21 @@ class GatewaySender:
         self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
             time.monotonic(), self._measure_times(), dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0))
         self._trouble: str | None = None            # Why the last attempt to connect failed; None while connected.
+        self._hung: dict[int, str] = {}             # Dispatchers whose last connection was given up -> why, until a receiver shows progress.
+        self._avoided: dict[int, float] = {}        # Members whose receiver did not answer -> until when. Guarded by _avoided_lock.
+        self._avoided_lock = threading.Lock()
         self._trouble_logged_at = 0.0
         self._failures_logged = 0
         self._callbacks_logged_at = 0.0
         self._configure_sessions()
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {attributes.id!r}")
-        # Last: a sender that could not be made leaves nobody behind who writes its logs.
-        self._committers = [
-            threading.Thread(target=queue.commit_loop, name=f"sender-{attributes.id}-log", daemon=True)
-            for queue in (self.queue, self._parked) if queue.persistent]
-        for committer in self._committers:
-            committer.start()
+        if store is not None:       # Last: a sender that could not be made leaves nobody behind who writes its logs.
+            try:
+                for kind, queue in (("queue", self.queue), ("parked", self._parked)):
+                    store.start_writer(f"{kind}-{attributes.id}", f"sender-{attributes.id}-log", queue.commit_loop)
+            except BaseException:
+                self._close_logs()
+                raise
 
     def _log_options(self, kind: str, partitions: int) -> dict[str, Any]:
         a = self.attributes
@@ -114,6 +128,11 @@ class GatewaySender:
         return {"log_directory": place.folder, "log_id": secrets.randbits(63) | 1, "synchronous": a.disk_synchronous,
                 "log_budget": place.budget, "log_known": place.known, "log_may_take_kept": kind == "parked",
                 "flush_ms": min(self._store.attributes.time_interval, FLUSH_LIMIT_MS)}
+
+    @property
+    def incarnation(self) -> int:
+        """Of the queue. With persistence it outlives the process, as its sequences do."""
+        return self.queue.incarnation or self._own_identity
 
     def _say_recovered(self) -> None:
         found = self.queue.recovery()
@@ -169,7 +188,7 @@ class GatewaySender:
         return sender_statistics(self.queue.counts(), more={
             "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in self._sessions),
             "bytes_in_flight": sum(flow["bytes_in_flight"] for flow in flows), "window_bytes": sum(flow["window_bytes"] for flow in flows),
-            "round_trip_us": max(flow["round_trip_us"] for flow in flows)})
+            "round_trip_us": max(flow["round_trip_us"] for flow in flows), "identities_renewed": self._renewals})
 
     def ledger(self) -> dict[str, Any]:
         """What became of every event; see docs/operations.md."""
@@ -186,14 +205,25 @@ class GatewaySender:
         if not self.is_running:
             return "stopped"
         log_state = self.queue.log_state()
+        trouble = clock_trouble(self._clock)
+        if events == 0 and log_state and log_state["failing"]:
+            return f"disk: {log_state['failing']}"      # It takes no event now.
         if events == 0:
-            return f"disk: {log_state['failing']}" if log_state and log_state["failing"] else "none"     # It takes no event now.
+            return f"clock: {trouble.text}" if trouble else "none"
         if self._paused:
             return "paused"
         if not self._connections:
             return f"link down: {self._trouble}" if self._trouble else "link down"
+        unreadable = next((reason for session in self._sessions if (reason := session.unreadable_reason)), None)
+        if unreadable:
+            return f"disk: {unreadable}"
+        hung = [reason for n, reason in list(self._hung.items()) if not self._sessions[n].has_progressed]
+        if hung:
+            return f"link down: {hung[0]}"
         if log_state and log_state["failing"]:
             return f"disk: {log_state['failing']}"
+        if trouble:
+            return f"clock: {trouble.text}"
         if log_state and log_state["staged"] * 2 >= events and seconds > DISK_SLOW_S:
             return "disk slow"
         shares = self._time_shares()
@@ -231,6 +261,16 @@ class GatewaySender:
         connections = dict(self._connections)
         return [{**session.times(), "held_back": data.held_back_us(connections[n][0]) if n in connections else 0}
                 for n, session in enumerate(self._sessions)]
+
+    def volatile_events(self) -> dict[str, int]:
+        """Events that would go with the process, "queued" and "parked": those of a sender without persistence. Zeros are left out."""
+        counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self._parked)}
+        return {what: count for what, count in counts.items() if count}
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether events are queued that it sends, or tries to."""
+        return self.is_running and not self._paused and len(self.queue) > 0
 
     @property
     def status(self) -> str:
@@ -337,12 +377,15 @@ class GatewaySender:
         with self._lock:
             self._on_destroy(self)      # Refuses while a region refers to it.
             self.close()
+            dropped, parked = len(self.queue), len(self._parked)
+            if dropped or parked:
+                log.warning("gateway sender %s is destroyed with %d queued and %d parked events, which are dropped", self.id, dropped, parked)
             if self._store is not None:
                 for kind in ("queue", "parked"):
                     self._store.forget(f"{kind}-{self.id}")
 
     def close(self) -> None:
-        """Ends it with its cache."""
+        """Ends it, and its logs with what was enqueued: its disk store waits for that."""
         with self._lock:
             self._destroyed = True
             try:
@@ -351,11 +394,15 @@ class GatewaySender:
                 self._close_logs()
 
     def _close_logs(self) -> None:
-        """Everything enqueued reaches the disk, or the log says why not."""
         for queue in (self.queue, self._parked):
             queue.stop_log()
-        for committer in self._committers:
-            committer.join(JOIN_TIMEOUT_S)
+
+    def log_trouble(self) -> str | None:
+        """Why one of its logs is not written now; None: they are."""
+        return self.queue.log_state().get("failing") or self._parked.log_state().get("failing")
+
+    def say_unwritten(self) -> None:
+        """After its logs have ended: why some of them could not be written."""
         failing = self.queue.log_state().get("failing")
         if failing:
             log.error("gateway sender %s: the newest events could not be written: %s", self.id, failing)
@@ -379,16 +426,25 @@ class GatewaySender:
             self._configure_sessions()
         self._on_state(self)
 
-    def wait_until_flushed(self, timeout: float = 30.0) -> bool:
-        """Sends without waiting for full batches until the queue is empty. False if it is not within `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        self._ask_to_flush(1)
-        try:
+    def wait_until_flushed(self, timeout: float | None = 30.0) -> bool:
+        """Sends without waiting for full batches until the queue is empty. False if it is not within `timeout` seconds (None: without
+        limit), or if the sender stops before."""
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
+            raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a number of seconds of at least 0, or None (no limit)")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self.flushing():
             while len(self.queue):
                 left = deadline - time.monotonic()
                 if left <= 0 or (self._stopping.wait(min(left, 0.005)) and len(self.queue)):
                     return False
             return True
+
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Meanwhile it sends without waiting for full batches."""
+        self._ask_to_flush(1)
+        try:
+            yield
         finally:
             self._ask_to_flush(-1)
 
@@ -403,10 +459,10 @@ class GatewaySender:
     def _take_filters(self) -> None:
         a = self.attributes
         what = f"gateway sender {a.id!r}: gateway_event_filter"
-        self._filters = tuple(make_instance(f, what, _FILTER_METHODS) for f in a.gateway_event_filters)
+        self._filters = tuple(make_instance(f, what, CALLBACK_METHODS["gateway_event_filters"]) for f in a.gateway_event_filters)
         substitution = a.gateway_event_substitution_filter
         self.substitution_filter = None if substitution is None else make_instance(
-            substitution, f"gateway sender {a.id!r}: gateway_event_substitution_filter", ("get_substitute_value",))
+            substitution, f"gateway sender {a.id!r}: gateway_event_substitution_filter", CALLBACK_METHODS["gateway_event_substitution_filter"])
         self.enqueue_filters = self._overriding("before_enqueue")
         self._transmit_filters = self._overriding("before_transmit")
         self._acknowledgement_filters = self._overriding("after_acknowledgement")
@@ -430,13 +486,15 @@ class GatewaySender:
         if self.substitution_filter is not None and event.operation != "destroy":
             try:
                 substitute = _core.encode_object(self.substitution_filter.get_substitute_value(event))
-            except Exception:
+            except BaseException as error:
+                let_through(error)
                 self._log_callback("the substitution filter failed; the original value is sent")
         for each in self.enqueue_filters:
             try:
                 if not each.before_enqueue(event):
                     return False
-            except Exception:
+            except BaseException as error:
+                let_through(error)
                 self._log_callback(f"before_enqueue of {each!r} failed; the event is queued")
         return substitute
 
@@ -450,7 +508,8 @@ class GatewaySender:
                     if not each.before_transmit(event):
                         keep = False
                         break
-                except Exception:
+                except BaseException as error:
+                    let_through(error)
                     self._log_callback(f"before_transmit of {each!r} failed; the event is sent")
             verdicts.append(keep)
         return verdicts
@@ -461,7 +520,8 @@ class GatewaySender:
             for each in self._acknowledgement_filters:
                 try:
                     each.after_acknowledgement(event)
-                except Exception:
+                except BaseException as error:
+                    let_through(error)
                     self._log_callback(f"after_acknowledgement of {each!r} failed")
 
     def _log_callback(self, text: str) -> None:
@@ -489,6 +549,7 @@ class GatewaySender:
 
     def parked(self, limit: int = 100) -> list[dict[str, Any]]:
         """Up to `limit` parked events, with the reason."""
+        limit = to_int(limit, f"gateway sender {self.id!r}: parked: limit", 0, 2**31 - 1)
         found = []
         for reason, record in self._parked.records(limit):
             event = GatewayQueueEvent.from_record(record)
@@ -496,11 +557,20 @@ class GatewaySender:
                           "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})
         return found
 
-    def replay_parked(self) -> int:
-        """Queues every event that is parked now again, behind what waits. Returns how many."""
+    def tell_floors(self, still_coming: Floors) -> None:
+        """The receiver hears below which stamps nothing comes from here any more. `still_coming`: of what can still be queued, by site of origin."""
+        positions = self.queue.positions()
+        parked = self._parked.lowest_copied(until_empty=True)
+        told = self._floors.look(positions, parked, self.queue.lowest_copied(), still_coming)
+        for session in self._sessions:
+            session.tell_floors(encode_floors(told))
+
+    def replay_parked(self, *, force: bool = False) -> int:
+        """Queues every event that is parked now again, behind what waits. Returns how many. With `force` the remote site also applies those whose
+        keys may have been destroyed later."""
         with self._parked_lock:
             self._parked.wait_durable(10.0)     # What was parked just now can be replayed once it is on the disk.
-            return self._parked.replay_into(self.queue)
+            return self._parked.replay_into(self.queue, force)
 
     def drop_parked(self) -> int:
         """Forgets every parked event; they stay counted as parked. Returns how many."""
@@ -511,17 +581,20 @@ class GatewaySender:
 
     def _dispatch(self, index: int) -> None:
         session = self._sessions[index]
-        retry = self.attributes.retry_interval_ms / 1000
+        longest = self.attributes.retry_interval_ms / 1000
+        retry = min(FIRST_RETRY_S, longest)
         while not self._stopping.is_set():
             try:
-                sock, place, welcome = self._connect(index)
-            except (PywanError, OSError) as error:
-                self._note_trouble(str(error))
+                sock, place, member, welcome = self._connect(index)
+            except (PywanError, OSError, MemoryError) as error:
+                self._note_trouble(str(error) or "out of memory: the process has none for a connection")
                 self._stopping.wait(retry)
+                retry = min(2 * retry, longest)
                 continue
             except Exception:
                 log.exception("gateway sender %s: dispatcher %d failed to connect", self.id, index)
                 self._stopping.wait(retry)
+                retry = min(2 * retry, longest)
                 continue
             finally:
                 self._connecting.pop(index, None)
@@ -536,34 +609,84 @@ class GatewaySender:
                 self._connections.pop(index, None)
                 session.disconnected()
                 sock.close()
-            if outcome != "stopped":
-                self._note_trouble(f"connection to the receiver at {place} ended: {outcome}")
-                self._stopping.wait(retry)
+            if outcome == "stopped":
+                continue
+            if session.has_progressed:
+                retry = min(FIRST_RETRY_S, longest)
+                self._hung.pop(index, None)
+            reason = f"connection to the receiver at {place} ended: {outcome}"
+            if session.is_given_up:
+                self._hung[index] = reason
+                self._avoid(member)
+            self._note_trouble(reason)
+            self._stopping.wait(retry)
+            retry = min(2 * retry, longest)
 
-    def _connect(self, index: int) -> tuple[socket.socket, str, Welcome]:
+    def _avoid(self, member: int) -> None:
+        with self._avoided_lock:
+            self._avoided[member] = time.monotonic() + AVOID_S
+
+    def _find_receiver(self) -> dict[str, Any] | None:
+        """The least loaded receiver; one that did not answer only where there is no other."""
+        now = time.monotonic()
+        with self._avoided_lock:
+            self._avoided = {member: until for member, until in self._avoided.items() if until > now}
+            avoided = list(self._avoided)
+        site = self.attributes.remote_distributed_system_id
+        found = self._membership.find_receiver(site, avoided, timeout=CONNECT_TIMEOUT_S) if avoided else None
+        return found or self._membership.find_receiver(site, timeout=CONNECT_TIMEOUT_S)
+
+    def _connect(self, index: int) -> tuple[socket.socket, str, int, Welcome]:
         a = self.attributes
-        found = self._membership.find_receiver(a.remote_distributed_system_id, timeout=CONNECT_TIMEOUT_S)
+        found = self._find_receiver()
         if found is None:
             known = self._membership.remote_locators(a.remote_distributed_system_id)
             raise ProtocolError(
                 f"no receiver of site {a.remote_distributed_system_id} is known to its locators {', '.join(map(str, known))}" if known else
                 f"site {a.remote_distributed_system_id} is not known to this site's locators; check their remote-locators")
         place = f"{found['host']}:{found['port']}"
-        sock = connect((found["host"], found["port"]), CONNECT_TIMEOUT_S, what=f"receiver of site {a.remote_distributed_system_id}",
-                       on_socket=lambda opened: self._note_connecting(index, opened))
+        member = found["member_id"]
+        try:
+            sock = connect((found["host"], found["port"]), CONNECT_TIMEOUT_S, what=f"receiver of site {a.remote_distributed_system_id}",
+                           on_socket=lambda opened: self._note_connecting(index, opened))
+        except ConnectivityError:
+            self._avoid(member)
+            raise
         try:
             data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF, f"gateway sender {self.id!r}")
             hello = SenderHello(site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=self.id,
-                                dispatcher=index, incarnation=self.incarnation, partitions=self.queue.partitions)
+                                dispatcher=index, incarnation=self.incarnation, mount=self.queue.mount or self._own_identity, partitions=self.queue.partitions)
             sock.sendall(encode(hello, _core.FRAME_HELLO))
-            welcome = data.receive_message(sock, Welcome)
+            try:
+                welcome = data.receive_message(sock, Welcome)
+            except ConnectivityError as error:
+                self._avoid(member)
+                raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
+            self._check_past(hello.incarnation, place, data.receive_known(sock, welcome.known))
             if welcome.site != a.remote_distributed_system_id:
                 raise ProtocolError(f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}")
             sock.settimeout(None)
-            return sock, place, welcome
+            return sock, place, member, welcome
         except BaseException:
             sock.close()
             raise
+
+    def _check_past(self, incarnation: int, place: str, known: list[Known]) -> None:
+        """What the receiver has from other mounts was sent by this queue, before. If not, the disk store is an older copy, or there is another one: sequences
+        were given twice, and the receiver would take new events for known. Then the queue goes on under another identity, and connects again."""
+        foreign = next((each for each in known if not self.queue.is_past(each.mount, each.partition, each.last)), None)
+        if foreign is None:
+            return
+        fresh = secrets.randbits(63) | 1
+        self.queue.renew(incarnation, fresh)
+        renewed = self.queue.incarnation
+        found = (f"the receiver at {place} has events up to {foreign.last} of partition {foreign.partition} that the disk store {self._store.name if self._store else ''} does "
+                 f"not know of: it was restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x}; what is queued is sent as possible "
+                 "duplicates, and what only the other copy had is not here")
+        if renewed == fresh:        # Else another dispatcher came first, and has said it.
+            self._renewals += 1
+            log.error("gateway sender %s: %s", self.id, found)
+        raise GatewaySenderError(found)
 
     def _note_connecting(self, index: int, sock: socket.socket) -> None:
         """So that `stop` need not wait for what does not answer."""
@@ -578,7 +701,7 @@ class GatewaySender:
             return
         if reason != self._trouble or now - self._trouble_logged_at > 60:
             self._trouble_logged_at = now
-            log.warning("gateway sender %s: %s; %d events wait in the queue, trying again every %d ms", self.id, reason, len(self.queue),
+            log.warning("gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end", self.id, reason, len(self.queue),
                         self.attributes.retry_interval_ms)
         self._trouble = reason
 

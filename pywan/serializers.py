@@ -1,17 +1,34 @@
-"""Owns the registry of user serializers and the tagged form (msgpack) of what is not bytes, text or a number."""
+"""Owns the registry of user serializers, and how single objects that are neither containers, text, numbers nor bytes are tagged. docs/types.md
+is the table for users; docs/wire_format.md has the bytes."""
 from __future__ import annotations
 
 import datetime
+import enum
+import struct
+import sys
 import threading
+import uuid
+import zoneinfo
+from decimal import Decimal
 from typing import Any, Callable
 
 import msgpack
+import numpy
 
 from pywan import _core
+from pywan._core import Undecodable as Undecodable
 from pywan.errors import ConfigurationError, SerializationError
 
-_TAGGED, _USER = 2, 6
-_EXT_BIG_INT, _EXT_TUPLE, _EXT_DATE, _EXT_NAIVE_DATETIME, _EXT_SET = 1, 2, 3, 4, 5
+_INSTANT, _DATE, _NAIVE, _DURATION, _TIME, _ZONED, _DECIMAL, _UUID, _ENUM, _USER = -1, 3, 4, 6, 7, 8, 10, 11, 12, 13
+_DAYS_TO_1970 = datetime.date(1970, 1, 1).toordinal()
+_NAIVE_1970 = datetime.datetime(1970, 1, 1)
+_SECOND = datetime.timedelta(seconds=1)
+_BILLION = 10 ** 9
+_ZONED_HEAD = struct.Struct(">Iqi")         # Nanoseconds, seconds since 1970, seconds east of UTC; then the zone's name.
+
+# Carried without asking: a serializer for one of these would never be called.
+_PLAIN = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, frozenset, datetime.datetime, datetime.date,
+                    _core.Undecodable, _core.Encoded})
 
 _lock = threading.Lock()
 _by_type: dict[type, tuple[str, Callable[[Any], bytes]]] = {}
@@ -19,93 +36,249 @@ _by_name: dict[str, Callable[[bytes], Any]] = {}
 
 
 def register_serializer(cls: type, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, name: str | None = None) -> None:
-    """Teach pywan to carry instances of `cls` (exactly this class) as keys or values.
+    """Teach pywan to carry instances of `cls` (exactly this class) as keys, as values, and within containers.
 
     `dumps` gives bytes, `loads` takes them back; both sites must register the same `name` (default: module:qualname).
     """
-    name = name or f"{cls.__module__}:{cls.__qualname__}"
     if not isinstance(cls, type) or not callable(dumps) or not callable(loads):
         raise ConfigurationError(f"register_serializer takes a class and two callables, not {cls!r}, {dumps!r}, {loads!r}")
+    if cls in _PLAIN:
+        raise ConfigurationError(f"register_serializer: every {cls.__qualname__} is carried without; use a class of your own")
+    name = name or f"{cls.__module__}:{cls.__qualname__}"
     with _lock:
         _by_type[cls] = (name, dumps)
         _by_name[name] = loads
 
 
-def _pack_ext(obj: Any) -> msgpack.ExtType:
-    if isinstance(obj, int):
-        return msgpack.ExtType(_EXT_BIG_INT, obj.to_bytes((obj.bit_length() + 8) // 8, "little", signed=True))
-    if type(obj) is tuple:
-        return msgpack.ExtType(_EXT_TUPLE, _pack(list(obj)))
-    if type(obj) in (set, frozenset):
-        return msgpack.ExtType(_EXT_SET, _pack(sorted(_pack(item) for item in obj)))
-    if isinstance(obj, datetime.datetime):      # With a zone it is msgpack's own timestamp; here it has none.
-        return msgpack.ExtType(_EXT_NAIVE_DATETIME, obj.isoformat().encode())
-    if isinstance(obj, datetime.date):
-        return msgpack.ExtType(_EXT_DATE, obj.isoformat().encode())
-    raise SerializationError(
-        f"a {type(obj).__module__}.{type(obj).__qualname__} cannot be carried; pass bytes, or pywan.register_serializer"
-        " for its class (nothing was stored)"
-    )
+# Writing. What is worth the same as a plain object is written as that, so that it is the same key.
 
-
-def _unpack_ext(code: int, data: bytes) -> Any:
-    if code == _EXT_BIG_INT:
-        return int.from_bytes(data, "little", signed=True)
-    if code == _EXT_TUPLE:
-        return tuple(_unpack(data))
-    if code == _EXT_SET:
-        return frozenset(_unpack(item) for item in _unpack(data))
-    if code == _EXT_DATE:
-        return datetime.date.fromisoformat(data.decode())
-    if code == _EXT_NAIVE_DATETIME:
-        return datetime.datetime.fromisoformat(data.decode())
-    return msgpack.ExtType(code, data)
-
-
-def _pack(obj: Any) -> bytes:
-    return msgpack.packb(obj, default=_pack_ext, strict_types=True, datetime=True)
-
-
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, ext_hook=_unpack_ext, strict_map_key=False, timestamp=3)
-
-
-def encode_tagged(obj: Any) -> tuple[int, bytes]:
-    """(form, bytes) of an object that has no plain form. SerializationError names the type and the remedy."""
-    if isinstance(obj, (bytearray, memoryview)):
-        return 0, bytes(obj)
+def _tag(obj: Any, is_key: bool) -> tuple[int | None, Any]:
     user = _by_type.get(type(obj))
     if user is not None:
-        name, dumps = user
+        return _USER, [user[0], _dumped(obj, *user)]
+    for base, plain in _PLAIN_OF:
+        if isinstance(obj, base):
+            return None, plain(obj)
+    for base, tag in _TAG_OF:
+        if isinstance(obj, base):
+            return tag(obj, is_key)
+    raise _cannot(obj, "pass bytes, or pywan.register_serializer for its class")
+
+
+def _cannot(obj: Any, remedy: str) -> SerializationError:
+    return SerializationError(f"a {type(obj).__module__}.{type(obj).__qualname__} cannot be carried; {remedy} (nothing was stored)")
+
+
+def _dumped(obj: Any, name: str, dumps: Callable[[Any], bytes]) -> bytes:
+    try:
         data = dumps(obj)
-        if not isinstance(data, bytes):
-            raise SerializationError(f"the serializer {name!r} gave a {type(data).__name__}, not bytes")
-        return _USER, msgpack.packb([name, data])
-    try:
-        return _TAGGED, _pack(obj)
-    except SerializationError:
-        raise
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise SerializationError(f"a {type(obj).__name__} cannot be carried: {error} (nothing was stored)") from error
-
-
-def decode_tagged(form: int, data: bytes) -> Any:
-    """The object behind a tagged or user form. SerializationError if the bytes are not that."""
-    try:
-        if form == _TAGGED:
-            return _unpack(data)
-        if form == _USER:
-            name, payload = msgpack.unpackb(data)
-        else:
-            raise SerializationError(f"form {form} of {len(data)} bytes is not known to this version")
-    except SerializationError:
-        raise
     except Exception as error:
-        raise SerializationError(f"{len(data)} bytes of form {form} cannot be read: {error}") from error
-    loads = _by_name.get(name)
+        raise SerializationError(f"the serializer {name!r} failed in dumps: {type(error).__name__}: {error} (nothing was stored)") from error
+    if not isinstance(data, bytes):
+        raise SerializationError(f"the serializer {name!r} gave a {type(data).__name__}, not bytes (nothing was stored)")
+    return bytes(data)
+
+
+def _float_of(number: Any) -> float:
+    plain = float(number)
+    if plain != number and number == number:
+        raise _cannot(number, f"it has more digits than a float, as {number!r} does; pass str or Decimal")
+    return plain
+
+
+_PLAIN_OF: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (int, int.__int__), (float, float.__float__), (str, str.__str__), (bytes, lambda data: bytes.__getitem__(data, slice(None))),
+    ((bytearray, memoryview), bytes), (numpy.bool_, bool), (numpy.floating, _float_of),
+)
+
+
+def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
+    if moment != moment:
+        raise _cannot(moment, "NaT is no time; pass None as a value")
+    wall = datetime.datetime(moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second, moment.microsecond)
+    seconds, rest = divmod(wall - _NAIVE_1970, _SECOND)
+    nanoseconds = rest.microseconds * 1000 + getattr(moment, "nanosecond", 0)       # Those of pandas.
+    offset = moment.utcoffset()
+    if offset is None:
+        return _NAIVE, (seconds, nanoseconds)
+    east, fraction = divmod(offset, _SECOND)
+    if fraction:
+        raise SerializationError(f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds (nothing was stored)")
+    if is_key or nanoseconds % 1000 or isinstance(moment.tzinfo, datetime.timezone) and not east:
+        return _INSTANT, (seconds - east, nanoseconds)
+    return _ZONED, _ZONED_HEAD.pack(nanoseconds, seconds - east, east) + _zone_name(moment).encode()
+
+
+def _zone_name(moment: datetime.datetime) -> str:
+    """The name by which other processes find the zone; "" where its distance from UTC has to do."""
+    zone = moment.tzinfo
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)       # Of zoneinfo; of pytz.
+    if not isinstance(name, str):
+        return ""
+    try:
+        found = zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):     # Not found, a broken name, a file that is no zone.
+        return ""
+    if isinstance(zone, zoneinfo.ZoneInfo) or moment.replace(tzinfo=found).utcoffset() == moment.utcoffset():
+        return name
+    return ""
+
+
+def _tag_date(day: datetime.date, is_key: bool) -> tuple[int, Any]:
+    return _DATE, struct.pack(">i", day.toordinal() - _DAYS_TO_1970)
+
+
+def _tag_timedelta(duration: datetime.timedelta, is_key: bool) -> tuple[int, Any]:
+    return _DURATION, (duration.days * 86400 + duration.seconds, duration.microseconds * 1000 + getattr(duration, "nanoseconds", 0))
+
+
+def _tag_time(time: datetime.time, is_key: bool) -> tuple[int, Any]:
+    if time.tzinfo is not None:
+        raise _cannot(time, "a time of day with a zone means nothing without a date; pass a datetime, or the time without its zone")
+    return _TIME, struct.pack(">Q", (time.hour * 3600 + time.minute * 60 + time.second) * _BILLION + time.microsecond * 1000)
+
+
+def _tag_decimal(number: Decimal, is_key: bool) -> tuple[int, Any]:
+    sign, digits, exponent = number.as_tuple()
+    if not isinstance(exponent, int):       # Infinite, or not a number.
+        return _DECIMAL, str(number).encode()
+    return _DECIMAL, f"{'-' * sign}{''.join(map(str, digits))}E{exponent}".encode()
+
+
+def _tag_enum(member: enum.Enum, is_key: bool) -> tuple[int, Any]:
+    cls = type(member)
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    if member.name is None or cls.__members__.get(member.name) is not member:
+        raise _cannot(member, f"{member!r} has no name of its own; pass its value")
+    if _imported(path) is not cls:
+        raise _cannot(member, "its class is not found by that name, so no other process could; define it at the top of a module, or pass its value")
+    return _ENUM, [path, member.name]
+
+
+def _tag_numpy_time(moment: Any, is_key: bool) -> tuple[int | None, Any]:
+    is_duration = isinstance(moment, numpy.timedelta64)
+    unit, count = numpy.datetime_data(moment.dtype)
+    if numpy.isnat(moment):
+        raise _cannot(moment, "NaT is no time; pass None as a value")
+    if is_duration and unit in ("Y", "M", "generic"):
+        raise _cannot(moment, f"{moment!r} is no number of seconds; cast it to a unit of days or less")
+    if not is_duration and unit in ("Y", "M", "W", "D"):
+        return _DATE, struct.pack(">i", _days(moment))
+    ticks = int(moment.view("i8")) * count
+    a_second = {"W": 604800, "D": 86400, "h": 3600, "m": 60, "s": 1}.get(unit)
+    if a_second:
+        parts = ticks * a_second, 0
+    else:
+        per_second = {"ms": 10 ** 3, "us": 10 ** 6, "ns": 10 ** 9, "ps": 10 ** 12, "fs": 10 ** 15, "as": 10 ** 18}[unit]
+        seconds, rest = divmod(ticks, per_second)
+        nanoseconds, finer = divmod(rest * _BILLION, per_second)
+        if finer:
+            raise _cannot(moment, f"{moment!r} is finer than nanoseconds; round it")
+        parts = seconds, nanoseconds
+    return (_DURATION if is_duration else _NAIVE), parts
+
+
+def _days(moment: Any) -> int:
+    days = int(moment.astype("M8[D]").view("i8"))
+    if not -(1 << 31) <= days < 1 << 31:
+        raise _cannot(moment, f"{moment!r} is too far away; pass str")
+    return days
+
+
+_TAG_OF: tuple[tuple[Any, Callable[[Any, bool], tuple[int | None, Any]]], ...] = (
+    ((numpy.datetime64, numpy.timedelta64), _tag_numpy_time), (numpy.integer, lambda number, is_key: (None, int(number))),
+    (datetime.datetime, _tag_datetime), (datetime.date, _tag_date), (datetime.timedelta, _tag_timedelta), (datetime.time, _tag_time),
+    (Decimal, _tag_decimal), (uuid.UUID, lambda identity, is_key: (_UUID, identity.bytes)), (enum.Enum, _tag_enum),
+    (msgpack.Timestamp, lambda instant, is_key: (_INSTANT, (instant.seconds, instant.nanoseconds))),
+)
+
+
+# Reading. What is wrong here is told by an exception; the core makes an Undecodable of it.
+
+def _untag(tag: int, content: Any) -> Any:
+    read = _READ.get(tag)
+    if read is None:
+        raise SerializationError(f"extension {tag} of the tagged form is not known to this version")
+    return read(content)
+
+
+def _load(content: list[Any]) -> Any:
+    name, data = content
+    loads = _by_name.get(name) if isinstance(name, str) else None
     if loads is None:
         raise SerializationError(f"no serializer named {name!r} here: call pywan.register_serializer as at the other site")
-    return loads(payload)
+    try:
+        return loads(data)
+    except Exception as error:
+        raise SerializationError(f"the serializer {name!r} failed in loads: {type(error).__name__}: {error}") from error
 
 
-_core.set_codec_hooks(encode_tagged, decode_tagged)
+def _imported(path: str) -> Any:
+    """The class of that module:qualname, if its module is imported already. Runs nothing: no import, no attribute of anybody's making."""
+    module, _, names = path.partition(":")
+    found: Any = sys.modules.get(module)
+    for name in names.split("."):
+        found = vars(found).get(name) if isinstance(found, (type, type(sys))) else None
+    return found
+
+
+def _enum_member(content: list[Any]) -> enum.Enum:
+    path, name = content
+    cls = _imported(path)
+    if not isinstance(cls, enum.EnumMeta):
+        raise SerializationError(f"no Enum {path!r} is imported in this process; import its module")
+    member = type.__getattribute__(cls, "_member_map_").get(name)
+    if member is None:
+        raise SerializationError(f"the Enum {path!r} has no member {name!r} here")
+    return member
+
+
+def _zoned(content: bytes) -> datetime.datetime:
+    nanoseconds, seconds, east = _ZONED_HEAD.unpack_from(content)
+    if nanoseconds % 1000 or nanoseconds >= _BILLION:
+        raise ValueError(f"{nanoseconds} nanoseconds")
+    name = content[_ZONED_HEAD.size:].decode()
+    offset = datetime.timedelta(seconds=east)
+    wall = _NAIVE_1970 + datetime.timedelta(seconds=seconds + east, microseconds=nanoseconds // 1000)     # The instant itself may be beyond the years 1 to 9999.
+    if not name:
+        return wall.replace(tzinfo=datetime.timezone(offset))
+    try:
+        zone = zoneinfo.ZoneInfo(name)
+    except Exception as error:
+        raise SerializationError(f"the zone {name!r} is not known here; install the package tzdata") from error
+    for fold in (0, 1):
+        moment = wall.replace(tzinfo=zone, fold=fold)
+        if moment.utcoffset() == offset:
+            return moment
+    return (wall - offset).replace(tzinfo=datetime.timezone.utc).astimezone(zone)       # The zone has changed since; the instant has not.
+
+
+def _time(content: bytes) -> datetime.time:
+    microseconds, finer = divmod(struct.unpack(">Q", content)[0], 1000)
+    seconds, microseconds = divmod(microseconds, 10 ** 6)
+    if finer:
+        raise ValueError("a time of day with nanoseconds")
+    return datetime.time(seconds // 3600, seconds // 60 % 60, seconds % 60, microseconds)
+
+
+def _far_moment(kind: str) -> Callable[[tuple[int, int]], Any]:
+    """For what Python's own class does not hold: numpy's, in nanoseconds or in seconds."""
+    def read(content: tuple[int, int]) -> Any:
+        seconds, nanoseconds = content
+        whole = seconds * _BILLION + nanoseconds
+        if -(1 << 63) < whole < 1 << 63:
+            return numpy.array(whole, "i8").view(f"{kind}[ns]")[()]
+        if nanoseconds or seconds == -(1 << 63):
+            raise ValueError(f"{seconds} seconds and {nanoseconds} nanoseconds are too far away for numpy")
+        return numpy.array(seconds, "i8").view(f"{kind}[s]")[()]
+    return read
+
+
+_READ: dict[int, Callable[[Any], Any]] = {
+    _INSTANT: lambda content: msgpack.Timestamp(*content), _NAIVE: _far_moment("M8"), _DURATION: _far_moment("m8"),
+    _DATE: lambda days: numpy.datetime64(days, "D"), _TIME: _time, _ZONED: _zoned, _DECIMAL: lambda content: Decimal(content.decode("ascii")),
+    _UUID: lambda content: uuid.UUID(bytes=content), _ENUM: _enum_member, _USER: _load,
+}
+
+
+_core.set_codec_hooks(_tag, _untag)

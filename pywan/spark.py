@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
 import time
 import uuid
@@ -72,7 +73,7 @@ def enqueue(
         raise ConfigurationError("enqueue needs at least one locator, such as locators='127.0.0.1[10334]'")
     if not isinstance(region, str) or not region.strip("/"):
         raise ConfigurationError(f"region={region!r} is not the name of a region")
-    if not timeout > 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ConfigurationError(f"timeout={timeout!r} must be a number of seconds above 0")
     target = _Target(locators, region, uuid.uuid4().bytes, float(timeout))
     started = time.monotonic()

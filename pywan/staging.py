@@ -2,21 +2,25 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections import OrderedDict
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.errors import ConnectivityError, ProtocolError, PywanError, QueueFullError, RegionNotFoundError
+from pywan.errors import ConnectivityError, IllegalStateError, ProtocolError, PywanError, QueueFullError, RegionNotFoundError
+from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.transport import data
+from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.staging")
 
-HANDSHAKE_TIMEOUT_S = 10.0
+REPLY_TIMEOUT_S = 10.0           # For a client to take what it is answered.
+STOP_TIMEOUT_S = 10.0
 SILENCE_MS = 600_000            # A task may compute for long between two batches of rows.
+MAX_CLIENTS = 896               # Fewer than the port has places: the rest is for control requests.
+STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
 FULL_WAIT_S = 30.0              # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
 
@@ -30,6 +34,7 @@ class _Task:
         self.rows: int | None = None        # Set when they are.
 
 
+@of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
 class RowStages:
     """Serves clients' row connections. Rows are applied at commit, as a whole, once for each (run, task)."""
 
@@ -37,44 +42,54 @@ class RowStages:
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)        # A connection is done with its stage.
         self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
+        self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX)
         self.rows_applied = 0
 
     def stop(self) -> None:
-        """Ends every connection; what was not committed is dropped, which the client hears as a failed task."""
+        """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns when commits under way
+        are done, after STOP_TIMEOUT_S at the latest."""
         self._stopping.set()
-        with self._lock:
+        with self._left:
             for stage in self._open:
                 stage.stop()
+            self._left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
 
-    def serve(self, sock: socket.socket, peer: tuple, first: bytes) -> None:
+    def serve(self, connection: Connection, first: bytes) -> None:
         """One client's connection, to its end."""
         try:
-            self._serve(sock, first)
+            self._serve(connection, first)
         except ConnectivityError as error:
-            log.info("client %s:%d went away: %s", peer[0], peer[1], error)
+            log.info("client %s went away: %s", connection.place, error)
+            data.refuse(connection.sock, error)
         except (PywanError, MemoryError) as error:
-            log.warning("client %s:%d refused: %s", peer[0], peer[1], error)
-            data.refuse(sock, error)
+            connection.warning("client %s refused: %s", connection.place, error)
+            data.refuse(connection.sock, error)
         except OSError as error:
-            log.info("client %s:%d: %s", peer[0], peer[1], error)
+            log.info("client %s: %s", connection.place, error)
 
-    def _serve(self, sock: socket.socket, first: bytes) -> None:
-        sock.settimeout(HANDSHAKE_TIMEOUT_S)
+    def _serve(self, connection: Connection, first: bytes) -> None:
+        sock = connection.sock
+        sock.settimeout(connection.time_left())
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
         region = self._find_region(hello.region)
         if region is None:
             raise RegionNotFoundError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
-        stage = _core.RowStage(self._directory)
+        stage = _core.RowStage(self._directory, budget=self._budget)
         with self._lock:
             if self._stopping.is_set():
                 raise ProtocolError(f"member {self._member_name} is stopping; send the rows to another one, or again later")
+            if len(self._open) >= MAX_CLIENTS:
+                raise IllegalStateError(f"member {self._member_name} takes rows of {MAX_CLIENTS} tasks already, the most at once; send them to another one, or again later")
             self._open.add(stage)
         try:
+            connection.opened(stage.stop)
+            sock.settimeout(REPLY_TIMEOUT_S)
             sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, 0, 0), _core.FRAME_WELCOME))
             sock.settimeout(None)
             outcome = stage.receive(sock.fileno(), SILENCE_MS)
@@ -83,11 +98,12 @@ class RowStages:
             if outcome != "commit":
                 raise ProtocolError(f"rows of task {hello.task} refused: {outcome}")
             committed = self._commit(hello, region, stage)
-            sock.settimeout(HANDSHAKE_TIMEOUT_S)
+            sock.settimeout(REPLY_TIMEOUT_S)
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
         finally:
-            with self._lock:
+            with self._left:
                 self._open.discard(stage)
+                self._left.notify_all()
 
     def _task(self, hello: gateway.ClientHello) -> _Task:
         with self._lock:
@@ -120,9 +136,21 @@ class RowStages:
 
     def _apply(self, stage: Any, region: Any, hello: gateway.ClientHello) -> None:
         deadline = time.monotonic() + FULL_WAIT_S
-        while not stage.apply(region):
+        while not self._apply_some(stage, region):
             if time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise QueueFullError(
                     f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied + stage.missing} of"
                     f" {stage.rows} rows, which are applied; the rest is kept at member {self._member_name} and goes in when the same task is"
                     " tried again there - free disk space")
+
+    def _apply_some(self, stage: Any, region: Any) -> bool:
+        try:
+            return stage.apply(region)
+        except Exception as error:
+            if not isinstance(error, (PywanError, MemoryError)):
+                log.exception("applying rows of a task to region %s failed", region.name)
+            what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
+            text = (f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept at member {self._member_name}, and goes in"
+                    " when the same task is tried again there and this can be applied")
+            cls = type(error) if isinstance(error, PywanError) else IllegalStateError
+            raise cls(text) from error

@@ -85,3 +85,8 @@ def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
     """DataLossError with the whole ledger if it does not balance."""
     if not entry["balanced"]:
         raise DataLossError(f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}")
+
+
+def volatile_text(events: Mapping[str, Mapping[str, int]]) -> str:
+    """What `Cache.volatile_events` gives, in words."""
+    return "; ".join(f"sender {id}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}" for id, counts in sorted(events.items()))

@@ -16,6 +16,7 @@ HOLE = struct.Struct("<IIQ")
 STATE = struct.Struct("<QIIQQ")
 MANIFEST = struct.Struct("<8sIIQQQQIIQII")
 NAME = struct.Struct("<HHI")
+IDENTITY = struct.Struct("<QII")
 PAGE = 4096
 RECORDS, HOLES, STATES, MOVED, NAMES = range(1, 6)
 QUEUE, REGION = 1, 2
@@ -29,6 +30,7 @@ class Manifest(NamedTuple):
     first_commit: int
     partitions: int
     segments: list[tuple[int, int]]
+    identity: bytes
     state: bytes
 
 
@@ -49,12 +51,13 @@ class State(NamedTuple):
 
 def read_manifest(folder: Path) -> Manifest:
     data = (folder / "MANIFEST").read_bytes()
-    magic, version, kind, number, next_number, commit, first, count, partitions, state_bytes, reserved, crc = MANIFEST.unpack_from(data)
-    end = MANIFEST.size + 16 * count + state_bytes
-    assert (magic, version, reserved) == (b"PWANMAN\0", 1, 0)
+    magic, version, kind, number, next_number, commit, first, count, partitions, state_bytes, identity_bytes, crc = MANIFEST.unpack_from(data)
+    end = MANIFEST.size + 16 * count + identity_bytes + state_bytes
+    assert (magic, version) == (b"PWANMAN\0", 1)
     assert crc == _core.crc32c(data[MANIFEST.size:end], _core.crc32c(data[:MANIFEST.size - 4]))
     segments = [struct.unpack_from("<QQ", data, MANIFEST.size + 16 * n) for n in range(count)]
-    return Manifest(kind, number, next_number, commit, first, partitions, segments, data[end - state_bytes:end])
+    return Manifest(kind, number, next_number, commit, first, partitions, segments,
+                    data[end - state_bytes - identity_bytes:end - state_bytes], data[end - state_bytes:end])
 
 
 def segment_file(folder: Path, number: int) -> Path:
@@ -126,6 +129,18 @@ def read_state(data: bytes) -> State:
     positions = [struct.unpack_from("<QQ", data, at + 16 * n) for n in range(partitions)]
     assert len(data) == at + 16 * partitions + names_bytes
     return State(commit, conflated, struct.unpack_from(f"<{counters}Q", data, STATE.size), positions, names(data[len(data) - names_bytes:]))
+
+
+class Identity(NamedTuple):
+    incarnation: int
+    mounts: list[tuple[int, list[int]]]     # (id, the newest sequence of each partition when it began), oldest first.
+
+
+def read_identity(data: bytes) -> Identity:
+    incarnation, count, partitions = IDENTITY.unpack_from(data)
+    mounts = [struct.unpack_from(f"<{1 + partitions}Q", data, IDENTITY.size + n * 8 * (1 + partitions)) for n in range(count)]
+    assert len(data) == IDENTITY.size + count * 8 * (1 + partitions)
+    return Identity(incarnation, [(each[0], list(each[1:])) for each in mounts])
 
 
 class Recovered(NamedTuple):

@@ -170,6 +170,14 @@ OPERATIONS = {
     "invalidate, and its event again": repeat_what_was_invalidated,
     "clear": lambda region: region.clear(),
     "clear, and a put": lambda region: (region.clear(), region.put("text", "again")),
+    "put_if_absent": lambda region: (region.put_if_absent("text", "other"), region.put_if_absent("new", "v")),
+    "setdefault": lambda region: (region.setdefault("text", "other"), region.setdefault("new", "v"), region.setdefault("invalid", "v")),
+    "replace": lambda region: (region.replace("text", "other"), region.replace("new", "v")),
+    "replace of an expected value": lambda region: region.replace("text", region["text"], "other"),
+    "remove": lambda region: (region.remove("text", region["text"]), region.remove("none", 1)),
+    "pop": lambda region: (region.pop("text"), region.pop("new", None)),
+    "popitem": lambda region: region.popitem(),
+    "change_if, with a listener": listened(lambda region: region.put_if_absent("new", "v")),
     "put, with a listener": listened(lambda region: region.put("new", "v")),
     "destroy, with a listener": listened(lambda region: region.destroy("text")),
     "put_columns, with a listener": listened(lambda region: region.put_columns(["a", "text"], ["1", None], operations=["create", "destroy"])),
@@ -191,23 +199,24 @@ def test_what_is_acknowledged_is_there_when_the_power_goes(member, name):
 
 
 def test_the_table_has_every_operation_that_changes_a_region():
-    reads = {"copy_into", "get", "lookup", "judge", "scan", "scan_keys", "keys", "values", "items"}
-    of_its_log = {"open_log", "make_persistent", "commit_loop", "commit_once", "stop_log", "log_state", "wait_durable"}
-    of_itself = {"alter", "attach", "attach_senders", "add_listener", "set_resolver", "set_slow", "close"}
+    reads = {"copy_into", "get", "lookup", "show", "judge", "scan", "scan_keys", "keys", "values", "items", "next_event_id"}
+    of_its_log = {"open_log", "make_persistent", "commit_loop", "commit_once", "stop_log", "log_state", "wait_durable", "say_unwritten", "release_entries", "log_trouble"}
+    of_itself = {"settle_stamps", "keep_tombstones", "alter", "attach", "attach_senders", "add_listener", "set_resolver", "set_slow", "close"}
     by_others = {"change": "rows of a client", "apply_record": "changes of another site, with a listener"}
     tested = {word.strip(",") for name in OPERATIONS for word in name.split()}
     for name in dir(Region):
-        if not name.startswith("_") and callable(getattr(Region, name)) and name not in reads | of_its_log | of_itself | {*by_others, "expire_tombstones"}:
+        if not name.startswith("_") and callable(getattr(Region, name)) and name not in reads | of_its_log | of_itself | {*by_others, "change_if", "expire_tombstones"}:
             assert name in tested, f"{name} is not in the table of operations"
 
 
 @pytest.mark.parametrize("name", ["put over a value", "destroy", "put_columns", "local_destroy", "invalidate", "clear"])
 def test_a_region_that_was_closed_says_so_at_once(member, name):
     """Nobody writes its log any more."""
-    member.region.close()
     before = member.contents()
+    member.region.close()
     with pytest.raises(RegionNotFoundError):
         OPERATIONS[name](member.region)
+    member.lose_power()
     assert member.contents() == before
 
 

@@ -176,7 +176,7 @@ def test_names_that_are_not_there(network):
 # The network
 
 def hello(**changes):
-    fields = dict(site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, incarnation=7, partitions=1)
+    fields = dict(site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, incarnation=7, mount=1, partitions=1)
     return encode(SenderHello(**{**fields, **changes}), _core.FRAME_HELLO)
 
 
@@ -216,7 +216,7 @@ HOSTILE = {
     "not-a-map": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb([1, 2])), "no-kind": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"a": 1})),
     "missing-fields": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"kind": "gateway"})),
     "types": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"kind": "gateway", "site": "x", "remote_site": 2, "member": 1, "sender": b"", "dispatcher": 0,
-                                                                 "incarnation": 1, "partitions": 1, "version": 1})),
+                                                                 "incarnation": 1, "mount": 1, "partitions": 1, "version": 1})),
     "old-version": hello(version=99), "wrong-site": hello(remote_site=9), "own-site": hello(site=2), "no-partitions": hello(partitions=0),
     "many-partitions": hello(partitions=10**6), "negative": hello(partitions=-1), "nested": _core.pack_frame(_core.FRAME_HELLO, b"\x91" * 20_000),
     "batch-first": frame(payload=b"x" * 64),

@@ -2,6 +2,7 @@
 import pytest
 
 import pywan
+from pywan.errors import NotFoundError
 from pywan.transport.control import call_once
 
 
@@ -51,8 +52,8 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     """Other sites have waited for its receiver, and send at once: what is for a region that is not there would be parked."""
     ny = network.site("ny")
     if not in_file:
-        call_once(ny.locator.address, "change-configuration", entry={"op": "create gateway-receiver", "start_port": 0, "end_port": 0})
-    call_once(ny.locator.address, "change-configuration", entry={"op": "create region", "name": "data", "type": "REPLICATE"})
+        call_once(ny.locator.address, "change-configuration", action="put", kind="gateway-receiver", name="", attributes={"start_port": 0, "end_port": 0})
+    call_once(ny.locator.address, "change-configuration", action="put", kind="region", name="data", attributes={"type": "REPLICATE"})
     file = tmp_path / "cache.xml"
     receiver = '<gateway-receiver start-port="0" end-port="0"/>' if in_file else ""
     file.write_text(f"<cache>{receiver}<region name='first'/></cache>")
@@ -62,3 +63,58 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     ny.cache.close()
     ny.new_cache(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running
+
+
+READS = {
+    "get": lambda region: region.get("k"), "[]": lambda region: region["k"], "in": lambda region: "k" in region, "len": len, "iteration": list,
+    "items": lambda region: list(region.items()), "values": lambda region: list(region.values()), "scan": lambda region: region.scan(),
+    "lookup": lambda region: region.lookup("k"), "get of another": lambda region: region.get("no", 1), "pop": lambda region: region.pop("no", 1),
+}
+CHANGES = {
+    "put": lambda region: region.put("k", 1), "destroy": lambda region: region.destroy("k"), "invalidate": lambda region: region.invalidate("k"),
+    "local_destroy": lambda region: region.local_destroy("k"), "put_all": lambda region: region.put_all({"k": 1}), "del": lambda region: region.__delitem__("k"),
+    "put_columns": lambda region: region.put_columns([b"k"], [b"v"]), "remove_all": lambda region: region.remove_all(["k"]), "judge": lambda region: region.judge(1, "k"),
+    "put_if_absent": lambda region: region.put_if_absent("k", 1), "setdefault": lambda region: region.setdefault("k", 1), "replace": lambda region: region.replace("k", 1),
+    "replace a value": lambda region: region.replace("k", 0, 1), "remove a value": lambda region: region.remove("k", 0), "update": lambda region: region.update(k=1),
+    "clear here": lambda region: region.clear(local=True),
+}
+
+
+@pytest.mark.parametrize("end", ["the region is destroyed", "the cache is closed"])
+@pytest.mark.parametrize("with_listener", [False, True])
+def test_every_operation_of_a_closed_region_raises_the_same_error(network, end, with_listener):
+    ny, = network.add("ny")
+    region = ny.region(type="REPLICATE")
+    region.put_all({f"k{n}": n for n in range(5000)} | {"k": 0})
+    if with_listener:
+        region.add_listener(pywan.CacheListener())
+    begun = iter(region)
+    next(begun)
+    if end == "the region is destroyed":
+        ny.cache.destroy_region("data")
+    else:
+        ny.cache.close()
+    for name, operation in {**READS, **CHANGES, "iteration that was begun": lambda region: next(begun)}.items():
+        with pytest.raises(pywan.RegionNotFoundError, match="was destroyed, or its cache closed"):
+            operation(region)
+            pytest.fail(name)
+    assert "closed" in repr(region)
+
+
+def test_numbers_that_would_ruin_a_member_are_refused_by_name(network):
+    ny, = network.add("ny")
+    for timeout in (0, -1, None, "soon", float("inf"), True):
+        with pytest.raises(pywan.ConfigurationError, match="join_timeout"):
+            pywan.Cache("other", locators=str(ny.locator.address), join_timeout=timeout)
+    with pytest.raises(pywan.ConfigurationError, match="nothing to alter"):
+        ny.region(type="REPLICATE").alter()
+    with pytest.raises(pywan.ConfigurationError, match="parked: limit: -1 is out of range"):
+        ny.send_to("ln").parked(-1)
+
+
+@pytest.mark.parametrize("name", [[], {}, 5, None, b"data"])
+def test_what_is_no_name_is_the_name_of_nothing(network, name):
+    [ny] = network.add("ny")
+    for find in (ny.cache.region, ny.cache.destroy_region, ny.cache.gateway_sender):
+        with pytest.raises(NotFoundError, match="has no"):
+            find(name)

@@ -49,7 +49,7 @@ def test_namespaces_of_geodes_schema_are_accepted():
 
 def test_every_attribute_and_class_of_a_sender():
     found = parse(f"""<cache>
-  <disk-store name="disk" max-oplog-size="64"><disk-dirs><disk-dir dir-size="20">/tmp/a</disk-dir><disk-dir>/tmp/b</disk-dir></disk-dirs></disk-store>
+  <disk-store name="disk" time-interval="64"><disk-dirs><disk-dir dir-size="20">/tmp/a</disk-dir><disk-dir>/tmp/b</disk-dir></disk-dirs></disk-store>
   <gateway-sender id="ln" remote-distributed-system-id="2" parallel="false" manual-start="true" socket-buffer-size="1000"
     socket-read-timeout="40000" enable-batch-conflation="true" batch-size="5" batch-time-interval="7" enable-persistence="true"
     disk-store-name="disk" disk-synchronous="false" maximum-queue-memory="9" alert-threshold="11" dispatcher-threads="3"
@@ -66,7 +66,7 @@ def test_every_attribute_and_class_of_a_sender():
     assert list(sender.gateway_event_filters) == [f"{__name__}:Filter"] * 2
     assert sender.gateway_event_filters[0].parameters == {"word": "x"}
     assert found.conflict_resolver == f"{__name__}:Filter" == sender.gateway_event_substitution_filter
-    assert found.disk_stores[0].directories == (("/tmp/a", 20), ("/tmp/b", None)) and found.disk_stores[0].max_oplog_size == 64
+    assert found.disk_stores[0].directories == (("/tmp/a", 20), ("/tmp/b", None)) and found.disk_stores[0].time_interval == 64
 
 
 @pytest.mark.parametrize("region, type_", [
@@ -99,7 +99,7 @@ def test_refid_policy_and_scope_make_the_type(region, type_):
     ('<cache>\n<region name="r">text</region></cache>', 2, ["'text'"]),
     ("<cache>\n<gateway-receiver>\n</cache>", 3, ["not well-formed"]),
     ("", 1, ["not well-formed"]),
-    ('<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" disk-store-name="d"/></cache>', 2, ["disk store 'd' not found"]),
+    ('<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" enable-persistence="true" disk-store-name="d"/></cache>', 2, ["disk store 'd' not found"]),
     ('<cache>\n<gateway-sender id="s" parallel="true" remote-distributed-system-id="2"/>\n<region name="r" refid="REPLICATE">'
      '<region-attributes gateway-sender-ids="s"/></region></cache>', 3, ["parallel", "REPLICATE"]),
     ('<cache>\n<gateway-sender id="s" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter>'
@@ -137,3 +137,11 @@ def test_bytes_that_are_not_xml_are_refused():
     for data in (b"\x00\xff\xfe", b"\x1f\x8b\x08 gzip", b"<?xml version='1.0' encoding='no-such'?><cache/>", b"PK\x03\x04"):
         with pytest.raises(CacheXmlError, match="^f.xml:1: "):
             cache_xml.parse_bytes(data, "f.xml")
+
+
+def test_the_default_disk_store_needs_no_definition():
+    found = parse("""<cache>
+  <gateway-sender id="ln" remote-distributed-system-id="2" enable-persistence="true" disk-store-name="DEFAULT"/>
+  <region name="r" refid="REPLICATE_PERSISTENT"><region-attributes disk-store-name="DEFAULT"/></region>
+</cache>""")
+    assert found.senders[0].disk_store_name == found.regions[0].disk_store_name == "DEFAULT"

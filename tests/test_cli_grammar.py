@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -154,6 +156,43 @@ def test_a_script_stops_at_the_first_failure_unless_told_to_go_on(tmp_path):
     assert session.run(["run", "--file=/no/such/file"]) is False
 
 
+def test_a_script_that_runs_itself_ends(tmp_path):
+    """Under its own name, under another one, or by way of a second script."""
+    first, second, other_name = tmp_path / "first.gfsh", tmp_path / "second.gfsh", tmp_path / "other-name.gfsh"
+    for text in (f"run --file={first}", f"run --file={second}", f"run --file={other_name}"):
+        first.write_text(f"works\n{text}\n")
+        second.write_text(f"run --file={first}\n")
+        other_name.unlink(missing_ok=True)
+        other_name.hardlink_to(first)
+        session, out, err = session_with(grammar.Command("works", "", works))
+        assert session.run(["run", f"--file={first}"]) is False
+        assert out.getvalue().count("│ x") == 1 and "runs itself" in err.getvalue()
+        first.write_text("works\n")
+        assert session.run(["run", f"--file={second}"]) is True
+        first.unlink()
+
+
+def test_scripts_that_run_each_other_are_bounded(tmp_path):
+    for n in range(40):
+        (tmp_path / f"{n}.gfsh").write_text(f"run --file={tmp_path}/{n + 1}.gfsh\n")
+    session, out, err = session_with()
+    assert session.run(["run", f"--file={tmp_path}/0.gfsh"]) is False
+    assert "at most 16 may" in err.getvalue()
+
+
+def test_only_a_regular_file_of_a_fitting_size_is_run(tmp_path):
+    good, link, fifo, large = tmp_path / "good", tmp_path / "link", tmp_path / "fifo", tmp_path / "large"
+    good.write_text("works\n")
+    link.symlink_to(good)
+    os.mkfifo(fifo)
+    large.write_bytes(b"#" * (1024 * 1024 + 1))
+    for path, says in ((link, f"symbolic link.*{good}"), (fifo, "not a regular file"), (tmp_path, "not a regular file"), ("/dev/zero", "not a regular file"),
+                       (large, "more than 1048576 bytes"), ("/no/such", "No such file"), ("a\0b", "null")):
+        session, out, err = session_with(grammar.Command("works", "", works))
+        assert session.run(["run", f"--file={path}"]) is False
+        assert re.search(says, err.getvalue()) and out.getvalue() == ""
+
+
 def test_json_is_one_object_a_line():
     session, out, _ = session_with(grammar.Command("works", "", works), grammar.Command("fails", "", fails), as_json=True)
     assert session.run_line("works; works; fails; works") is False
@@ -173,6 +212,32 @@ def test_the_shell_reads_lines_until_exit():
     session, out, err = session_with(grammar.Command("works", "", works))
     assert shell.run(session, stdin=io.StringIO("works\n\nnonsense\nexit\nworks\n"), stdout=out) is False
     assert out.getvalue().count("│ x") == 1 and "no command 'nonsense'" in err.getvalue()
+
+
+ECHO = grammar.Command("echo", "", lambda session, values: Result(lines=[repr(values)]), (grammar.Option("a"), grammar.Option("b")))
+
+
+@pytest.mark.parametrize("lines", ["echo --a=1 \\\n  --b=2\n", "echo \\\n\\\n--a=1 \\\n--b=2", "# no command \\\necho --a=1 \\\n --b=2\n"])
+def test_the_shell_waits_for_the_rest_of_a_command_that_goes_on(lines):
+    session, out, err = session_with(ECHO)
+    assert shell.run(session, stdin=io.StringIO(lines), stdout=out) is True
+    assert out.getvalue() == "{'a': '1', 'b': '2'}\n" and err.getvalue() == ""
+
+
+@pytest.mark.parametrize("run", [
+    lambda session, text: shell.run(session, stdin=io.StringIO(text), stdout=io.StringIO()), lambda session, text: session.run_line(text)])
+def test_a_command_that_goes_on_and_has_no_rest_is_not_run(run):
+    session, out, err = session_with(ECHO)
+    assert run(session, "echo --a=1 \\\n") is False
+    assert out.getvalue() == "" and "nothing follows" in err.getvalue()
+
+
+def test_a_script_whose_last_command_goes_on_is_not_run(tmp_path):
+    file = tmp_path / "x.gfsh"
+    file.write_text("echo --a=1\necho --a=2 \\\n")
+    session, out, err = session_with(ECHO, *COMMANDS)
+    assert session.run(["run", f"--file={file}"]) is False
+    assert out.getvalue() == "" and "line 2" in err.getvalue() and "nothing follows" in err.getvalue()
 
 
 def test_without_a_locator_a_command_says_how_to_connect(monkeypatch):

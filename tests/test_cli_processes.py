@@ -195,7 +195,7 @@ def test_filter_classes_come_from_the_classpath(machine):
     classes.mkdir()
     (classes / "shop_filters.py").write_text("import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n        return event.key != 'secret'\n")
     locator = f"{machine.hosts['ny_host']}[10341]"
-    machine.do(f"gfsh start server --name=s --locators={locator} --classpath=classes")
+    machine.do(f"gfsh start server --name=s --locators={locator} --classpath=classes --allow-callbacks=shop_filters")
     machine.do(f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep")
     machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     for key in ("a", "secret"):
@@ -206,6 +206,26 @@ def test_filter_classes_come_from_the_classpath(machine):
     assert missing.returncode == 1 and "Nope" in missing.stderr
     attached = machine.shell(f"gfsh --locator={locator} destroy gateway-sender --id=ln")
     assert attached.returncode == 1 and "attached to region" in attached.stderr
+
+
+def test_a_server_says_what_of_the_cluster_configuration_it_lacks(machine):
+    assert start_locator(machine).returncode == 0
+    (machine.directory / "shop_filters.py").write_text("import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    pass\n")
+    locator = f"{machine.hosts['ny_host']}[10341]"
+    (machine.directory / "gemfire.properties").write_text("allow-callbacks=shop_filters\n")
+    machine.do(f"gfsh start server --name=s --locators={locator} --classpath=.")
+    machine.do(f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep")
+    machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
+    machine.do("gfsh stop server --name=s")
+    (machine.directory / "gemfire.properties").unlink()
+    started = machine.shell(f"gfsh start server --name=s --locators={locator} --classpath=.")
+    assert started.returncode == 0 and "note: cluster configuration: gateway-sender ln was not made: " in started.stderr and "--allow-callbacks=shop_filters" in started.stderr
+    problem, = machine.ask("status server --name=s")["data"]["status"]["cluster_configuration_problems"]
+    assert problem.startswith("gateway-sender ln was not made")
+    assert machine.ask(f"--locator={locator} list regions")["data"]["members"][0]["regions"][0]["gateway_sender_ids"] == ["ln"]
+    machine.do("gfsh stop server --name=s")
+    machine.do(f"gfsh start server --name=s --locators={locator} --classpath=. --allow-callbacks=shop_filters")
+    assert machine.ask(f"--locator={locator} status gateway-sender --id=ln")["ok"]
 
 
 def test_a_signal_stops_a_member_cleanly(machine):
@@ -377,7 +397,7 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
     for site in ("ny", "ln"):
         machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
         xml = "--cache-xml-file=ln.xml" if site == "ln" else ""
-        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes {xml}")
+        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes --allow-callbacks=causes {xml}")
     ny = "gfsh --locator=ny_host[10331]"
     for id, more in (("plain", ""), ("filtered", "--gateway-event-filter=causes:Slow")):
         machine.do(f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false --dispatcher-threads=1 --batch-time-interval=10 {more}")
@@ -411,3 +431,110 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
     assert partly.returncode != 0 and "all members at once" in partly.stderr
     machine.do(f"{ny} start gateway-sender --id=plain --clean-queues")
     machine.until(lambda: shown("plain")[0] == "none", "a start with clean queues")
+
+
+def start_server_with_events(machine: Machine, more: str = "") -> str:
+    """A locator and a server `s` with 3 events for a site that is not there. Returns the option --locator."""
+    if process.recorded(process.Place.of(machine.directory, "loc")) is None:
+        assert start_locator(machine).returncode == 0
+    locator = f"--locator={machine.hosts['ny_host']}[10341]"
+    machine.do(f"gfsh start server --name=s --locators={machine.hosts['ny_host']}[10341] {more}")
+    if not machine.ask(f"{locator} list regions")["data"]["members"][0]["regions"]:
+        machine.do(f"gfsh {locator} create gateway-sender --id=ln --remote-distributed-system-id=2")
+        machine.do(f"gfsh {locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
+    for key in "abc":
+        machine.do(f"gfsh {locator} put --region=data --key={key} --value=v")
+    return locator
+
+
+def test_shutdown_says_what_it_would_lose_and_takes_consent(machine):
+    locator = start_server_with_events(machine)
+    for command in ("shutdown", "shutdown --include-locators --time-out=1"):
+        refused = machine.shell(f"gfsh {locator} {command}")
+        assert refused.returncode == 1 and "nothing was stopped" in refused.stderr and "s: sender ln: 3 queued" in refused.stderr and "--force" in refused.stderr
+    assert machine.ask(f"{locator} query size --region=data")["data"]["size"] == 3
+    done = machine.shell(f"gfsh {locator} shutdown --force --include-locators")
+    assert done.returncode == 0 and "sender ln: 3 queued" in done.stderr
+    machine.until(lambda: list(machine.directory.glob("*/*.pid")) == [], "both have stopped")
+    assert "events are lost as it closes" in machine.logs()
+
+
+def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
+    locator = start_server_with_events(machine)
+    ended: list[subprocess.CompletedProcess] = []
+    waiting = threading.Thread(target=lambda: ended.append(machine.shell(f"gfsh {locator} shutdown --time-out=-1 --include-locators")))
+    waiting.start()
+    machine.do(f"gfsh start locator --name=ln --port=10342 --bind-address={machine.hosts['ln_host']} --distributed-system-id=2 --remote-locators={machine.hosts['ny_host']}[10341]")
+    other = f"{machine.hosts['ln_host']}[10342]"
+    machine.do(f"gfsh start server --name=t --locators={other} --bind-address={machine.hosts['ln_host']}")
+    machine.do(f"gfsh --locator={other} create region --name=data --type=REPLICATE")
+    machine.do(f"gfsh --locator={other} create gateway-receiver")
+    waiting.join(60.0)
+    assert ended and ended[0].returncode == 0, f"{ended}{machine.logs()}"
+    assert machine.ask(f"--locator={other} query size --region=data")["data"]["size"] == 3
+    machine.until(lambda: not (machine.directory / "s" / "s.pid").exists(), "s has stopped")
+    assert "are lost" not in (machine.directory / "s" / "s.log").read_text()
+
+
+@pytest.mark.parametrize("given", ["start server", "a property", "Geode's property", "stop server"])
+def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, given):
+    start, stop = {
+        "start server": ("--maximum-shutdown-wait-time=1", ""), "a property": ("--J=-Dgemfire.maximum-shutdown-wait-time=1", ""),
+        "Geode's property": ("--J=-DGatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME=1", ""), "stop server": ("", "--maximum-shutdown-wait-time=1"),
+    }[given]
+    start_server_with_events(machine, start)
+    done = machine.shell(f"gfsh stop server --name=s {stop}")
+    assert done.returncode == 0 and "sender ln: 3 queued" in done.stderr and "within 1 s" in done.stderr
+    log = (machine.directory / "s" / "s.log").read_text()
+    assert "waits for ln to empty its queue" in log and "sender ln: 3 queued" in log
+
+
+def test_a_second_signal_ends_the_waiting_of_a_server(machine):
+    start_server_with_events(machine, "--maximum-shutdown-wait-time=-1")
+    member = process.recorded(process.Place.of(machine.directory, "s"))
+    process.send_signal(member, signal.SIGTERM)
+    machine.until(lambda: "waits for ln" in (machine.directory / "s" / "s.log").read_text(), "it waits")
+    process.send_signal(member, signal.SIGTERM)
+    assert process.wait_until_gone(member, LIMIT_S)
+    assert "sender ln: 3 queued" in (machine.directory / "s" / "s.log").read_text()
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda file: file.write_text("garbled"), lambda file: file.write_text(""), lambda file: file.unlink(), lambda file: file.write_bytes(b"\xff\xfe 1\n{"),
+    lambda file: file.write_text(file.read_text().partition("\n")[0] + "\n[1, 2]\n"), lambda file: file.write_text("1 2\n{}\n")], ids=[
+    "no pid", "empty", "gone", "no text", "no map", "another process"])
+def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, spoil):
+    assert start_locator(machine).returncode == 0
+    place = process.Place.of(machine.directory, "loc")
+    pid = machine.pid_of("loc")
+    spoil(place.pid_file)
+    found = machine.ask("status locator --name=loc")
+    assert found["data"]["state"] == "not responding" and found["data"]["pid"] == pid and "loc.pid" in found["errors"][0]
+    again = start_locator(machine)
+    assert again.returncode == 1 and "running already" in again.stderr
+    stopped = machine.do("gfsh stop locator --name=loc")
+    assert f"pid {pid}" in stopped and "SIGTERM" in stopped
+    assert machine.ask("status locator --name=loc")["data"]["state"] == "stopped"
+
+
+def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
+    assert start_locator(machine).returncode == 0
+    place = process.Place.of(machine.directory, "loc")
+
+    def ask(text: str) -> subprocess.CompletedProcess:
+        """As another user, or, where we may not become one, without the right to look into the folder."""
+        program = f"import os\nfrom pywan import process\nif os.getuid() == 0:\n    os.setuid(65534)\n{text}"
+        return subprocess.run([sys.executable, "-c", program], env=machine.environment, capture_output=True, text=True)
+
+    for folder in [place.folder, *place.folder.parents]:
+        if folder.stat().st_uid == os.getuid() and folder != place.folder and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o755)
+    if os.getuid():
+        place.folder.chmod(0)
+    try:
+        told = ask(f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\nprint(found['state'], found['problem'])")
+        assert told.stdout.startswith("unknown ") and "another user" in told.stdout, told
+        refused = ask(f"process.stop('locator', 'loc', directory={str(machine.directory)!r})")
+        assert "IllegalStateError" in refused.stderr and "another user" in refused.stderr
+    finally:
+        place.folder.chmod(0o700)

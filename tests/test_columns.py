@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pywan._core import Column, _column_rows, as_columns, encode_rows, operation_codes
+from pywan._core import Column, _column_rows, as_columns, decode_object, encode_rows, operation_codes
 from pywan.errors import EventTooLargeError, SerializationError
 
 BYTES, STR, TAGGED, NONE, INT64, FLOAT64 = range(6)
@@ -30,7 +30,7 @@ def decode(row):
     if form == STR:
         return content.decode()
     if form == TAGGED:
-        return msgpack.unpackb(content, timestamp=3, strict_map_key=False)
+        return decode_object(form, content)
     if form == NONE:
         assert content == b""
         return None
@@ -146,22 +146,43 @@ def test_what_lies_under_a_null_does_not_matter():
     assert values(column) == [None, 7]
 
 
-def test_timestamps_are_msgpacks_own_in_their_shortest_size():
+def moment(code, nanoseconds):
+    """The extension in which seconds and nanoseconds are told; -1 is msgpack's own timestamp."""
+    return msgpack.packb(msgpack.ExtType(code, msgpack.Timestamp(*divmod(nanoseconds, 10**9)).to_bytes())) if code >= 0 else msgpack.packb(
+        msgpack.Timestamp(*divmod(nanoseconds, 10**9)))
+
+
+INSTANT, DATE, NAIVE = -1, 3, 4
+
+
+def test_timestamps_are_instants_where_their_column_has_a_zone_and_else_times_without_one():
     moments = [0, 1, 2**32 * 10**9 - 1, 2**32 * 10**9, 2**33 * 10**9, -1, -(10**9), 2**62]
-    expected = [msgpack.packb(msgpack.Timestamp.from_unix_nano(moment)) for moment in moments]
-    assert [content for _, content in _column_rows(Column(pa.array(moments, pa.timestamp("ns"))))] == expected
-    assert [content for _, content in _column_rows(Column(np.array(moments, "M8[ns]")))] == expected
+    for column, code in ((pa.array(moments, pa.timestamp("ns")), NAIVE), (np.array(moments, "M8[ns]"), NAIVE),
+                         (pa.array(moments, pa.timestamp("ns", "UTC")), INSTANT), (pa.array(moments, pa.timestamp("ns", "Europe/Berlin")), INSTANT)):
+        assert [content for _, content in _column_rows(Column(column))] == [moment(code, each) for each in moments]
     far = -(2**63) + 1
-    (_, content), = _column_rows(Column(pa.array([far], pa.timestamp("us"))))
+    (_, content), = _column_rows(Column(pa.array([far], pa.timestamp("us", "UTC"))))
     assert msgpack.unpackb(content) == msgpack.Timestamp(*divmod(far * 1000, 10**9))
 
 
-def test_dates_are_midnight_in_utc():
+def test_dates_are_dates():
     days = [datetime.date(2024, 2, 29), None, datetime.date(1901, 1, 1)]
-    expected = [day and datetime.datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days]
-    assert values(pa.array(days, pa.date32())) == expected
-    assert values(pa.array(days, pa.date64())) == expected
-    assert values(np.array([str(day) if day else "NaT" for day in days], "M8[D]")) == expected
+    for column in (pa.array(days, pa.date32()), pa.array(days, pa.date64()), np.array([str(day) if day else "NaT" for day in days], "M8[D]")):
+        assert values(column) == days
+    assert _column_rows(Column(pa.array([-1], pa.date32()))) == [(TAGGED, b"\xd6\x03\xff\xff\xff\xff")]
+    assert values(np.array(["2024-02", "1970-01"], "M8[M]")) == [datetime.date(2024, 2, 1), datetime.date(1970, 1, 1)]
+    with pytest.raises(SerializationError, match="row 1: a date that is no whole day"):
+        Column(pa.Array.from_buffers(pa.date64(), 2, [None, pa.py_buffer(struct.pack("<qq", 0, 5))]))
+    with pytest.raises(SerializationError, match="row 0: .*too far away"):
+        Column(np.array([2**31], "M8[D]"))
+
+
+def test_no_unit_of_numpy_loses_anything():
+    assert values(np.array(["2024-01-01T00:00:00.010", "NaT"], "M8[10ms]")) == [datetime.datetime(2024, 1, 1, 0, 0, 0, 10_000), None]
+    assert values(np.array(["2024-01-01T05"], "M8[h]")) == [datetime.datetime(2024, 1, 1, 5)]
+    assert _column_rows(Column(np.array(["1970-01-01T00:00:00.000000001000"], "M8[ps]"))) == [(TAGGED, moment(NAIVE, 1))]
+    with pytest.raises(SerializationError, match="row 1: 1970-01-01T00:00:00.000000000001 cannot be told in ns; round it"):
+        Column(np.array([0, 1], "M8[ps]"))
 
 
 @pytest.mark.parametrize("kind, word", [
@@ -228,7 +249,7 @@ def test_an_empty_numpy_array_has_no_rows(dtype):
 def test_numpy_text_and_dates():
     assert values(np.array(["a", "grüße", ""])) == ["a", "grüße", ""]
     dates = np.array(["2024-01-02T03:04:05", "NaT", "1960-01-01"], "M8[s]")
-    expected = [datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC), None, datetime.datetime(1960, 1, 1, tzinfo=UTC)]
+    expected = [datetime.datetime(2024, 1, 2, 3, 4, 5), None, datetime.datetime(1960, 1, 1)]
     assert values(dates) == expected
     assert values(dates.astype(">M8[ms]")) == expected
 
@@ -617,3 +638,44 @@ def test_decimals_have_a_way_out():
     with pytest.raises(SerializationError, match="cast to string"):
         Column(amounts, "amount")
     assert values(amounts.cast(pa.string())) == ["1.10"]
+
+
+# Damaged arrays
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
+@pytest.mark.parametrize("offsets", [[0, 5, 3, 10], [0, -5, 5, 10], [0, 1000, 5, 10], [10, 5, 3, 10]])
+def test_arrow_offsets_that_do_not_ascend_are_refused(kind, offsets):
+    number = "i8" if kind in (pa.large_binary(), pa.large_string()) else "i4"
+    array = pa.Array.from_buffers(kind, 3, [None, pa.py_buffer(np.array(offsets, number).tobytes()), pa.py_buffer(b"d" * 10)])
+    with pytest.raises(SerializationError, match="damaged"):
+        Column(array, "keys")
+    with pytest.raises(SerializationError, match="damaged"):
+        Column(pa.chunked_array([array, array]), "keys")
+    with pytest.raises(SerializationError, match="damaged"):
+        Column(ThroughTheInterface(array), "keys")
+
+
+class ThroughTheInterface:
+    """An array of another library than pyarrow, which we cannot ask whether it is whole."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.array.__arrow_c_array__(requested_schema)
+
+
+@pytest.mark.parametrize("array", [pa.array(np.zeros(1003, "i8")), pa.array([b"dd"] * 1003, pa.large_binary())], ids=["numbers", "offsets"])
+def test_an_arrow_array_that_says_more_rows_than_its_buffers_hold_is_refused(array):
+    """As a file that was made so brings it: pyarrow reads it and does not ask."""
+    with pa.BufferOutputStream() as file:
+        with pa.ipc.new_stream(file, pa.schema([("keys", array.type)])) as writer:
+            writer.write_batch(pa.record_batch([array], ["keys"]))
+        whole = file.getvalue().to_pybytes()
+    right, wrong = (1003).to_bytes(8, "little"), (1 << 20).to_bytes(8, "little")
+    assert whole.count(right) >= 2
+    damaged = pa.ipc.open_stream(whole.replace(right, wrong)).read_all()["keys"]
+    with pytest.raises(SerializationError, match="damaged"):
+        Column(damaged, "keys")
+    with pytest.raises(SerializationError, match="damaged"):
+        Column(damaged.chunk(0), "keys")

@@ -1,6 +1,7 @@
 """What configuration accepts, refuses and says."""
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -143,3 +144,45 @@ def test_a_class_that_cannot_be_imported_says_why(name, words):
 def test_attributes_become_plain_values():
     plain = config.to_plain(make_sender_attributes("ln", remote_distributed_system_id=2, gateway_event_filters=[Filter()]))
     assert plain["id"] == "ln" and plain["gateway_event_filters"] == [f"{__name__}:Filter"]
+
+
+@pytest.mark.parametrize("cls, make", [
+    (config.SenderAttributes, lambda **a: make_sender_attributes("ln", **{"remote_distributed_system_id": 2, **a})),
+    (config.ReceiverAttributes, make_receiver_attributes),
+    (config.RegionAttributes, lambda **a: make_region_attributes("data", **a)),
+    (config.DiskStoreAttributes, lambda **a: config.make_disk_store_attributes("kept", **a)),
+])
+def test_every_number_has_bounds_and_is_refused_by_name_beyond_them(cls, make):
+    """Also one that is added later."""
+    for field in dataclasses.fields(cls):
+        if field.type != "int":
+            continue
+        assert (cls, field.name) in config._INT_RANGES, f"{cls.__name__}.{field.name} has no bounds"
+        lowest, highest = config._INT_RANGES[cls, field.name]
+        for value in (-2**31, lowest - 1 if lowest > 0 and field.name != "socket_buffer_size" else -2, highest + 1, 2**80, 1.5, True, "many", None if field.default is not dataclasses.MISSING else "x"):
+            if value is None and cls is config.RegionAttributes:
+                continue        # Not given.
+            with pytest.raises(ConfigurationError, match=field.name):
+                make(**{field.name: value})
+
+
+@pytest.mark.parametrize("make, lowest", [
+    (lambda size: make_sender_attributes("ln", remote_distributed_system_id=2, socket_buffer_size=size), 1_000),
+    (lambda size: make_receiver_attributes(socket_buffer_size=size), 16_384),
+])
+def test_a_socket_buffer_that_would_ruin_its_connection_is_refused(make, lowest):
+    for size in (1, lowest - 1, "1"):
+        with pytest.raises(ConfigurationError, match=f"socket_buffer_size: {size} .* from {lowest}"):
+            make(size)
+    for size in (0, lowest, 2**31 - 1):
+        assert make(size).socket_buffer_size == size
+
+
+def test_a_time_between_pings_that_no_sender_keeps_is_refused():
+    with pytest.raises(ConfigurationError, match="maximum_time_between_pings: 1 .* from 100"):
+        make_receiver_attributes(maximum_time_between_pings=1)
+
+
+def test_any_free_port_is_no_beginning_of_a_range():
+    with pytest.raises(ConfigurationError, match="start_port 0 .* end_port 0 only, not 5500"):
+        make_receiver_attributes(start_port=0)

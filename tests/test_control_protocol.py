@@ -1,15 +1,18 @@
 """Control messages: their bytes, their bounds, and the server and client around them."""
 import socket
 import threading
+import tracemalloc
 
 import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from pywan import errors
+from pywan._core import measure_message
 from pywan.protocol import control as wire
 from pywan.protocol.control import Decoder, encode
 from pywan.transport import sockets
+from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient, ControlServer, Reply, dispatch
 
 
@@ -68,7 +71,9 @@ def test_no_bytes_do_more_than_raise_a_protocol_error(data, framed):
         (frame_of(msgpack.packb({"a": msgpack.ExtType(5, b"x")})), "extension type 5"),
         (frame_of(msgpack.packb({"a": msgpack.Timestamp(1)})), "Timestamp"),
         (frame_of(b"\x81\xa1a" + b"\x91" * 900 + b"\xc0"), "more than 32"),
-        (frame_of(b"\x81\xa1a" + b"\x91" * 5000 + b"\xc0"), "not msgpack"),
+        (frame_of(b"\x81\xa1a" + b"\x91" * 5000 + b"\xc0"), "more than 32"),
+        (frame_of(b"\x81\xa1a\xdd\x00\x10\x00\x00" + b"\xc0" * (1 << 20)), "more than 524288 values"),
+        (frame_of(b"\x81\xa1a\xdf\x00\x00\x00\x09\xa1k\xc0"), "announces more than it holds"),
         (frame_of(b"\x81\xa1a\xdd\xff\xff\xff\xff"), "not msgpack"),
         (frame_of(b"\x80\x80"), "not msgpack"),
     ],
@@ -76,6 +81,45 @@ def test_no_bytes_do_more_than_raise_a_protocol_error(data, framed):
 def test_foreign_and_damaged_bytes_are_refused_in_words(data, says):
     with pytest.raises(errors.ProtocolError, match=says):
         Decoder().feed(data)
+
+
+def test_a_message_of_empty_lists_is_refused_before_memory_is_taken():
+    lists = wire.MAX_PAYLOAD_BYTES - 8
+    payload = b"\x81\xa1a\xdd" + lists.to_bytes(4, "big") + b"\x90" * lists
+    frame = frame_of(payload)
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.ProtocolError, match="more than 524288 values"):
+            Decoder().feed(frame)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(frame)      # Its bytes, copied, and nothing besides.
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("body", [{"k" * 8_000_000: {"a": {1: 2}}}, {"op": "o" * 8_000_000}, {"op": "ping", "x" * 8_000_000: 1}], ids=["key", "op", "option"])
+def test_what_an_error_quotes_is_cut(server, body, caplog):
+    sock = sockets.connect((server.host, server.port), 5)
+    with sock:
+        sock.sendall(frame_of(msgpack.packb(body)))
+        sock.settimeout(10)
+        received = sock.recv(1 << 20)
+        while received and len(received) < 16 + int.from_bytes(received[4:8], "little"):
+            received += sock.recv(1 << 20)
+    assert len(received) < 5000
+    eventually(lambda: received or caplog.records, what="the refusal")
+    assert all(len(record.getMessage()) < 5000 for record in caplog.records)
+
+
+@given(plain)
+@settings(max_examples=100, deadline=None)
+def test_a_message_is_measured_as_it_is(value):
+    def count(item):
+        inside = [x for pair in item.items() for x in pair] if isinstance(item, dict) else item if isinstance(item, list) else []
+        return 1 + sum(map(count, inside))
+
+    payload = msgpack.packb(value, use_bin_type=True)
+    assert measure_message(payload, 1 << 19, 32) == (count(value), None)
+    assert all(measure_message(payload[:end], 1 << 19, 32)[1] == "cut" for end in range(len(payload)))
 
 
 def test_only_plain_values_can_be_sent():
@@ -116,17 +160,23 @@ def _bug(request, peer):
     return {"x": 1 / 0}
 
 
+def _takes_all_memory(request, peer):
+    return {"x": bytes(1 << 62)}
+
+
 @pytest.fixture
 def server():
     stopped = threading.Event()
     handlers = {
-        "echo": _echo, "refuse": _refuse, "bug": _bug, "count": _count, "nothing": lambda r, p: None,
+        "echo": _echo, "refuse": _refuse, "bug": _bug, "takes all memory": _takes_all_memory, "count": _count, "nothing": lambda r, p: None,
         "unsendable": lambda r, p: {"x": object()}, "after": lambda r, p: Reply(done=True, after=stopped.set),
     }
 
-    def shout(sock, peer, first):
-        while data := sock.recv(100):
-            sock.sendall(first + data.upper())
+    def shout(connection, first):
+        connection.opened()
+        connection.sock.settimeout(None)
+        while data := connection.sock.recv(100):
+            connection.sock.sendall(first + data.upper())
 
     before = set(threading.enumerate())
     server = ControlServer("127.0.0.1", 0, dispatch(handlers, "the test server"), name="test", other_protocols={b"PWD1": shout}, max_connections=8)
@@ -152,6 +202,16 @@ def test_a_request_is_answered_or_refused_by_name(server):
         assert client.call("count", to=3, _progress=lambda m: seen.append(m["at"]))["counted"] == 3
         assert seen == [0, 1, 2]
         assert client.call("after")["done"] and server.stopped.wait(5)
+
+
+def test_want_of_memory_is_told_by_its_own_name_in_one_line(server, caplog):
+    with ControlClient(("127.0.0.1", server.port), 5) as client:
+        for _ in range(30):
+            with pytest.raises(errors.OutOfMemoryError, match="out of memory"):
+                client.call("takes all memory")
+        assert client.call("nothing") == {"ok": True}
+    said = [record for record in caplog.records if "out of memory" in record.getMessage()]
+    assert 0 < len(said) < 30 and not any(record.exc_info for record in said)
 
 
 def test_many_clients_are_served_at_once(server):
@@ -195,14 +255,6 @@ def test_other_protocols_share_the_port_and_end_with_the_server(server):
     server.stop()
     assert sock.recv(10) == b""
     sock.close()
-
-
-def test_connections_are_bounded(server):
-    extra = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(9)]
-    extra[-1].settimeout(5)
-    assert extra[-1].recv(1) == b""
-    for sock in extra:
-        sock.close()
 
 
 def test_a_silent_or_slow_client_is_let_go():

@@ -339,3 +339,72 @@ def test_replaying_moves_parked_events_back_to_their_keys_partition():
     for partition, record in queue.records():
         key = read_record(record).key.decode()
         assert partition == (_core.key_hash(key) >> 32) * 4 >> 32
+
+
+# Room in several queues at once
+
+@pytest.mark.parametrize("first", ["drop-oldest", "refuse"])
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_a_put_that_one_queue_refuses_takes_nothing_from_one_that_drops_its_oldest(first, partitions):
+    region = region_with(*(queue_to(site, memory_limit=3 << 20, partitions=partitions) for site in (2, 3)))
+    dropper, refuser = region.queues if first == "drop-oldest" else reversed(region.queues)
+    dropper.set_full_policy("drop-oldest")
+    refuser.set_full_policy("refuse")
+    stored = 0
+    with pytest.raises(QueueFullError):
+        while True:
+            region.put(stored, bytes(1000))
+            stored += 1
+    before = dropper.records(10**6), dropper.counts()
+    for key in range(stored, stored + 50):
+        with pytest.raises(QueueFullError):
+            region.put(key, bytes(1000))
+        with pytest.raises(QueueFullError):
+            region.put_columns([b"row"], [bytes(1000)])
+    assert (dropper.records(10**6), dropper.counts()) == before
+    assert len(dropper) == len(refuser) == len(region) == stored
+    # Where the other one has room again, the newest comes in and the oldest make room for it.
+    for partition in range(partitions):
+        refuser.remove(partition, read_record(refuser.peek(partition, 10**6)[-1]).sequence)
+    for key in range(stored, stored + 50):
+        region.put(key, bytes(1000))
+    counts = dropper.counts()
+    assert len(region) == stored + 50 == len(dropper) + counts["dropped_oldest"] and counts["dropped_oldest"] > 0
+    assert counts["memory_bytes"] <= 3 << 20
+    kept = [_core.decode_object(*_core.record_fields(record)["key"]) for _, record in dropper.records(10**6)]
+    assert set(range(stored, stored + 50)) <= set(kept)
+    check_ledger(counts)
+
+
+def test_a_change_that_loses_or_finds_nothing_drops_no_older_event():
+    queue = queue_to(2, memory_limit=3 << 20)
+    queue.set_full_policy("drop-oldest")
+    region = region_with(queue)
+    region.put("key", bytes(1000))
+    length = queue.bytes
+    while queue.bytes + length <= 2 << 20:      # The limit has room for one segment of records.
+        region.put("key", bytes(1000))
+    for n in range(100):
+        assert region.change(UPDATE, "key", bytes(1000), version=(1, 3), origin_=(3, b"", (1, 1, n))) == "lost"
+        assert region.change(DESTROY, "not there" + "!" * 1000) == "missing"
+    assert queue.counts()["dropped_oldest"] == 0
+    region.put("key", bytes(1000))
+    assert queue.counts()["dropped_oldest"] > 0
+
+
+def test_a_queue_that_drops_its_oldest_keeps_what_is_on_its_way_and_refuses_what_has_no_room_beside_it():
+    queue = queue_to(2, memory_limit=3 << 20)
+    queue.set_full_policy("drop-oldest")
+    region = region_with(queue)
+    for key in range(1500):
+        region.put(key, bytes(1000))
+    assert len(queue.peek(0, 10**6)) == 1500
+    with pytest.raises(QueueFullError):
+        for key in range(1500, 10000):
+            region.put(key, bytes(1000))
+    counts = queue.counts()
+    assert counts["memory_bytes"] <= (3 << 20) + (2 << 20) and len(region) == len(queue) + counts["dropped_oldest"]
+    assert queue.remove(0, 1500) == 1500
+    for key in range(10000, 12000):
+        region.put(key, bytes(1000))
+    assert queue.counts()["memory_bytes"] <= 3 << 20

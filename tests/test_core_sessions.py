@@ -11,7 +11,7 @@ import time
 
 import pytest
 from records import (
-    BATCH, ERROR, FRAME, FRAME_ACK, FUTURE_STAMP, POSSIBLE_DUPLICATE, REGION, REGION_NOT_FOUND, REWIND, check_ledger, make_batch,
+    BATCH, ERROR, FRAME, FRAME_ACK, FUTURE_STAMP, MAGIC, POSSIBLE_DUPLICATE, REGION, REGION_NOT_FOUND, REWIND, check_ledger, make_batch,
     make_record, read_ack, read_batch, split_frames,
 )
 
@@ -324,6 +324,63 @@ def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(s
     assert sites.history.values("k") == ["9"] and sites.memory.last() == [9]
 
 
+def failing_batch(sites, first, count, *, times=1, settled=0):
+    """A batch of one section, or the same one several times, of events whose region is not there."""
+    section = (0, first, first + count - 1, settled, [make_record(b"k", sequence=first + n, region=9) for n in range(count)])
+    return make_batch(*[section] * times)
+
+
+def test_a_section_that_comes_twice_in_a_batch_ends_the_connection(sites):
+    """Its failures would be told once more with each: an acknowledgement of any length for a batch of a few bytes."""
+    payload, count = failing_batch(sites, 1, 10, times=2)
+    with pytest.raises(ProtocolError, match="sections follow each other"):
+        sites.receiver.receive_data(_core.pack_frame(BATCH, payload, 0, count))
+    assert sites.receiver.data_to_send() == b"" and sites.memory.failures == 10
+
+
+def test_a_section_that_goes_back_on_its_connection_ends_it(sites):
+    payload, count = failing_batch(sites, 1, 10)
+    sites.deliver(_core.pack_frame(BATCH, payload, 0, count))
+    payload, count = failing_batch(sites, 6, 10)
+    with pytest.raises(ProtocolError, match=r"partition 0: a section 6\.\.15.*behind one through 10"):
+        sites.receiver.receive_data(_core.pack_frame(BATCH, payload, 1, count))
+
+
+def test_a_section_goes_on_behind_what_was_settled_meanwhile(sites):
+    """Events that became holes while nothing was on its way are in no section: they are settled."""
+    for number, (first, settled) in enumerate([(1, 0), (8, 7)]):
+        payload, count = failing_batch(sites, first, 2, settled=settled)
+        [ack] = split_frames(sites.deliver(_core.pack_frame(BATCH, payload, number, count)))
+        assert [sequence for _, _, sequence in read_ack(ack.payload)[2]] == [first, first + 1]
+    assert sites.memory.failures == 2
+
+
+def test_an_acknowledgement_names_no_failed_event_that_its_batch_has_not(sites):
+    """What failed before and is a hole by now need not be told again; the rest is, each once."""
+    payload, count = failing_batch(sites, 1, 100)
+    sites.deliver(_core.pack_frame(BATCH, payload, 0, count))
+    sites.connect_receiver(sites.remote.get)
+    payload, count = make_batch((0, 1, 100, 0, [make_record(b"k", sequence=n, region=9) for n in (3, 50, 100)]))
+    [ack] = split_frames(sites.deliver(_core.pack_frame(BATCH, payload, 0, count)))
+    assert read_ack(ack.payload)[2] == [(0, REGION_NOT_FOUND, 3), (0, REGION_NOT_FOUND, 50), (0, REGION_NOT_FOUND, 100)]
+
+
+@pytest.mark.parametrize("sections", [0, 65_536, 2**32 - 1])
+def test_a_batch_has_a_section_and_no_more_than_a_queue_has_partitions(sites, sections):
+    payload, _ = make_batch(*[(0, 1, 1, 0, [])] * min(sections, 65_536))
+    payload = struct.pack("<I", sections) + payload[4:]
+    with pytest.raises(ProtocolError, match=f"batch of {sections} sections"):
+        sites.receiver.receive_data(_core.pack_frame(BATCH, payload, 0, 0))
+
+
+def test_a_packed_batch_is_believed_only_a_length_that_it_can_unpack_to(sites):
+    """Memory for what it says is taken before it is unpacked."""
+    packed = b"\x10x"
+    head = FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), 0, 64 << 20, 0, 0)
+    with pytest.raises(ProtocolError, match="2 packed bytes cannot unpack to 67108864"):
+        sites.receiver.receive_data(FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), _core.crc32c(head + packed), 64 << 20, 0, 0) + packed + b"\0" * 6)
+
+
 def test_a_region_name_longer_than_any_is_refused(sites):
     with pytest.raises(ProtocolError, match="name of 1025 bytes"):
         sites.deliver(_core.pack_frame(REGION, b"x" * 1025, 1))
@@ -502,13 +559,19 @@ def test_a_failure_that_is_named_twice_is_parked_once(sites):
     assert len(sites.parked) <= 1
 
 
-def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites):
+@pytest.mark.parametrize("failures", [[(0, 4, 0)], [(0, 4, 99)], [(9, 4, 1)], [(0, 4, 1), (0, 4, 99)], [(0, 4, 99), (0, 4, 1)]])
+def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites, failures):
+    """The receiver has lost count: nothing of that acknowledgement is believed, and all is sent again."""
     sites.put(("a", "1"))
     sites.sent()
-    ack = struct.pack("<IIQ", 1000, 3, 1 << 20) + struct.pack("<IIQIIQIIQ", 0, 4, 0, 0, 4, 99, 9, 4, 1)
-    sites.dispatcher.receive_data(_core.pack_frame(FRAME_ACK, ack, 0))
+    ack = struct.pack("<IIQ", 1000, len(failures), 1 << 20) + b"".join(struct.pack("<IIQ", *failure) for failure in failures)
+    with pytest.raises(ProtocolError, match="not next in its batches"):
+        sites.dispatcher.receive_data(_core.pack_frame(FRAME_ACK, ack, 0))
     check_ledger(sites.queue.counts())
-    assert len(sites.parked) == 0 and len(sites.queue) == 0
+    assert len(sites.parked) == 0 and len(sites.queue) == 1
+    sites.reconnect()
+    sites.settle()
+    assert sites.history.values("a") == ["1"] and len(sites.queue) == 0
 
 
 # Filters and conflation
@@ -863,4 +926,4 @@ def test_a_receiver_without_a_sign_of_life_is_given_up_after_the_time_that_was_s
         sites.dispatcher.configure(1, -1, silence_ms=100)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 10_000)
         sites.put(("k", "1"))
-        assert sites.dispatcher.run(ours.fileno()).startswith("no answer from the receiver")
+        assert sites.dispatcher.run(ours.fileno()).startswith("no progress by the receiver for 0.1 s, with 1 events")

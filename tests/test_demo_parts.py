@@ -1,6 +1,7 @@
 """The demo's parts that need neither processes nor Spark: topologies, comparison, the report."""
 import json
 import struct
+import sys
 
 import pytest
 from rich.console import Console
@@ -108,3 +109,21 @@ def test_the_report_fails_on_any_problem_and_says_so_in_both_forms():
     report.print(console)
     text = console.export_text()
     assert "NY to TK" in text and "NO" in text and "explained 6" in text
+
+
+@pytest.mark.parametrize("lacks", ["Spark", "Java"])
+def test_a_demo_without_spark_or_java_says_what_to_install_and_leaves_no_folder(tmp_path, monkeypatch, capsys, lacks):
+    from pywan import java
+    from pywan.demo import main
+
+    pytest.importorskip("rich")
+    if lacks == "Spark":
+        monkeypatch.setitem(sys.modules, "pyspark.java_gateway", None)
+    else:
+        pytest.importorskip("pyspark")
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    assert main.run(main.Options(dir=str(tmp_path / "work"), quiet=True)) == 1
+    assert "pip install" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,8 @@ import pytest
 from pywan.addresses import Address
 from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
 from pywan.protocol.configuration import ClusterConfiguration
-from pywan.protocol.discovery import MAX_LOCATORS_PER_SITE, MAX_STAMP, LocatorProfile, LocatorState, Timings
+from pywan.protocol import discovery
+from pywan.protocol.discovery import CANDIDATES_AT_ONCE, MAX_CANDIDATES, MAX_LOCATORS_PER_SITE, LocatorProfile, LocatorState, Timings
 from pywan.protocol.members import MAX_MEMBERS, MemberTable
 
 
@@ -22,8 +23,8 @@ class World:
         self.unreachable: set[Address] = set()
         self.conflicts = []
 
-    def start(self, site, port, *, locators=(), remotes=(), stamp=None, host="h"):
-        me = LocatorProfile(site, host, port, f"locator{port}", self.now if stamp is None else stamp)
+    def start(self, site, port, *, locators=(), remotes=(), host="h"):
+        me = LocatorProfile(site, host, port, f"locator{port}")
         config = ClusterConfiguration()
         state = LocatorState(
             me, f"uid{port}-{self.now}", [Address(host, p) for p in locators], [Address(host, p) for p in remotes],
@@ -58,6 +59,8 @@ class World:
         except IncompatibleSystemError as error:
             self.conflicts.append(str(error))
             state.failed(contact.address, str(error), self.now, conflict=True)
+        except ProtocolError as error:
+            state.failed(contact.address, str(error), self.now)
 
     def assert_all_know_all(self):
         expected = {}
@@ -132,14 +135,14 @@ def test_a_restarted_locator_that_knows_nobody_is_told_again():
     world.assert_all_know_all()
 
 
-def test_an_address_that_changes_its_site_is_learned_everywhere_even_with_a_clock_behind():
+def test_an_address_that_changes_its_site_is_learned_everywhere():
     world = World()
     for site in (LN, NY, TK):
-        world.start(site, site, remotes=[LN] if site != LN else [], stamp=1_000_000)
+        world.start(site, site, remotes=[LN] if site != LN else [])
     world.run(10_000)
     world.stop(TK)
     world.run(3_000)
-    world.start(HK, TK, remotes=[LN], stamp=5)     # Site 4 where site 3 was, its clock an hour behind.
+    world.start(HK, TK, remotes=[LN])     # Site 4 where site 3 was.
     world.run(20_000)
     world.assert_all_know_all()
 
@@ -198,32 +201,142 @@ def test_configuration_entries_reach_the_sites_other_locators_only():
     second = world.start(1, 2, locators=[1, 2])
     other = world.start(3, 3, remotes=[1])
     world.run(5_000)
-    first.config.add({"op": "create-region", "name": "a"}, "x1")
+    first.config.put("region", "a", {}, "x1")
     first.extra_changed(world.now)
-    second.config.add({"op": "create-region", "name": "b"}, "x2")
+    second.config.put("region", "b", {}, "x2")
     second.extra_changed(world.now)
     world.run(2_000)
-    assert first.config.requests() == second.config.requests() and len(first.config.requests()) == 2
-    assert other.config.requests() == []
+    assert first.config.things() == second.config.things() and len(first.config.things()) == 2
+    assert other.config.things() == []
 
 
 @pytest.mark.parametrize("bad", [
-    None, {}, {"host": "h"}, *({"distributed_system_id": 1, "host": "h", "port": 1, "name": "n", "stamp": 1, **change} for change in (
+    None, {}, {"host": "h"}, *({"distributed_system_id": 1, "host": "h", "port": 1, "name": "n", **change} for change in (
         {"port": 0}, {"port": "1"}, {"distributed_system_id": 256}, {"distributed_system_id": True}, {"host": ""}, {"host": "x" * 300},
-        {"stamp": MAX_STAMP}, {"stamp": -1}, {"name": 3}))])
+        {"host": "a\nb"}, {"host": ["h"]}, {"name": 3}, {"name": "\x1b[2J"}, {"name": ".."}))])
 def test_a_profile_from_the_network_is_checked(bad):
-    state = World().start(1, 1)
+    world = World()
+    state = world.start(1, 1, remotes=[2])
     with pytest.raises(ProtocolError):
-        state.on_join({"uid": "x", "from": bad, "role": "remote", "sites": []}, 0)
-    with pytest.raises(ProtocolError):
-        state.on_join({"uid": "x", "from": LocatorProfile(2, "h", 2, "n", 1).to_map(), "role": "remote", "sites": [bad]}, 0)
+        state.on_join({"uid": "x", "from": bad, "role": "remote"}, 0)
+    [contact] = state.due(0)
+    for answer in ({"from": bad, "sites": []}, {"from": LocatorProfile(2, "h", 2, "n").to_map(), "sites": [bad]}):
+        with pytest.raises(ProtocolError):
+            state.heard(contact.address, contact.request, {"uid": "x", **answer}, 0)
+    assert state.known_sites() == {1: [Address("h", 1)]}
 
 
-def test_locators_kept_per_site_are_bounded():
-    state = World().start(1, 1)
-    sites = [LocatorProfile(2, f"h{i}", 1, "n", i).to_map() for i in range(5 * MAX_LOCATORS_PER_SITE)]
-    state.on_join({"uid": "x", "from": LocatorProfile(3, "p", 2, "n", 1).to_map(), "role": "learned", "sites": sites}, 0)
-    assert len(state.locators_of(2)) == MAX_LOCATORS_PER_SITE and len(state.peers()) <= MAX_LOCATORS_PER_SITE + 1
+def joined_by(world, state, peer, **more):
+    return state.on_join({"uid": "evil", "from": peer.to_map(), "role": "learned", "digest": "d", "digest_in_site": "d", **more}, world.now)
+
+
+class Liar:
+    """Answers as a locator, and tells of others whatever it wants."""
+
+    def __init__(self, me, sites):
+        self.me, self.sites = me, sites
+
+    def on_join(self, request, now):
+        return {"from": self.me.to_map(), "uid": "liar", "digest": "x", "digest_in_site": "x", "sites": [p.to_map() for p in self.sites]}
+
+    def on_ping(self, request):
+        return {"uid": "liar", "digest": f"{random.random()}", "digest_in_site": "x"}
+
+    def due(self, now):
+        return []
+
+    def next_due_ms(self):
+        return None
+
+
+def test_addresses_that_a_stranger_tells_are_neither_believed_nor_passed_on():
+    world = World()
+    state = world.start(1, 1)
+    joined_by(world, state, LocatorProfile(2, "invented", 2, "n"), sites=[LocatorProfile(n % 256, f"h{n}", 1, "n").to_map() for n in range(16_448)])
+    world.run(5_000)
+    assert state.known_sites() == {1: [Address("h", 1)]} and len(state.peers()) == 1
+    assert [p["port"] for p in joined_by(world, state, LocatorProfile(3, "other", 2, "n"))["sites"]] == [1]
+
+
+def test_what_a_locator_tells_of_others_is_asked_for_there_and_forgotten_if_nobody_answers(monkeypatch):
+    monkeypatch.setattr(discovery, "CANDIDATE_MS", 60_000)
+    world = World()
+    state, neighbour = world.start(1, 1, remotes=[9]), world.start(2, 2, remotes=[1])
+    lies = [LocatorProfile(3, f"h{n}", 1, "n") for n in range(MAX_CANDIDATES + 50)]
+    liar = Liar(LocatorProfile(9, "h", 9, "liar"), lies)
+    world.locators[Address("h", 9)] = liar
+    world.run(20_000)
+    assert state.known_sites() == {1: [Address("h", 1)], 2: [Address("h", 2)], 9: [Address("h", 9)]}
+    assert neighbour.known_sites() == state.known_sites()      # It asks the liar too, and passes on no lie.
+    assert len(state.peers()) <= MAX_CANDIDATES + 3
+    honest = world.start(3, 3, remotes=[1])                    # Between all those that do not answer it finds its place.
+    world.run(30_000)
+    assert Address("h", 3) in state.locators_of(3) and set(honest.known_sites()) == {1, 2, 3, 9}
+    liar.sites = []
+    world.run(90_000)
+    assert len(state.peers()) <= 4
+
+
+def test_few_invented_addresses_are_asked_at_a_time():
+    world = World()
+    state = world.start(1, 1, remotes=[9])
+    world.locators[Address("h", 9)] = Liar(LocatorProfile(9, "h", 9, "liar"), [LocatorProfile(3, f"h{n}", 1, "n") for n in range(60)])
+    [contact] = state.due(0)
+    world.deliver(state, contact)
+    assert len([c for c in state.due(10_000) if c.address.host != "h"]) == CANDIDATES_AT_ONCE
+    assert state.due(10_000) == []
+    assert state.next_due_ms() is None or state.next_due_ms() > 10_000      # It does not spin while they are under way.
+
+
+def test_nobody_can_speak_for_an_address_that_answers_itself():
+    world = World()
+    state, honest = world.start(1, 1, remotes=[2, 9]), world.start(2, 2)
+    world.run(1_000)
+    world.locators[Address("h", 9)] = Liar(LocatorProfile(7, "h", 2, "taken-over"), [LocatorProfile(7, "h", 2, "taken-over")])
+    joined_by(world, state, LocatorProfile(7, "h", 2, "taken-over"))
+    world.run(30_000)
+    assert state.locators_of(2) == [Address("h", 2)] and state.locators_of(7) == []
+    world.locators[Address("h", 9)] = Liar(LocatorProfile(9, "h", 1, "our-own"), [])
+    world.run(30_000)
+    assert state.locators_of(1) == [Address("h", 1)] and "own address" in " ".join(state.problems())
+
+
+def test_requests_of_others_do_not_make_a_locator_send_as_many():
+    world = World()
+    state = world.start(1, 1)
+    world.start(2, 2, remotes=[1])
+    world.run(10_000)
+    world.messages = 0
+    for n in range(1_000):
+        state.on_join({"uid": f"{n}", "from": LocatorProfile(2, "h", 2, "locator2").to_map(), "role": "learned", "digest": f"{n}", "digest_in_site": ""}, world.now)
+        world.run(1)
+    assert world.messages <= 10
+
+
+def test_locators_that_reach_different_ones_do_not_exchange_everything_again_and_again():
+    world = World()
+    for port in (1, 2, 3):
+        world.start(port, port, remotes=[2] if port != 2 else [])
+    deliver = world.deliver
+    world.deliver = lambda state, contact: (
+        state.failed(contact.address, "no way", world.now) if {state.me.port, contact.address.port} == {1, 3} else deliver(state, contact))
+    world.run(30_000)
+    ops = []
+    counted, world.deliver = world.deliver, lambda state, contact: (ops.append(contact.request["op"]), counted(state, contact))
+    world.run(120_000)
+    assert world.locators[Address("h", 1)].known_sites().keys() == {1, 2}
+    assert len([op for op in ops if op == "ping"]) > 60 and len([op for op in ops if op != "ping"]) < 50
+
+
+def test_locators_kept_are_bounded():
+    world = World()
+    state = world.start(1, 1, remotes=[1000])
+    told = [LocatorProfile(2, "h", port, f"locator{port}") for port in range(2, 2 + 2 * MAX_LOCATORS_PER_SITE)]
+    for profile in told:
+        world.locators[profile.address] = Liar(profile, [])
+    world.locators[Address("h", 1000)] = Liar(LocatorProfile(3, "h", 1000, "n"), told)
+    world.run(60_000)
+    assert len(state.locators_of(2)) == MAX_LOCATORS_PER_SITE
 
 
 # --- members -----------------------------------------------------------------------------------------------------
@@ -282,21 +395,7 @@ def test_members_are_bounded():
     for i in range(MAX_MEMBERS):
         table.join(profile(f"m{i}", i), 0)
     with pytest.raises(ConfigurationError, match="1024"):
-        table.join(profile("one more", 5), 0)
-
-
-def test_a_configuration_survives_its_file_and_refuses_what_it_cannot_keep():
-    config = ClusterConfiguration()
-    config.add({"op": "create-region", "name": "data"}, "a")
-    config.add({"op": "create-gateway-sender", "id": "ln"}, "b")
-    again = ClusterConfiguration.from_json(config.to_json())
-    assert again.requests() == config.requests() and again.digest() == config.digest()
-    for bad in (b"x", {"name": "no op"}, {"op": "put", "value": b"bytes"}):
-        with pytest.raises(ConfigurationError):
-            config.add(bad, "c")
-    for text in ("", "[]", '{"version": 2, "entries": []}', '{"version": 1, "entries": [{"id": 3}]}'):
-        with pytest.raises(ConfigurationError):
-            ClusterConfiguration.from_json(text)
+        table.join(profile("one-more", 5), 0)
 
 
 def test_timings_have_the_documented_defaults():

@@ -97,8 +97,12 @@ def without_state(manifest):
     return with_checksum(data)
 
 
+def place_of_state(data):
+    return MANIFEST.size + 16 * struct.unpack_from("<I", data, 48)[0] + struct.unpack_from("<I", data, 64)[0]
+
+
 def with_checksum(data):
-    length = MANIFEST.size + 16 * struct.unpack_from("<I", data, 48)[0] + struct.unpack_from("<Q", data, 56)[0]
+    length = place_of_state(data) + struct.unpack_from("<Q", data, 56)[0]
     struct.pack_into("<I", data, 68, _core.crc32c(bytes(data[MANIFEST.size:length]), _core.crc32c(bytes(data[:68]))))
     return data
 
@@ -107,7 +111,7 @@ def with_checksum(data):
 def test_a_manifest_further_ahead_than_can_be_is_damage(queue, number):
     manifest = queue.folder / "log" / "MANIFEST"
     data = bytearray(manifest.read_bytes())
-    state_at = MANIFEST.size + 16 * struct.unpack_from("<I", data, 48)[0]
+    state_at = place_of_state(data)
     counters = STATE.unpack_from(data, state_at)[2]
     struct.pack_into("<Q", data, state_at + STATE.size + 8 * counters + 8, number)
     manifest.write_bytes(with_checksum(data))

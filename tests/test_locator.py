@@ -178,21 +178,21 @@ def test_a_member_of_another_site_is_refused(start):
 
 
 def test_the_cluster_configuration_outlives_its_locator_and_reaches_its_neighbours(start, tmp_path):
-    requests = [{"op": "create-region", "name": "data", "type": "PARTITION"}, {"op": "create-gateway-receiver"}]
+    things = [{"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}}, {"kind": "gateway-receiver", "name": "", "attributes": {}}]
     ports = free_ports(2)
     locator = Locator("ny", distributed_system_id=1, port=ports[0], dir=tmp_path, timings=QUICK, locators=f"127.0.0.1[{ports[1]}]")
     with locator:
         neighbour = start(1, ports[1], locators=ports)
-        for request in requests:
-            call_once(locator.address, "change-configuration", entry=request)
-        eventually(lambda: neighbour.cluster_configuration() == requests)
+        for thing in things:
+            call_once(locator.address, "change-configuration", action="put", **thing)
+        eventually(lambda: neighbour.cluster_configuration() == things)
     file = tmp_path / "ny" / "cluster_config.json"
     assert len(json.loads(file.read_text())["entries"]) == 2 and file.stat().st_mode & 0o777 == 0o600
     neighbour.stop()
     with Locator("ny", distributed_system_id=1, port=0, dir=tmp_path) as again:
-        assert call_once(again.address, "member-join", profile=profile())["cluster_configuration"] == requests
-        with pytest.raises(ConfigurationError, match="needs a field 'op'"):
-            call_once(again.address, "change-configuration", entry={})
+        assert call_once(again.address, "member-join", profile=profile())["cluster_configuration"] == things
+        with pytest.raises(ConfigurationError, match="is not one of put, alter, remove, replace"):
+            call_once(again.address, "change-configuration")
     file.write_text("{ half")
     with pytest.raises(ConfigurationError, match="cluster_config.json.*repair"):
         Locator("ny", distributed_system_id=1, port=0, dir=tmp_path).start()

@@ -15,7 +15,7 @@ from pywan.transport.control import ControlClient, ControlServer
 class PlainRegion(dict):
     def __init__(self, attributes):
         super().__init__()
-        self.name, self.type, self.gateway_sender_ids = attributes.name, attributes.type, attributes.gateway_sender_ids
+        self.name, self.type, self.gateway_sender_ids, self.attributes = attributes.name, attributes.type, attributes.gateway_sender_ids, attributes
 
     put, destroy = dict.__setitem__, dict.__delitem__
 
@@ -64,7 +64,7 @@ class PlainSender:
     def parked(self, limit):
         return [{"key": b"k", "reason": "no region"}][:limit]
 
-    def replay_parked(self):
+    def replay_parked(self, force=False):
         return 1
 
     drop_parked = replay_parked
@@ -83,10 +83,18 @@ class PlainReceiver:
 
 
 class PlainCache:
-    name, distributed_system_id, gateway_receiver = "server_ny", 1, None
+    name, distributed_system_id, gateway_receiver, allowed_callbacks = "server_ny", 1, None, ("a.b",)
 
     def __init__(self):
         self.made, self.senders, self.shutdown_requested = {}, {}, threading.Event()
+
+    maximum_shutdown_wait_time = 0
+
+    def request_shutdown(self, wait=None):
+        self.shutdown_requested.set()
+
+    def volatile_events(self):
+        return {}
 
     def regions(self):
         return self.made
@@ -160,6 +168,7 @@ def test_a_senders_life(cache, ask):
     ask("stop gateway-sender", id="ln")
     with pytest.raises(IllegalStateError, match="not running"):
         ask("pause gateway-sender", id="ln")
+    assert "is not running on" in ask("stop gateway-sender", id="ln")["status"]       # Stopping twice is no error, as in Geode.
     assert ask("list parked-events", id="ln")["events"] == [{"key": b"k", "reason": "no region"}]
     assert ask("replay parked-events", id="ln")["replayed"] == ask("drop parked-events", id="ln")["dropped"] == 1
 
@@ -206,22 +215,34 @@ def test_a_request_that_is_not_known_or_not_whole_says_so(ask):
                            (("get", {"region": "data", "key": 1, "colour": 2}), "no option 'colour'"), ((None, {}), "no operation None")):
         with pytest.raises((NotFoundError, ConfigurationError), match=words):
             ask(request[0], **request[1])
+    with pytest.raises(ConfigurationError, match="own_distributed_system_id"):
+        ask("create gateway-sender", id="ln", remote_distributed_system_id=2, own_distributed_system_id=7)
 
 
 def test_a_member_that_joins_later_is_brought_up_to_date(cache):
-    requests = [
-        {"op": "create gateway-sender", "id": "ln", "remote_distributed_system_id": "2"},
-        {"op": "create gateway-receiver", "start_port": "6000", "end_port": "6001"},
-        {"op": "create region", "name": "data", "type": "PARTITION"},
-        {"op": "alter region", "name": "data", "gateway_sender_ids": "ln"},
-        {"op": "destroy gateway-sender", "id": "gone"},
+    things = [
+        {"kind": "gateway-sender", "name": "ln", "attributes": {"remote_distributed_system_id": 2}},
+        {"kind": "region", "name": "data", "attributes": {"type": "PARTITION", "gateway_sender_ids": ["ln"]}},
+        {"kind": "gateway-receiver", "name": "", "attributes": {"start_port": 6000, "end_port": 6001}},
     ]
     service = ManagementService(cache)
-    service.apply_configuration(requests)
-    service.apply_configuration(requests)      # As at a second join: what is there stays.
+    assert service.apply_configuration(things) == service.apply_configuration(things) == []     # As at a second join: what is there stays.
     assert cache.made["data"].gateway_sender_ids == ("ln",) and cache.gateway_receiver.port == 6000
-    with pytest.raises(ConfigurationError, match="create gateway-sender tk of the cluster configuration failed"):
-        service.apply_configuration([{"op": "create gateway-sender", "id": "tk", "remote_distributed_system_id": "1"}])
+
+
+def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
+    cache.create_region("data", type="REPLICATE")
+    things = [
+        {"kind": "gateway-sender", "name": "tk", "attributes": {"remote_distributed_system_id": 3, "batch_size": 0}}, "nothing", {"kind": "region", "name": 5},
+        {"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}}, {"kind": ["moon"], "name": "x", "attributes": {}},
+        {"kind": "region", "name": "twice", "attributes": {"name": "other"}},
+        {"kind": "region", "name": "more", "attributes": {"type": "LOCAL"}},
+    ]
+    problems = ManagementService(cache).apply_configuration(things)
+    for problem, words in zip(problems, (["gateway-sender tk was not made", "batch_size 0"], ["nothing"], ["no thing"],
+                                         ["region data", "type 'REPLICATE' and not 'PARTITION'"], ["moon"], ["region twice"]), strict=True):
+        assert all(word in problem for word in words), problem
+    assert cache.made["data"].type == "REPLICATE" and cache.made["more"].type == "LOCAL"
 
 
 def test_answers_are_plain_and_travel_over_a_control_connection(cache):
@@ -244,3 +265,10 @@ def test_a_senders_status_has_geodes_words():
     base = {"running": True, "paused": False, "connected": True}
     assert [sender_status({**base, **change}) for change in ({}, {"connected": False}, {"paused": True}, {"running": False})] == [
         "Running and Connected", "Running, not Connected", "Paused", "Not running"]
+
+
+def test_a_gateway_sender_that_is_not_there_is_noted(ask):
+    assert "no gateway sender nope" in ask("create region", name="data", gateway_sender_ids="nope")["status"]
+    ask("create gateway-sender", id="ln", remote_distributed_system_id=2)
+    assert "no gateway sender nope, nor" in ask("alter region", name="data", gateway_sender_ids="ln,nope,nor")["status"]
+    assert "note" not in ask("alter region", name="data", gateway_sender_ids="ln")["status"]

@@ -11,7 +11,7 @@ from pywan.protocol.discovery import Timings
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
-from pywan.transport.control import ControlServer
+from pywan.transport.control import ControlServer, call_once
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
 pytestmark = pytest.mark.usefixtures("no_thread_left")
@@ -85,9 +85,9 @@ def test_configuration_is_given_to_those_who_join_later(sites):
     ny, _ = sites
     with member("one", ny) as one:
         assert one.cluster_configuration == []
-        one.change_configuration({"op": "create-region", "name": "data"})
+        call_once(ny.address, "change-configuration", action="put", kind="region", name="data", attributes={"type": "replicate"})
         with member("two", ny) as two:
-            assert two.cluster_configuration == [{"op": "create-region", "name": "data"}]
+            assert two.cluster_configuration == [{"kind": "region", "name": "data", "attributes": {"type": "REPLICATE"}}]
 
 
 def test_no_locator_is_told_with_every_address_and_reason():
@@ -152,7 +152,21 @@ def test_a_locator_that_hangs_blocks_nobody_longer_than_asked(sites):
                 began = time.monotonic()
                 assert not ask()
                 assert time.monotonic() - began < 3.0
-            membership.change_configuration({"op": "x"}, timeout=2)   # Its neighbour, the same locator without the proxy, answers.
             assert [s["name"] for s in membership.servers(timeout=2)] == ["m"]
             began = time.monotonic()
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("lease_ms", [0, -1, 99, 600_000_001, "soon", 2.5, None, True])
+def test_a_lease_that_no_member_can_keep_is_refused_by_name(lease_ms):
+    with pytest.raises(ConfigurationError, match="member_timeout_ms: .* from 100 to 600000000"):
+        Locator("l", distributed_system_id=1, port=0, member_timeout_ms=lease_ms)
+
+
+def test_a_member_keeps_a_lease_that_is_shorter_than_its_heartbeat():
+    with Locator("l", distributed_system_id=1, port=0, member_timeout_ms=200) as locator:
+        with Membership(str(locator.address), new_profile("m", "127.0.0.1", 0)):
+            seen: list[int] = []
+            deadline = time.monotonic() + 1.5      # Seven leases, and one heartbeat as it is without that.
+            eventually(lambda: seen.append(len(locator.members())) or time.monotonic() > deadline, what="the time")
+            assert set(seen) == {1}

@@ -77,7 +77,7 @@ def test_a_region_destroyed_at_the_remote_stops_only_its_own_events(network, kin
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")], **kind)
     extra = {"colocated_with": "data"} if kind["type"].startswith("PARTITION") else {}
-    other, remote_other = ny.region("other", kind["type"], **extra), ln.region("other", kind["type"], **extra)
+    other, remote_other = ny.region("other", kind["type"], **extra), ln.region("other", kind["type"])
     sender = ny.sender(ln)
     sender.pause()
     for n in range(500):
@@ -337,7 +337,7 @@ def test_what_is_local_stays_here(two_sites, network):
     ny.data.invalidate(1)
     ny.data.local_destroy(2)
     assert ny.data.get(3) and ny.data[1] is None and 2 not in ny.data
-    assert ny.data.clear() == 9
+    assert ny.data.clear(local=True) == 9
     assert ln.data[1] == ln.data[2] == b"v" * 100 and len(ln.data) == 10 and len(ny.data) == 0
     ledger = ny.sender(ln).ledger()
     assert ledger["queued"] == 10 and ledger["not_queued"] >= 2

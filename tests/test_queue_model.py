@@ -24,6 +24,7 @@ class ModelEvent:
     operation: int
     stamp: int
     length: int
+    size: int       # Of the value: what is ordered by where stamps are equal.
 
 
 @dataclass
@@ -71,12 +72,12 @@ class QueueMachine(RuleBasedStateMachine):
             p = self.model[partition]
             p.appended += 1
             self.queued += 1
-            p.events[p.appended] = ModelEvent(p.appended, key, operation, stamp, len(record))
+            p.events[p.appended] = ModelEvent(p.appended, key, operation, stamp, len(record), size)
             if not self.conflate or operation != UPDATE:
                 continue
             old = p.events.get(p.newest.get(key, 0))
             if old and old.sequence > p.peeked:
-                if old.stamp > stamp:
+                if (old.stamp, old.size) > (stamp, size):
                     continue
                 self.conflated += p.punch(old.sequence)
             p.newest[key] = p.appended

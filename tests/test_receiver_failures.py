@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+import pywan
 from pywan import CacheListener, _core
 from pywan.errors import ProtocolError
 from pywan.protocol.gateway import SenderHello
@@ -275,21 +276,31 @@ def test_an_unacknowledged_failure_is_told_again(network):
     assert ln.receiver.stats["exceptions_occurred"] == 1
 
 
-def test_user_code_that_fails_at_the_receiver_parks_only_what_it_failed_for(network):
-    """A region whose class of values is not known where a listener has to see them."""
-    import pywan
+class Odd:
+    pass
 
-    class Odd:
-        pass
 
+@pytest.mark.parametrize("with_listener", [False, True])
+def test_a_serializer_that_fails_at_the_receiver_holds_nothing_up(network, with_listener):
+    """Keys and values go on as bytes, so nothing depends on whether somebody looks at them."""
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")])
-    ln.keep_history()
+    seen = []
+    if with_listener:
+        ln.data.add_listener(type("Seen", (CacheListener,), {"after_create": lambda self, event: seen.append((event.key, event.new_value))})())
     pywan.register_serializer(Odd, lambda odd: b"", lambda data: 1 // 0, name="odd")
     ny.data[Odd()] = 1
-    ny.data["k"] = 2
+    ny.data["k"] = Odd()
     network.settle()
-    assert dict(ln.data) == {"k": 2} and ny.sender(ln).parked_count == 1
+    assert len(ln.data) == 2 and ny.sender(ln).parked_count == 0
+    odd, = (key for key in ln.data if key != "k")
+    assert isinstance(odd, pywan.Undecodable) and "'odd' failed in loads: ZeroDivisionError" in odd.reason and ln.data[odd] == 1
+    with pytest.raises(pywan.SerializationError, match="the serializer 'odd' failed in loads") as raised:
+        ln.data["k"]
+    assert isinstance(raised.value.__cause__.__cause__, ZeroDivisionError)
+    assert {type(value) for value in ln.data.values()} == {int, pywan.Undecodable}
+    if with_listener:
+        assert {(type(key), type(value)) for key, value in seen} == {(pywan.Undecodable, int), (str, pywan.Undecodable)}
 
 
 # Pressure
@@ -336,23 +347,23 @@ def test_a_wide_window_when_the_receiver_allows_it(network):
 
 
 def _hello(sender, partitions=1, incarnation=1):
-    return SenderHello(site=1, remote_site=2, member="m", sender=sender, dispatcher=0, incarnation=incarnation, partitions=partitions)
+    return SenderHello(site=1, remote_site=2, member="m", sender=sender, dispatcher=0, incarnation=incarnation, mount=1, partitions=partitions)
 
 
 def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_forgotten(monkeypatch):
     """4 million partitions of 32 bytes, whatever a peer says it has."""
     monkeypatch.setattr(AppliedMemory, "PARTITIONS_LIMIT", 100)
     memory = AppliedMemory()
-    with memory.connected(_hello("a", 60)) as of_a:
-        with memory.connected(_hello("b", 40)) as of_b:
+    with memory.connected(_hello("a", 60)) as (of_a, _):
+        with memory.connected(_hello("b", 40)) as (of_b, _):
             with pytest.raises(ProtocolError, match="2 queues with 100 partitions are connected already"):
                 memory.connected(_hello("c", 1)).__enter__()
-            with memory.connected(_hello("a", 60)) as again:
+            with memory.connected(_hello("a", 60)) as (again, _):
                 assert again is of_a
         with memory.connected(_hello("c", 40)):     # In the room of b, which nobody needs now.
             with pytest.raises(ProtocolError, match="are connected already"):
                 memory.connected(_hello("b", 40)).__enter__()
-        with memory.connected(_hello("b", 40)) as anew:
+        with memory.connected(_hello("b", 40)) as (anew, _):
             assert anew is not of_b
     with pytest.raises(ProtocolError, match="has 59 partitions, and had 60"):
         memory.connected(_hello("a", 59)).__enter__()
@@ -362,18 +373,18 @@ def test_failures_of_senders_that_never_came_back_make_room_for_others(monkeypat
     memory = AppliedMemory()
 
     def fails_once(sender):
-        with memory.connected(_hello(sender)) as source:
+        with memory.connected(_hello(sender)) as (source, _):
             session = _core.ReceiverSession(source, _core.ReceiverCounts(), lambda name: None, None)
             payload, count = make_batch((0, 1, 1, 0, [make_record(b"k", sequence=1)]))
             session.receive_data(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count))
 
-    with memory.connected(_hello("connected")) as connected:
+    with memory.connected(_hello("connected")) as (connected, _):
         fails_once("connected"), fails_once("gone")
         assert connected.failures == 1
         monkeypatch.setattr(AppliedMemory, "FAILURES_LIMIT", _core.remembered_failures() - 1)
-        with memory.connected(_hello("gone")) as gone:      # It comes back, so it is not the one to be forgotten.
+        with memory.connected(_hello("gone")) as (gone, _):      # It comes back, so it is not the one to be forgotten.
             assert gone.failures == 1
-        with memory.connected(_hello("other")), memory.connected(_hello("gone")) as gone:
+        with memory.connected(_hello("other")), memory.connected(_hello("gone")) as (gone, _):
             assert gone.failures == 0 and connected.failures == 1
 
 
@@ -415,7 +426,7 @@ def test_the_queue_not_heard_of_for_longest_is_forgotten_first(monkeypatch):
     monkeypatch.setattr(AppliedMemory, "LIMIT", 2)
     memory, found = AppliedMemory(), {}
     for name in ("a", "b", "a", "c", "a", "b"):     # c takes the room of b, and b that of c.
-        with memory.connected(_hello(name)) as source:
+        with memory.connected(_hello(name)) as (source, _):
             found.setdefault(name, []).append(source)
     assert found["a"][0] is found["a"][1] is found["a"][2] and found["b"][0] is not found["b"][1]
 

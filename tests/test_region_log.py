@@ -29,7 +29,7 @@ class WatchedDisk:
         "sync": (ctypes.c_int, ctypes.c_char_p), "replace": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
         "remove": (ctypes.c_char_p,), "close": (ctypes.c_int,), "list": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
     }
-    _ORDER = ("map_overflow", "unmap", "map_file", *_KINDS, "state")
+    _ORDER = ("map_overflow", "unmap", "map_file", *_KINDS, "fetch", "state")
 
     def __init__(self):
         self.before_open = lambda path: None

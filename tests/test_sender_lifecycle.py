@@ -303,10 +303,10 @@ def test_a_wrong_sender_is_refused_and_leaves_nothing(network, attributes, says)
 
 
 def test_an_unknown_disk_store_is_named(network):
-    """C-152, C-118: also for a sender that only overflows."""
+    """C-152, C-118."""
     ny = network.site("ny")
     with pytest.raises(pywan.PywanError, match="nowhere"):
-        ny.send_to("ln", disk_store_name="nowhere")
+        ny.send_to("ln", enable_persistence=True, disk_store_name="nowhere")
     assert ny.cache.gateway_senders() == {}
 
 
@@ -479,3 +479,31 @@ def test_a_cache_closes_although_a_filter_hangs(network, monkeypatch):
     assert not folder.exists() and not ny.cache.gateway_sender("works").is_running
     assert not [t for t in threading.enumerate() if t.name.startswith("sender-works")]
     released.set()
+
+
+def test_waiting_for_a_flush_without_limit_ends_with_the_queue_or_the_sender(network):
+    ny, ln = network.add("ny ln")
+    sender = ny.send_to("ln", batch_time_interval=600_000, batch_size=10_000)
+    ny.region(type="REPLICATE")
+    ny.data.put("k", b"v")
+    waited: list[bool] = []
+    waiting = threading.Thread(target=lambda: waited.append(sender.wait_until_flushed(None)))
+    waiting.start()
+    ln.receive()
+    ln.region(type="REPLICATE")
+    waiting.join(20.0)
+    assert waited == [True] and ln.data.get("k") == b"v"
+    sender.pause()
+    ny.data.put("k", b"w")
+    stopped = threading.Thread(target=lambda: waited.append(sender.wait_until_flushed(timeout=None)))
+    stopped.start()
+    sender.stop()
+    stopped.join(20.0)
+    assert waited == [True, False]
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan"), []])
+def test_a_flush_that_cannot_be_waited_for_so_long_says_so(two_sites, timeout):
+    ny, _ = two_sites
+    with pytest.raises(ConfigurationError, match="wait_until_flushed.*number of seconds of at least 0, or None"):
+        ny.sender("ln").wait_until_flushed(timeout)

@@ -5,6 +5,9 @@ import pytest
 from simulator import WORLDS, run
 from simulator.disk import Disk
 from simulator.link import Failure, Link
+from simulator.restarts import LoggedLink
+
+from pywan.floors import NONE_COMES, SourceFloors
 
 
 @pytest.mark.parametrize("first", range(1, 41, 5))
@@ -46,3 +49,25 @@ def test_an_event_that_a_disk_loses_is_noticed_with_its_seed(monkeypatch):
     with pytest.raises(Failure, match=r"(?s)seed \d+, step .*(on the disk|does not start|damaged).*repeat: python -m tests.simulator --world machines --seed"):
         for seed in range(1, 30):
             run(seed, world="machines")
+
+
+def test_a_restored_store_that_keeps_its_identity_is_noticed(monkeypatch):
+    """The simulator itself is tried out: senders that do not ask whether the past is their own."""
+    monkeypatch.setattr(LoggedLink, "is_own_past", lambda link: True)
+    with pytest.raises(Failure, match=r"(?s)(does not know what it sent|is the latest|neither applied|arrived as).*repeat: python -m tests.simulator --world machines --seed"):
+        for seed in range(1, 60):
+            run(seed, world="machines")
+
+
+@pytest.mark.parametrize("first", range(1, 21, 5))
+def test_no_destroyed_key_comes_back_at_some_sites_only_however_little_they_remember(first):
+    for seed in range(first, first + 5):
+        run(seed, steps=250, world="tombstones")
+
+
+def test_tombstones_that_go_too_early_are_noticed(monkeypatch):
+    """The simulator itself is tried out: members that take nobody's floor into account."""
+    monkeypatch.setattr(SourceFloors, "lowest", lambda sources: (NONE_COMES, ""))
+    with pytest.raises(Failure, match=r"(?s)sites differ in .*repeat: python -m tests.simulator --world tombstones --seed"):
+        for seed in range(1, 60):
+            run(seed, world="tombstones")

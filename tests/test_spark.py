@@ -57,7 +57,7 @@ def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spa
     enqueue(frame, value=["a", "b"], **target.where)
     assert target.region[1] == {"a": "x", "b": 2.5}
     enqueue(frame, **target.where)
-    assert target.region[1] == {"a": "x", "b": 2.5, "c": None, "d": datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc), "e": True}
+    assert target.region[1] == {"a": "x", "b": 2.5, "c": None, "d": datetime.date(2020, 1, 2), "e": True}
     enqueue(frame.select("key", "a"), **target.where)
     assert target.region[1] == "x"
 
@@ -177,3 +177,17 @@ def test_a_row_without_a_key_fails_its_task_and_nothing_of_it_is_applied(spark, 
 def test_a_value_that_cannot_be_carried_names_its_type(spark, target):
     with pytest.raises(pywan.SerializationError, match="complex"):
         enqueue(spark.sparkContext.parallelize([("k", 1j)], 1), **target.where)
+
+
+@pytest.mark.parametrize("element", ["ab", 7, ("k", "v", "more"), {"k": 1, "v": 2}, ("k",)])
+def test_an_element_of_an_rdd_that_is_no_pair_is_named(spark, target, element):
+    with pytest.raises(pywan.ConfigurationError, match=r"no pair \(key, value\) but") as caught:
+        enqueue(spark.sparkContext.parallelize([("k", 1), element], 1), **target.where)
+    assert repr(element) in str(caught.value)
+    assert target.events == 0
+
+
+@pytest.mark.parametrize("timeout", ["soon", None, True, 0, float("inf"), float("nan")])
+def test_a_timeout_that_is_no_time_is_refused_by_name(target, timeout):
+    with pytest.raises(pywan.ConfigurationError, match="timeout="):
+        enqueue(None, **{**target.where, "timeout": timeout})

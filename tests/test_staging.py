@@ -3,7 +3,7 @@ import pyarrow
 import pytest
 
 import pywan
-from pywan import CacheListener, GatewayEventFilter
+from pywan import CacheListener, GatewayEventFilter, _core, staging
 from pywan.client import DataConnection
 from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy
@@ -82,7 +82,7 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
     ny, ln = two_sites
     rows = [(n, b"v" * 100) for n in range(1000)]
     with FaultProxy(("127.0.0.1", ny.cache.port)) as proxy:
-        locator_says = {"servers": [{"name": "server_ny", "host": proxy.address.host, "port": proxy.address.port}]}
+        locator_says = {"servers": [{"name": "server_ny", "member_id": 1, "host": proxy.address.host, "port": proxy.address.port}]}
         import pywan.client as client
 
         original = client.call_once
@@ -184,10 +184,62 @@ def test_a_client_and_a_senders_receiver_are_not_taken_for_each_other(two_sites,
     ny, ln = two_sites
     for port, hello in (
         (ln.receiver.port, ClientHello(region="data", run_id=RUN, task=1)),
-        (ln.cache.port, SenderHello(site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, partitions=1)),
+        (ln.cache.port, SenderHello(site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, mount=1, partitions=1)),
     ):
         with connect(("127.0.0.1", port), 5.0) as sock:
             sock.sendall(encode(hello, _core.FRAME_HELLO))
             with pytest.raises(ProtocolError, match="where"):
                 data.receive_message(sock, Welcome)
     eventually(lambda: ny.sender(ln).is_connected)
+
+
+def test_rows_in_no_section_are_refused_with_no_word_of_what_lies_behind_them(two_sites):
+    ny, _ = two_sites
+    with task(ny, 1) as connection:
+        secret = 7_301_234_567_890_123_456
+        connection._sock.sendall(_core.pack_frame(_core.FRAME_BATCH, bytes(8)) + secret.to_bytes(8, "little") * 8)
+        with pytest.raises(PywanError) as refused:
+            connection.commit()
+    assert "batch of 0 sections" in str(refused.value) and str(secret) not in str(refused.value)
+
+
+def region_in_a_small_store(site, tmp_path, *, slow):
+    """A persistent region whose log takes no change of 20 MB."""
+    site.cache.destroy_region("data")
+    site.cache.create_disk_store("small", directories=((str(tmp_path), 32),))
+    region = site.region(type="PARTITION_PERSISTENT", senders=(), disk_store_name="small")
+    if slow:
+        site.keep_history()
+    return region
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["compiled", "with-a-listener"])
+def test_a_row_that_cannot_be_applied_fails_its_task_at_once_and_no_row_is_dropped_by_the_next_attempt(two_sites, tmp_path, slow):
+    ny, _ = two_sites
+    rows = [("a", 1), ("too large", bytes(20 << 20)), ("b", 2), ("c", 3)]
+    region = region_in_a_small_store(ny, tmp_path, slow=slow)
+    for _ in range(2):
+        with pytest.raises(EventTooLargeError, match="1 of the task's 4 rows are applied. The rest is kept at member server_ny"):
+            send(ny, 1, rows)
+    assert dict(region) == {"a": 1}
+    ny.cache.destroy_region("data")
+    region = ny.region(senders=())      # One that takes it.
+    assert send(ny, 1, rows)["duplicate"]
+    assert sorted(region) == ["b", "c", "too large"] and len(region["too large"]) == 20 << 20
+    assert send(ny, 2, rows)["applied"] == 4
+
+
+def test_staged_rows_of_all_tasks_have_a_limit_on_memory_and_disk(network, monkeypatch):
+    monkeypatch.setattr(staging, "STAGED_ROWS_BYTES_MAX", 4 << 20)
+    ny = network.site("ny")
+    ny.region()
+    rows = [(n, b"v" * 1000) for n in range(3000)]
+    with task(ny, 1) as first:
+        first.put_pairs(rows)
+        first._sender.flush()
+        eventually(lambda: ny.cache._stages._budget.used > 3_000_000)
+        with pytest.raises(PywanError, match="more than its limit of 4 MB.*nothing of this task was applied"):
+            send(ny, 2, rows)
+        assert first.commit()["applied"] == 3000
+    eventually(lambda: ny.cache._stages._budget.used == 0)
+    assert send(ny, 2, rows)["applied"] == 3000

@@ -4,11 +4,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from pywan import disk_store
+from pywan import _core, disk_store
 from pywan.config import make_disk_store_attributes
 from pywan.disk_store import DiskStore
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
@@ -127,7 +129,7 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
     reopened(ny, tmp_path)
     assert "not persistent now" not in caplog.text
     ny.cache.create_disk_store("s", directories=tmp_path / "s")
-    ny.send_to("ln", disk_store_name="s", parallel=False)
+    ny.send_to("ln", parallel=False)
     ny.region(type="REPLICATE")
     assert f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had" in caplog.text
     assert f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had" in caplog.text
@@ -143,3 +145,112 @@ def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_p
             DiskStore(attributes, tmp_path)
     store.close()
     DiskStore(attributes, tmp_path).close()
+
+
+# Files that are not the store's own
+
+def test_the_files_of_a_store_are_for_their_owner_alone(ny, tmp_path):
+    before = os.umask(0)
+    try:
+        ny.send_to("ln", **PERSISTENT)
+        ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    finally:
+        os.umask(before)
+    store = tmp_path / "disk-store-DEFAULT"
+    ny.cache.close()
+    found = {str(file.relative_to(store)): file.stat().st_mode & 0o777 for file in store.rglob("*")}
+    assert len(found) > 8 and not {name: oct(mode) for name, mode in found.items() if mode & 0o077}
+
+
+def links_to_elsewhere(file, elsewhere):
+    elsewhere.write_bytes(b"precious")
+    file.unlink(missing_ok=True)
+    file.symlink_to(elsewhere)
+
+
+def pipes(file, elsewhere):
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("put_there", [links_to_elsewhere, pipes])
+@pytest.mark.parametrize("name", ["LOCK", "region-data/owner.json", "region-data/MANIFEST", "region-data/000000000001.seg", "region-data/000000000003.seg"])
+def test_a_file_of_a_store_that_is_a_link_or_a_pipe_is_refused_at_once(ny, tmp_path, name, put_there):
+    ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    ny.cache.close()
+    file, elsewhere = tmp_path / "disk-store-DEFAULT" / name, tmp_path / "elsewhere"
+    put_there(file, elsewhere)
+    with pytest.raises(DiskError, match=f"{file.name}|disk-store-DEFAULT"):
+        reopened(ny, tmp_path).region(type="REPLICATE_PERSISTENT")
+    assert not elsewhere.exists() or elsewhere.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("put_there", [links_to_elsewhere, pipes])
+@pytest.mark.parametrize("name", ["MANIFEST.new", "owner.json.new"])
+def test_a_link_or_a_pipe_where_a_log_makes_a_file_is_not_written_through(ny, tmp_path, name, put_there):
+    ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    ny.cache.close()
+    file, elsewhere = tmp_path / "disk-store-DEFAULT" / "region-data" / name, tmp_path / "elsewhere"
+    put_there(file, elsewhere)
+    data = reopened(ny, tmp_path).region(type="REPLICATE_PERSISTENT")
+    for n in range(20):
+        data[n] = b"v" * 1_000_000
+    assert len(data) == 21
+    ny.cache.close()
+    assert len(reopened(ny, tmp_path).region(type="REPLICATE_PERSISTENT")) == 21
+    assert not elsewhere.exists() or elsewhere.read_bytes() == b"precious"
+
+
+TRACED = """
+import os, sys
+import pywan
+from pywan.config import DiskStoreAttributes
+from pywan.disk_store import DiskStore
+
+synced = []
+real = os.fsync
+
+def fsync(descriptor):
+    synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    real(descriptor)
+
+os.fsync = fsync
+store = DiskStore(DiskStoreAttributes("s"), sys.argv[1])
+store.log_place("queue-ln", {"kind": "queue"})
+print(*synced, sep="\\n")
+print("--")
+synced.clear()
+store.forget("queue-ln")
+print(*synced, sep="\\n")
+"""
+
+
+def test_folders_that_are_made_and_removed_are_on_the_disk_with_their_parents(tmp_path):
+    told = subprocess.run([sys.executable, "-c", TRACED, str(tmp_path / "a" / "b")], capture_output=True, text=True, check=True).stdout
+    made, removed = (part.split() for part in told.split("--"))
+    store = tmp_path / "a" / "b" / "disk-store-s"
+    assert {str(folder) for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", store, store / "queue-ln")} <= set(made)
+    assert removed == [str(store)]
+
+
+def test_a_state_of_many_long_region_names_is_read_again(tmp_path):
+    """More than 8 MiB of them."""
+    def opened():
+        return _core.EventQueue("ln", remote_site=2, log_directory=str(tmp_path), log_id=5, synchronous=False)
+
+    queue, clock = opened(), _core.Clock()
+    queue.running = True
+    for n in range(9_000):
+        region = _core.RegionCore(f"{n:0>1000}", clock, site=1)
+        region.attach([queue])
+        region.put("k", n)
+        region.attach([])
+    assert queue.commit_once(True)
+    assert len(queue.peek(0, 10)) == 10
+    queue.remove(0, 10)
+    assert queue.commit_once(True)
+    queue.stop_log()
+    queue.commit_loop()
+    del queue, region
+    assert (tmp_path / "MANIFEST").stat().st_size > 8 << 20
+    assert len(opened()) == 8_990

@@ -1,4 +1,4 @@
-"""A RegionCore does what a dict with versions does: the later (stamp, site) wins. Sites that have seen the same changes,
+"""A RegionCore does what a dict with versions does: the later (stamp, site) wins, and of one version the later content. Sites that have seen the same changes,
 in any order, hold the same."""
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ keys = st.one_of(st.integers(0, 6), st.sampled_from(["0", "1", b"0", b"1", 0.5])
 values = st.one_of(st.none(), st.integers(-2**63, 2**63 - 1), st.text(max_size=20), st.binary(max_size=200), st.floats(allow_nan=False))
 FOREVER = 1 << 60
 INVALID = object()      # Of an entry that lost its value.
+
+
+def content(value, live):
+    """By what two changes of one version are ordered, from the documented forms: destroys last; form, length, bytes."""
+    if not live:
+        return 1, 0, 0, b""
+    form, data = _core.encode_object(value) if value is not INVALID else (0, b"")
+    return 0, form, len(data), data
 
 
 class RegionMachine(RuleBasedStateMachine):
@@ -52,7 +60,7 @@ class RegionMachine(RuleBasedStateMachine):
     def remote_change(self, key, value, operation, ahead, site):
         before = self.model.get(self.slot(key))
         stamp = max(1, (before[1] if before else 1 << 40) + ahead)
-        judged = self.region.judge(operation, key, (stamp, site))
+        judged = self.region.judge(operation, key, (stamp, site), value=None if operation == DESTROY else value)
         outcome = self.region.change(operation, key, None if operation == DESTROY else value, version=(stamp, site), origin_=(site, b"", (9, 9, 9)))
         if before and before[0] is INVALID and (stamp, site) == before[1:3] and operation != DESTROY:
             assert outcome == "same"        # Its value does not come back with the event that brought it.
@@ -61,7 +69,7 @@ class RegionMachine(RuleBasedStateMachine):
             assert outcome == "same"        # The very event that made the entry: nothing happens again.
             return
         assert judged == outcome
-        if before and (stamp, site) < before[1:3]:
+        if before and ((stamp, site), content(None if operation == DESTROY else value, operation != DESTROY)) < (before[1:3], content(before[0], before[3])):
             assert outcome == "lost"
             self.conflicts += 1
             return

@@ -2,22 +2,30 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
 import pywan
-from pywan import process
+from pywan import config, process
 from pywan.addresses import is_loopback, parse_locators, resolve
 from pywan.cli import grammar
 from pywan.cli.grammar import Command, Option
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
+from pywan.config import MAX_WAIT_S, to_int, to_wait_time
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
+from pywan.files import FileError, read_regular
+from pywan.stats import volatile_text
 
 Values = dict[str, Any]
+MAX_SCRIPT_BYTES = 1024 * 1024
+SHUTDOWN_LOOK_S = 0.2       # Between two looks at what members still have.
 
 MEMBER = Option("member", "only this member (several with commas)", field="member")
 MEMBERS = Option("members", "the same", field="member", hidden=True)
@@ -30,27 +38,88 @@ def _target(values: Values) -> str | None:
 
 # --- commands that every member carries out ---
 
-def _on_members(op: str, *, keep: bool = False) -> Callable[[Session, Values], Result]:
-    """A handler that asks every member to do `op`, shows a row each and, with `keep`, puts it into the cluster configuration.
-
-    A member that fails makes the command fail, the others go on; what nobody could do is not kept.
-    """
+def _on_members(op: str) -> Callable[[Session, Values], Result]:
+    """A handler that asks every member to do `op`, and shows a row each. A member that fails makes the command fail; the
+    others go on."""
 
     def handle(session: Session, values: Values) -> Result:
-        replies = session.ask_members(op, values, target := _target(values))
-        rows = [(r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies]
-        result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)])
-        result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
-        # A change for some members only is theirs: who joins later is not one of them.
-        if keep and target is None and any(r["ok"] for r in replies) and not (op.startswith(("create region", "alter region")) and result.errors):
-            kept = {key: value for key, value in values.items() if key not in ("if_exists", "if_not_exists")}
+        return _rows(op, session.ask_members(op, values, _target(values)))
+
+    return handle
+
+
+def _rows(op: str, replies: list[Values]) -> Result:
+    rows = [(r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies]
+    result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)])
+    result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
+    return result
+
+
+def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
+    """The same for a change of what the site wants its members to have: `action` (put, alter, remove) brings it into the
+    cluster configuration.
+
+    What at least one member has is wanted: it must come back when that member is restarted. So a thing is put or altered
+    there if at least one member did it, and removed if no member has it any more. What changed nothing on any member
+    changes nothing there.
+    """
+    kind = op.partition(" ")[2]
+
+    def handle(session: Session, values: Values) -> Result:
+        target = _target(values)
+        replies = session.ask_members(op, values, target)
+        name = str(values.get("id") or values.get("name") or "").lstrip("/")
+        changed = [r["member"] for r in replies if r["ok"] and r.get("changed")]
+        notes, problems = [], []
+        if target is not None:
+            # A change for some members only is theirs: those that join later are not among them.
+            if changed:
+                notes.append(f"this holds for {', '.join(changed)} until restarted: a change with --member is not kept in the"
+                             " cluster configuration")
+        elif action == "remove" or changed:
             try:
-                session.remember(op, kept)
+                notes += _keep(session, action, kind, name, values, replies)
             except PywanError as error:
-                result.errors.append(f"{op}: done, but not kept for members that join later: {error}")
+                problems.append(f"{op}: done, but the cluster configuration, by which members start, does not hold it: {error}. Before"
+                                " a member is restarted, bring it there with `export cluster-configuration` and"
+                                " `import cluster-configuration --action=STAGE`")
+        result = _rows(op, replies)
+        result.notes += notes
+        result.errors += problems
         return result
 
     return handle
+
+
+_ABOUT_THE_COMMAND = ("id", "name", "if_exists", "if_not_exists")
+
+
+def _keep(session: Session, action: str, kind: str, name: str, values: Values, replies: list[Values]) -> list[str]:
+    """Notes on what became of the cluster configuration. A member that lacks what is to be destroyed is content once it
+    was removed there."""
+    absent = [r for r in replies if not r["ok"] and r["kind"] in ("NotFoundError", "RegionNotFoundError")]
+    if action == "remove":
+        others = [r["member"] for r in replies if not r["ok"] and r not in absent]
+        if others:
+            return [f"{kind} {name} stays in the cluster configuration, since {', '.join(others)} may still have it"]
+        reply = session.change_configuration(action="remove", kind=kind, name=name)
+        for r in absent if reply["changed"] else ():
+            r.update(ok=True, status=f"{kind} {name} was not there; it was removed from the cluster configuration")
+            del r["error"], r["kind"]
+        _check_saved(reply)
+        return []
+    attributes = {key: value for key, value in values.items() if key not in _ABOUT_THE_COMMAND}
+    reply = session.change_configuration(action=action, kind=kind, name=name, attributes=attributes)
+    _check_saved(reply)
+    if reply["is_there"]:
+        return []
+    return [f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it in"
+            " their cache.xml too"]
+
+
+def _check_saved(reply: Values) -> None:
+    if reply["problem"]:
+        raise PywanError(f"{reply['problem']} (the locator has it in memory, and tries again with the next change)")
 
 
 def _sender_options(*, alter: bool = False) -> tuple[Option, ...]:
@@ -58,11 +127,11 @@ def _sender_options(*, alter: bool = False) -> tuple[Option, ...]:
     options = [Option(name, help_) for name, help_ in (
         ("batch-size", "events of a batch; -1: only the interval closes it"), ("batch-time-interval", "ms until a batch that is not full goes out"),
         ("alert-threshold", "ms; an older event is worth a warning"), ("manual-start", "true: `start gateway-sender` starts it"),
-        ("parallel", "a queue for every bucket of partitioned regions"), ("socket-buffer-size", "bytes"), ("socket-read-timeout", "ms, 0: for ever"),
+        ("parallel", "a queue for every bucket of partitioned regions"), ("socket-buffer-size", "bytes"), ("socket-read-timeout", "ms without progress, 0: 30 s"),
         ("enable-batch-conflation", "only the latest update of a key travels"), ("enable-persistence", "the queue lies on disk"),
         ("disk-store-name", "where it lies"), ("disk-synchronous", "an enqueue waits for the disk"), ("maximum-queue-memory", "MB; what is beyond goes to overflow files"),
         ("dispatcher-threads", "queues (serial) or threads that share the buckets (parallel)"), ("order-policy", "key, thread or partition"),
-        ("retry-interval-ms", "between attempts to connect"), ("compression", "lz4 or none"), ("overflow-directory", "where overflow files lie"),
+        ("retry-interval-ms", "between attempts to connect, at most"), ("compression", "lz4 or none"), ("overflow-directory", "where overflow files lie"),
         ("full-policy", "a queue without room: block (then refuse), refuse, drop-oldest or drop-newest"), ("full-timeout-ms", "how long block blocks"),
     )]
     flags = ("manual-start", "parallel", "enable-batch-conflation", "enable-persistence", "disk-synchronous")
@@ -169,6 +238,12 @@ def list_parked_events(session: Session, values: Values) -> Result:
     elif result.ok:
         result.lines.append("no events are parked")
     return result
+
+
+def forget_site(session: Session, values: Values) -> Result:
+    replies = session.ask_members("forget site", values, _target(values))
+    lines = [f"{r['member']}: {', '.join(r['forgotten']) or 'what others forward of it'} forgotten" for r in replies if r["ok"]]
+    return Result(data={"members": replies}, lines=lines, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
 
 
 def _count_handler(op: str, field: str, what: str) -> Callable[[Session, Values], Result]:
@@ -320,6 +395,10 @@ def _number(text: str | None, what: str) -> int | None:
         raise ConfigurationError(f"{what}: {text!r} is not a whole number") from None
 
 
+def _timeout(values: Values) -> float | None:
+    return float(to_int(values["timeout"], "--timeout", 1, MAX_WAIT_S)) if "timeout" in values else None
+
+
 def _start(session: Session, kind: str, values: Values, options: Values, properties: Properties) -> Result:
     name, directory = values["name"], values.get("dir")
     options["log_level"] = values.get("log_level") or properties.get("log-level")
@@ -327,14 +406,14 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
     classpath = values.get("classpath")
     options["classpath"] = ":".join(str(Path(part).expanduser().absolute()) for part in classpath.split(":") if part) if classpath else None
     options = {key: value for key, value in options.items() if value is not None}
-    timeout = float(_number(values.get("timeout"), "--timeout") or process.START_TIMEOUT_S)
+    timeout = _timeout(values) or process.START_TIMEOUT_S
     if values.get("foreground", "false").lower() == "true":
         process.run_foreground(kind, name, options, directory=directory, path=[str(Path.cwd())],
                                ready=lambda found: session.output.echo(f"{kind} {name} is ready on {found['host']}[{found['port']}], pid {found['pid']}"))
         return Result(data={"name": name}, notes=properties.notes)
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
     line = f"{kind.capitalize()} {name} is online on {found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
-    notes = list(properties.notes)
+    notes = [*properties.notes, *(f"cluster configuration: {problem}" for problem in found.get("problems", ()))]
     if options.get("remote_locators") and not options.get("bind_address") and not options.get("hostname_for_clients") and is_loopback(found["host"]):
         own = next((a for a in parse_locators(options.get("locators") or "") if a.port == found["port"]), None)
         if own is not None and _is_outside(own.host):
@@ -385,31 +464,59 @@ def start_server(session: Session, values: Values) -> Result:
     if xml is not None and not Path(xml).expanduser().is_file():
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
     locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
-    timeout = _number(values.get("timeout"), "--timeout")
+    timeout = _timeout(values)
     return _start(session, "server", values, {
         "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(Path(xml).expanduser().absolute()) if xml else None,
         "bind_address": values.get("bind_address") or properties.get("bind-address"), "port": _number(values.get("server_port"), "--server-port"),
         "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+        "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
+        "maximum_tombstone_memory": _number(properties.get("maximum-tombstone-memory"), "maximum-tombstone-memory"),
         "join_timeout": min(10.0, timeout / 2) if timeout else None,    # So that it can still say why not.
+        "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
     }, properties)
 
 
 STOP_OPTIONS = (Option("name", "the member's name", required=True), Option("dir", "where its folder lies (the current directory)"))
+WAIT_OPTION = Option("maximum-shutdown-wait-time", "seconds that a server waits at its end for its senders' queues to empty; -1: until they are (0)")
+
+
+def _wait_time(values: Values, otherwise: str | None = None) -> float | None:
+    text = values.get("maximum_shutdown_wait_time") or otherwise
+    if text is None:
+        return None
+    wait = to_wait_time(text, "maximum-shutdown-wait-time")
+    return -1 if wait == math.inf else wait
 
 
 def _stop(kind: str) -> Callable[[Session, Values], Result]:
     def handle(session: Session, values: Values) -> Result:
         name, directory = values["name"], values.get("dir")
         if process.recorded(process.Place.of(directory, name)) is None and session.connected and directory is None:
-            return _stop_through_site(session, kind, name)
-        found = process.stop(kind, name, directory=directory)
-        return Result(data=found, lines=[f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped" + ("" if found["how"] == "request" else f", by {found['how']}")])
+            return _stop_through_site(session, kind, name, _wait_time(values))
+        wait, notes = _wait_time(values), []
+
+        def tell(answer: Values) -> None:
+            if answer.get("volatile_events"):
+                notes.append(_stop_note(name, answer, wait))
+                session.output.note(notes[-1])      # At once: the end may take long.
+
+        found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, told=tell)
+        return Result(data=found, lines=[f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped" + ("" if found["how"] == "request" else f", by {found['how']}")],
+                      notes=notes if session.output.as_json else [])
 
     return handle
 
 
-def _stop_through_site(session: Session, kind: str, name: str) -> Result:
+def _stop_note(name: str, answer: Values, wait: float | None) -> str:
+    """What a server that was told to stop will lose, unless it can send it in time."""
+    wait = answer.get("maximum_shutdown_wait_time", 0) if wait is None else wait
+    until = "" if not wait else " unless they are sent before" if wait == -1 else f" unless they are sent within {wait:g} s"
+    return f"server {name} had events of senders without persistence, which are lost{until}: {volatile_text(answer['volatile_events'])}"
+
+
+def _stop_through_site(session: Session, kind: str, name: str, wait: float | None) -> Result:
     """A member that was started elsewhere: it is asked through the locator we are connected to."""
+    notes: list[str] = []
     if kind == "locator":
         status = session.ask_locator("status")
         if status["name"] != name:
@@ -418,10 +525,12 @@ def _stop_through_site(session: Session, kind: str, name: str) -> Result:
         session.disconnect()
     else:
         member, = session.members(name)
-        reply = session.ask_member(member, "stop member", {})
+        reply = session.ask_member(member, "stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
         if not reply["ok"]:
             raise PywanError(reply["error"])
-    return Result(data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"])
+        if reply["volatile_events"]:
+            notes.append(_stop_note(name, reply, wait))
+    return Result(data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"], notes=notes)
 
 
 def _status(kind: str) -> Callable[[Session, Values], Result]:
@@ -438,13 +547,93 @@ def _status(kind: str) -> Callable[[Session, Values], Result]:
 
 
 def shutdown(session: Session, values: Values) -> Result:
-    replies = session.ask_members("stop member", {})
+    """Stops every server, or none: what senders without persistence have queued would be lost, and that takes consent."""
+    force = values.get("force", "false").lower() == "true"
+    time_out = to_wait_time(values["time_out"], "shutdown: --time-out") if "time_out" in values else None
+    started = time.monotonic()
+    while True:
+        states = [r for r in session.ask_members("status member", {}) if r["ok"]]
+        # A member that waits until its queues are empty loses nothing.
+        lost = {r["member"]: r["volatile_events"] for r in states if r["volatile_events"] and not (time_out is None and r["maximum_shutdown_wait_time"] == -1)}
+        limit = max((r["maximum_shutdown_wait_time"] for r in states), default=0) if time_out is None else time_out
+        left = started + limit - time.monotonic()
+        if not lost or force or left <= 0:
+            break
+        threading.Event().wait(min(left, SHUTDOWN_LOOK_S))
+    texts = [f"{member}: {volatile_text(events)}" for member, events in lost.items()]
+    if lost and not force and not session.output.confirm(f"Events of senders without persistence are lost by a shutdown: {'; '.join(texts)}. Shut down all the same?"):
+        return Result(data={"would_lose": lost}, errors=[
+            f"nothing was stopped, since events of senders without persistence would be lost: {'; '.join(texts)}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
+            " or --force to lose them"])
+    # What came after we looked has what is left of the time, too.
+    wait = None if time_out is None else -1 if time_out == math.inf else round(max(0.0, started + time_out - time.monotonic()), 1)
+    replies = session.ask_members("stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
     result = Result(data={"members": replies}, lines=[f"{r['member']} stops" for r in replies if r["ok"]])
+    result.notes += [_stop_note(r["member"], r, wait) for r in replies if r["ok"] and r["volatile_events"]]
     result.errors += [f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
     if values.get("include_locators", "false").lower() == "true":
+        # While they send what is left, they may have to ask it for receivers.
+        waits = [to_wait_time(r["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time") for r in replies if r["ok"]]
+        _wait_until_left(session, {r["member"] for r in replies if r["ok"]}, process.STOP_TIMEOUT_S + max(waits, default=0.0))
         session.ask_locator("stop")
         session.disconnect()
         result.lines.append("the locator stops")
+    return result
+
+
+def _wait_until_left(session: Session, names: set[str], timeout: float) -> None:
+    """Returns when the locator counts none of `names` any more, or after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while any(member["name"] in names for member in session.ask_locator("servers")["servers"]) and time.monotonic() < deadline:
+        threading.Event().wait(SHUTDOWN_LOOK_S)
+
+
+# --- what the site wants its members to have ---
+
+def export_configuration(session: Session, values: Values) -> Result:
+    from pywan.cache_xml import to_xml
+
+    things = session.ask_locator("cluster-configuration")["cluster_configuration"]
+    text = to_xml(things)
+    data = {"things": things, "xml": text}
+    if "xml_file" not in values:
+        return Result(data=data, lines=text.splitlines())
+    path = Path(values["xml_file"]).expanduser()
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"export cluster-configuration: {path} cannot be written: {error.strerror}") from None
+    return Result(data={**data, "file": str(path)}, lines=[f"{len(things)} things were written to {path}"])
+
+
+def import_configuration(session: Session, values: Values) -> Result:
+    """The file takes the place of the configuration. With APPLY, servers that run and have nothing yet make what it holds;
+    with STAGE, only those that start from now on."""
+    from pywan.cache_xml import parse, to_things
+
+    action = config.to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
+    things = to_things(parse(Path(values["xml_file"]).expanduser(), for_this_member=False))
+    servers = session.ask_locator("servers")["servers"] if action == "APPLY" else []
+    for server in servers:
+        regions, gateways = (session.ask_member(server, op, {}) for op in ("list regions", "list gateways"))
+        for reply in (regions, gateways):
+            if not reply["ok"]:
+                raise PywanError(f"import cluster-configuration: server {server['name']} could not be asked for what it has, and"
+                                 f" nothing was changed: {reply['error']}")
+        if regions["regions"] or gateways["senders"] or gateways["receivers"]:
+            raise ConfigurationError(
+                f"import cluster-configuration: server {server['name']} has regions, senders or a receiver already, and nothing was"
+                " changed; stop it, or give --action=STAGE: servers then have what the file says when they are started")
+    reply = session.change_configuration(action="replace", things=things)
+    line = f"the cluster configuration now holds {reply['things']} things, those of {values['xml_file']}"
+    result = Result(data={"things": reply["things"]}, lines=[line])
+    if reply["problem"]:
+        result.errors.append(reply["problem"])
+    if servers:
+        wanted = session.ask_locator("cluster-configuration")["cluster_configuration"]
+        applied = _rows("import cluster-configuration", session.ask_members("apply configuration", {"things": wanted}))
+        result.data.update(applied.data)
+        result.tables, result.errors = applied.tables, result.errors + applied.errors
     return result
 
 
@@ -489,9 +678,17 @@ def run_file(session: Session, values: Values) -> Result:
     """The lines of a file; stops at the first that fails unless told to go on."""
     path = Path(values["file"]).expanduser()
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"run: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        data, identity = read_regular(path, MAX_SCRIPT_BYTES, follow=False)
+        text = data.decode()
+    except FileError as error:
+        raise ConfigurationError(f"run: {path} {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"run: {path} is no text in UTF-8: {error}") from None
+    with session.script(identity, str(path)):
+        return _run_lines(session, values, path, text)
+
+
+def _run_lines(session: Session, values: Values, path: Path, text: str) -> Result:
     go_on = values.get("continue_on_error", "false").lower() == "true"
     quiet = values.get("quiet", "false").lower() == "true"
     done, failed = 0, []
@@ -550,16 +747,21 @@ COMMANDS: tuple[Command, ...] = (
             Option("remote-locators", "locators of other sites"),
         )),
         Command("start server", "a server as a process of its own", start_server, (
-            *START_OPTIONS, Option("cache-xml-file", "its senders, regions and receiver"), Option("server-port", "where it listens (a free port)"),
+            *START_OPTIONS, Option("cache-xml-file", "its senders, regions and receiver"),
+            Option("allow-callbacks", "classes that may be named over the network: package.*, package.module, package.module:Class (none)"),
+            Option("server-port", "where it listens (a free port)"), WAIT_OPTION,
         )),
         Command("salvage disk-store", "save what is whole of a damaged disk store", salvage_disk_store, (
             Option("dir", "the folder disk-store-NAME of a member that is stopped", required=True), Option("to", "a new folder", required=True),
         )),
         Command("stop locator", "stop a locator and wait for its end", _stop("locator"), STOP_OPTIONS),
-        Command("stop server", "stop a server and wait for its end", _stop("server"), STOP_OPTIONS),
+        Command("stop server", "stop a server and wait for its end", _stop("server"), (*STOP_OPTIONS, WAIT_OPTION)),
         Command("status locator", "whether it runs, and what it knows", _status("locator"), STOP_OPTIONS),
         Command("status server", "whether it runs, and what it holds", _status("server"), STOP_OPTIONS),
-        Command("shutdown", "stop all servers of the site", shutdown, (Option("include-locators", "the locator too", flag=True),)),
+        Command("shutdown", "stop all servers of the site", shutdown, (
+            Option("include-locators", "the locator too", flag=True), Option("time-out", "seconds to wait until what is queued is sent; -1: without limit"),
+            Option("force", "also if events are lost by it", flag=True),
+        )),
     ),
     *_group(
         "The site",
@@ -568,17 +770,24 @@ COMMANDS: tuple[Command, ...] = (
         Command("describe connection", "which locator is asked", describe_connection),
         Command("list members", "the site's processes", list_members),
         Command("status member", "what members say of themselves", status_member, TARGETS),
+        Command("export cluster-configuration", "what the site wants its members to have, as a cache.xml", export_configuration, (
+            Option("xml-file", "where it is written (if not given, it is shown)"),
+        )),
+        Command("import cluster-configuration", "have a cache.xml take its place", import_configuration, (
+            Option("xml-file", "the file", required=True),
+            Option("action", "APPLY: servers that run and have nothing yet make it; STAGE: only those that start later (APPLY)"),
+        )),
     ),
     *_group(
         "Gateways",
         Command("list gateways", "senders and receivers, their state and queues", list_gateways, (
             Option("senders-only", "no receivers", flag=True), Option("receivers-only", "no senders", flag=True), *TARGETS,
         )),
-        Command("create gateway-sender", "a way out to another site", _on_members("create gateway-sender", keep=True), (
+        Command("create gateway-sender", "a way out to another site", _change("create gateway-sender", "put"), (
             SENDER_ID, Option("remote-distributed-system-id", "the other site's id", required=True), *_sender_options(), IF_NOT_EXISTS, *TARGETS,
         )),
-        Command("alter gateway-sender", "change it while it runs", _on_members("alter gateway-sender", keep=True), (SENDER_ID, *_sender_options(alter=True), *TARGETS)),
-        Command("destroy gateway-sender", "remove it (detach it from regions first)", _on_members("destroy gateway-sender", keep=True), (SENDER_ID, IF_EXISTS, *TARGETS)),
+        Command("alter gateway-sender", "change it while it runs", _change("alter gateway-sender", "alter"), (SENDER_ID, *_sender_options(alter=True), *TARGETS)),
+        Command("destroy gateway-sender", "remove it (detach it from regions first)", _change("destroy gateway-sender", "remove"), (SENDER_ID, IF_EXISTS, *TARGETS)),
         Command("start gateway-sender", "begin to queue and to send", start_gateway_sender, (
             SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True), *TARGETS,
         )),
@@ -586,11 +795,13 @@ COMMANDS: tuple[Command, ...] = (
             ("stop", "end queueing and sending"), ("pause", "queue, but do not send"), ("resume", "send again"),
         )),
         Command("status gateway-sender", "one sender's state", status_gateway_sender, (SENDER_ID, *TARGETS)),
+        Command("forget site", "wait no longer for what a site that is gone may still send", forget_site,
+                (Option("distributed-system-id", "of the site that is gone", required=True), *TARGETS)),
         Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),
-        Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, *TARGETS)),
+        Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, Option("force", "also where the key may have been destroyed later", flag=True), *TARGETS)),
         Command("drop parked-events", "forget them", _count_handler("drop parked-events", "dropped", "are dropped"), (SENDER_ID, *TARGETS)),
-        Command("create gateway-receiver", "a way in from other sites", _on_members("create gateway-receiver", keep=True), (*RECEIVER_OPTIONS, IF_NOT_EXISTS, *TARGETS)),
-        Command("destroy gateway-receiver", "remove it", _on_members("destroy gateway-receiver", keep=True), (IF_EXISTS, *TARGETS)),
+        Command("create gateway-receiver", "a way in from other sites", _change("create gateway-receiver", "put"), (*RECEIVER_OPTIONS, IF_NOT_EXISTS, *TARGETS)),
+        Command("destroy gateway-receiver", "remove it", _change("destroy gateway-receiver", "remove"), (IF_EXISTS, *TARGETS)),
         Command("start gateway-receiver", "begin to listen", _on_members("start gateway-receiver"), TARGETS),
         Command("stop gateway-receiver", "end that", _on_members("stop gateway-receiver"), TARGETS),
         Command("status gateway-receiver", "the receiver's state", status_gateway_receiver, TARGETS),
@@ -599,13 +810,13 @@ COMMANDS: tuple[Command, ...] = (
         "Regions",
         Command("list regions", "names, types and sizes", list_regions, TARGETS),
         Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
-        Command("create region", "on every member", _on_members("create region", keep=True), (
+        Command("create region", "on every member", _change("create region", "put"), (
             Option("name", "the region's name", required=True), Option("type", "REPLICATE, PARTITION, ... (PARTITION)"), *REGION_OPTIONS,
             Option("total-num-buckets", "of a partitioned region (113)"), Option("redundant-copies", "of each bucket"), Option("colocated-with", "another partitioned region"),
             IF_NOT_EXISTS, *TARGETS,
         )),
-        Command("alter region", "attach and detach senders", _on_members("alter region", keep=True), (Option("name", "the region's name", required=True), *REGION_OPTIONS, *TARGETS)),
-        Command("destroy region", "with all that is in it", _on_members("destroy region", keep=True), (Option("name", "the region's name", required=True), IF_EXISTS, *TARGETS)),
+        Command("alter region", "attach and detach senders", _change("alter region", "alter"), (Option("name", "the region's name", required=True), *REGION_OPTIONS, *TARGETS)),
+        Command("destroy region", "with all that is in it", _change("destroy region", "remove"), (Option("name", "the region's name", required=True), IF_EXISTS, *TARGETS)),
         Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE)),
         Command("put", "store a value", put, (REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE, IF_NOT_EXISTS)),
         Command("remove", "remove a key, or all", remove, (REGION, Option("key", "the key"), Option("all", "all keys", flag=True), *KEY_TYPE)),

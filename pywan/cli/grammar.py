@@ -51,23 +51,33 @@ class Command:
         return " ".join(parts)
 
 
+def goes_on(line: str, begun: bool = False) -> bool:
+    """Whether a line ends in one `\\`, so that its command goes on in the next. `begun`: it is not the first line of its command, so no comment."""
+    line = line.strip()
+    return line.endswith("\\") and not line.endswith("\\\\") and (begun or not _is_comment(line))
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith(("#", "//"))
+
+
 def split_lines(text: str) -> list[tuple[int, str]]:
     """The commands of a script with their line numbers: a `\\` at the end of a line goes on in the next, `#` begins a
-    comment at the start of a line, `;` outside quotes ends a command."""
+    comment at the start of a line, `;` outside quotes ends a command. GrammarError if the last command goes on and nothing follows."""
     commands: list[tuple[int, str]] = []
     pending, pending_at = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
-        if not pending and (not stripped or stripped.startswith(("#", "//"))):
+        if not pending and (not stripped or _is_comment(stripped)):
             continue
         pending_at = pending_at or number
-        if stripped.endswith("\\") and not stripped.endswith("\\\\"):
+        if goes_on(stripped, bool(pending)):
             pending += stripped[:-1] + " "
             continue
         commands += [(pending_at, part) for part in _split_commands(pending + stripped)]
         pending, pending_at = "", 0
-    if pending.strip():
-        commands += [(pending_at, part) for part in _split_commands(pending.strip())]
+    if pending:
+        raise GrammarError(f"line {pending_at}: the command ends in \\, so it goes on, and nothing follows; write the rest, or leave the \\ out: {pending.strip()[:60]}")
     return commands
 
 

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Sequence, TextIO
 
+from pywan.names import printable, printable_json
+
 
 @dataclass
 class Table:
@@ -43,23 +45,42 @@ class Output:
             body = {"command": command, "ok": result.ok, **({"errors": result.errors} if result.errors else {}), "data": result.data}
             if result.notes:
                 body["notes"] = result.notes
-            print(json.dumps(body, default=_jsonable, ensure_ascii=False), file=self._out, flush=True)
+            print(printable_json(json.dumps(body, default=_jsonable, ensure_ascii=False)), file=self._out, flush=True)
             return
         for note in result.notes:
-            print(f"note: {note}", file=self._err)
+            self._print(f"note: {note}", self._err)
         for line in result.lines:
-            print(line, file=self._out)
+            self._print(line, self._out)
         if result.tables:
             self._show_tables(result.tables)
         for error in result.errors:
-            print(f"error: {error}", file=self._err)
+            self._print(f"error: {error}", self._err)
         self._out.flush()
         self._err.flush()
 
     def echo(self, text: str) -> None:
         """What a script is about to do."""
         if not self.as_json:
-            print(text, file=self._out, flush=True)
+            self._print(text, self._out)
+            self._out.flush()
+
+    def note(self, text: str) -> None:
+        """What a person is to know before the command ends; a program reads it in the result."""
+        if not self.as_json:
+            self._print(f"note: {text}", self._err)
+            self._err.flush()
+
+    def confirm(self, question: str) -> bool:
+        """Whether a person at a terminal says yes. Without one: no."""
+        if self.as_json or not sys.stdin.isatty() or not self._out.isatty():
+            return False
+        print(f"{printable(question)} (y/N) ", end="", file=self._out, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    @staticmethod
+    def _print(text: Any, to: TextIO) -> None:
+        """What members, other sites and files said is shown, and not obeyed by the terminal."""
+        print(printable(str(text), lines=True), file=to)
 
     def _show_tables(self, tables: list[Table]) -> None:
         from rich.console import Console   # Only a table needs it, and it takes its time to load.
@@ -73,7 +94,7 @@ class Output:
                 numeric = bool(table.rows) and all(isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in table.rows)
                 shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
             for row in table.rows:
-                shown.add_row(*(Text(_cell(value)) for value in row))
+                shown.add_row(*(Text(printable(_cell(value))) for value in row))
             console.print(shown)
 
 

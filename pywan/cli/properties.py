@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Iterable, Mapping
 
 from pywan.errors import ConfigurationError
+from pywan.files import FileError, read_regular
 
 FILE_NAME = "gemfire.properties"
 SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"
 MAX_FILE_BYTES = 64 * 1024
+GEODE_WAIT_TIME = "GatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME"     # What Geode calls maximum-shutdown-wait-time.
 
 UNDERSTOOD = (
     "name", "distributed-system-id", "remote-locators", "locators", "bind-address", "hostname-for-clients", "cache-xml-file", "log-level",
+    "maximum-shutdown-wait-time", "allow-callbacks", "maximum-tombstone-memory",
 )
 # Geode's, without a meaning here. Security is not among them: to leave that out in silence would be a trap.
 IGNORED_PREFIXES = ("jmx-", "http-", "statistic-", "archive-", "mcast-", "udp-", "memcached-", "redis-", "log-", "membership-")
@@ -64,6 +67,7 @@ def _add_java_option(found: Properties, option: str) -> None:
     # The shell's escaped quotes, which Geode's own examples have around values with commas.
     while len(option) >= 2 and option[0] == option[-1] and option[0] in "'\"":
         option = option[1:-1].strip()
+    option = option.replace(f"-D{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=").replace(f"-Dgemfire.{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=")
     for prefix in ("-Dgemfire.", "-Dgeode."):
         if option.startswith(prefix):
             name, separator, value = option[len(prefix):].partition("=")
@@ -78,12 +82,9 @@ def _add_java_option(found: Properties, option: str) -> None:
 
 def _add_file(found: Properties, path: Path) -> None:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: the properties file cannot be read: {error}") from None
-    if len(text) > MAX_FILE_BYTES:
-        raise ConfigurationError(f"{path}: more than {MAX_FILE_BYTES} bytes; that is no properties file")
+        text = read_regular(path, MAX_FILE_BYTES).data.decode()
+    except (FileError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: the properties file {error}") from None
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line[0] in "#!":

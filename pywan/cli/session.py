@@ -1,17 +1,23 @@
 """Owns one run of the program: which locator it is connected to, and how a line becomes a result."""
 from __future__ import annotations
 
+import contextlib
+import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
-from pywan.errors import ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
+from pywan.protocol.members import check_servers
+
+log = logging.getLogger("pywan.cli")
 
 DEFAULT_LOCATOR = "127.0.0.1[10334]"
 LOCATOR_TIMEOUT_S = 5.0
 MEMBER_TIMEOUT_S = 60.0     # A sender may take long to stop.
 MEMBERS_AT_ONCE = 16
+MAX_SCRIPTS = 16            # That run each other.
 
 
 class Session:
@@ -23,12 +29,15 @@ class Session:
         self.locator = locator
         self.connected = locator is not None
         self.done = False
+        self._scripts: dict[tuple[int, int], str] = {}     # Those that run now, the outermost first.
+        self._asked = False             # Whether this command has an answer of another process.
 
     # --- lines ---
 
     def run(self, words: list[str], shown_as: str | None = None) -> bool:
         """One command; shows its result and says whether it worked."""
         name = shown_as or " ".join(words[: grammar.first_option(words)])
+        self._asked = False
         try:
             if "--help" in words or "-h" in words:
                 words = ["help", *(word for word in words if not word.startswith("-"))]
@@ -37,13 +46,24 @@ class Session:
             result = command.handler(self, values)
         except PywanError as error:
             result = Result(errors=[str(error)])
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if not self._asked:
+                raise
+            # An answer is read where it is shown. One of another version, or of somebody else, lacks what is looked for there.
+            log.debug("%s: the answer could not be read", name, exc_info=True)
+            result = Result(errors=[f"{name}: what was answered cannot be read ({type(error).__name__}: {error}); is what answers of this version of pywan?"])
         self.output.show(name, result)
         self.done = self.done or result.exit
         return result.ok
 
     def run_line(self, line: str) -> bool:
         """A line of one or several commands; the rest is not run after one that failed."""
-        for _, text in grammar.split_lines(line):
+        try:
+            commands = grammar.split_lines(line)
+        except PywanError as error:
+            self.output.show(line.strip(), Result(errors=[str(error)]))
+            return False
+        for _, text in commands:
             try:
                 words = grammar.tokenize(text)
             except PywanError as error:
@@ -54,6 +74,19 @@ class Session:
             if self.done:
                 break
         return True
+
+    @contextlib.contextmanager
+    def script(self, identity: tuple[int, int], path: str) -> Iterator[None]:
+        """Around the commands of a file. ConfigurationError if it runs already: it would never end."""
+        if identity in self._scripts:
+            raise ConfigurationError(f"run: {path} runs itself, by way of {' -> '.join([*self._scripts.values(), path])}; its own `run` is refused")
+        if len(self._scripts) >= MAX_SCRIPTS:
+            raise ConfigurationError(f"run: {path} would be file number {MAX_SCRIPTS + 1} of files that run each other; at most {MAX_SCRIPTS} may")
+        self._scripts[identity] = path
+        try:
+            yield
+        finally:
+            del self._scripts[identity]
 
     # --- the site ---
 
@@ -92,6 +125,7 @@ class Session:
         from pywan.addresses import parse_address
         from pywan.transport.control import call_once
 
+        self._asked = True
         try:
             return call_once(parse_address(locator), op, timeout=LOCATOR_TIMEOUT_S, **fields)
         except (ConnectivityError, ProtocolError, NotFoundError) as error:
@@ -100,7 +134,7 @@ class Session:
 
     def members(self, wanted: str | None = None) -> list[dict[str, Any]]:
         """The site's servers, or those named in `wanted`; NotFoundError if there is none."""
-        members = self.ask_locator("servers")["servers"]
+        members = check_servers(self.ask_locator("servers"))
         if wanted:
             names = [name.strip() for name in wanted.split(",") if name.strip()]
             unknown = [name for name in names if name not in {m["name"] for m in members}]
@@ -126,6 +160,6 @@ class Session:
         except PywanError as error:
             return {"member": member["name"], "ok": False, "error": str(error), "kind": type(error).__name__}
 
-    def remember(self, op: str, fields: dict[str, Any]) -> None:
-        """Puts a change that members have made into the site's cluster configuration, for those that join later."""
-        self.ask_locator("change-configuration", entry={"op": op, **fields})
+    def change_configuration(self, **change: Any) -> dict[str, Any]:
+        """Changes what the site wants its members to have, by which they start."""
+        return self.ask_locator("change-configuration", **change)

@@ -23,6 +23,7 @@ class Shell(cmd.Cmd):
         super().__init__(**streams)
         self.session = session
         self.ok = True
+        self._begun = ""        # Lines of a command that goes on.
         if not self.stdin.isatty():
             self.use_rawinput = False
             self.intro = None
@@ -31,19 +32,30 @@ class Shell(cmd.Cmd):
     def prompt(self) -> str:
         if not self.stdin.isatty():
             return ""
+        if self._begun:
+            return "> "
         return f"pywan {self.session.locator}> " if self.session.connected else "pywan> "
 
     def onecmd(self, line: str) -> bool:
-        if line == "EOF":
-            if self.stdin.isatty():
-                print(file=self.stdout)
+        is_over = line == "EOF"
+        if is_over and self.stdin.isatty():
+            print(file=self.stdout)
+        if not is_over and grammar.goes_on(line, bool(self._begun)):
+            self._begun += line + "\n"
+            return False
+        text, self._begun = self._begun + ("" if is_over else line), ""
+        if is_over and not text:
             return True
         try:
-            self.ok = self.session.run_line(line) and self.ok
+            self.ok = self.session.run_line(text) and self.ok
         except KeyboardInterrupt:
             print("interrupted", file=self.stdout)
             self.ok = False
-        return self.session.done
+        return self.session.done or is_over
+
+    def forget_begun(self) -> None:
+        """Drops what was written of a command that goes on."""
+        self._begun = ""
 
     def emptyline(self) -> bool:
         return False
@@ -75,6 +87,7 @@ def run(session: Session, **streams) -> bool:
                 return shell.ok
             except KeyboardInterrupt:      # At the prompt: a fresh line.
                 print(file=shell.stdout)
+                shell.forget_begun()
                 shell.intro = None
 
 

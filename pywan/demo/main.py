@@ -275,6 +275,7 @@ def run(options: Options = Options()) -> int:
         try:
             if options.input is not None:
                 feeds.check_file(options.input)
+            spark_session.check()
             demo = Demo(options)
             report = demo.run()
             status = 0 if report.ok else 1
@@ -304,13 +305,13 @@ def run(options: Options = Options()) -> int:
 
 
 @click.command(name="demo")
-@click.option("--events", default=Options.events, show_default=True, help="How many events of generated market data.")
+@click.option("--events", type=click.IntRange(1), default=Options.events, show_default=True, help="How many events of generated market data.")
 @click.option("--input", type=str, help="A CSV, gzip CSV, Parquet or JSON-lines file to feed instead.")
 @click.option("--key", help="The column of --input that holds the key.  [default: key]")
 @click.option("--operation", help="The column of --input that holds create, update or destroy.")
 @click.option("--topology", default=Options.topology, show_default=True, help=f"One of {', '.join(topology.TOPOLOGIES)}.")
 @click.option("--seed", default=Options.seed, show_default=True, help="Of everything random.")
-@click.option("--cut-seconds", default=Options.cut_seconds, show_default=True, help="How long the link to LN is cut.")
+@click.option("--cut-seconds", type=click.FloatRange(0, 3600), default=Options.cut_seconds, show_default=True, help="How long the link to LN is cut.")
 @click.option("--no-faults", "faults", flag_value=False, default=True, help="Only load and compare.")
 @click.option("--persistent", is_flag=True, help="Queues and regions on disk; LN's server is then killed and started again too.")
 @click.option("--json", is_flag=True, help="Print the report as JSON; progress goes to standard error.")

@@ -23,15 +23,22 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 """
 
 
-def start(directory: Path) -> Any:
-    """A SparkSession on this machine's cores. ConfigurationError says what to install if Spark or Java is missing."""
+def check() -> None:
+    """ConfigurationError says what to install if Spark or Java is missing. Makes no file of the demo's."""
     try:
-        from pyspark import SparkConf, SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
+        import pyspark.java_gateway  # noqa: F401
+        import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise ConfigurationError(f"the demo feeds through Spark, which is not installed ({error}): pip install 'pywan[spark]'") from None
     ensure_java()
+
+
+def start(directory: Path) -> Any:
+    """A SparkSession on this machine's cores, after `check`."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

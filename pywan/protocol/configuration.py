@@ -1,58 +1,214 @@
-"""Owns a site's cluster configuration: the ordered log of applied management requests that joining members are given,
-and how the logs of the site's locators become one."""
+"""Owns a site's cluster configuration: the things that its members are to have, one entry each, and how the copies of
+the site's locators become one.
+
+A *thing* is a disk store, a gateway sender, a region or the gateway receiver, with the attributes that it was given;
+what was not given is the default. An *entry* is a thing with the revision that it was last changed in. A thing that was
+removed leaves an entry without attributes, so that a locator that was away does not bring it back.
+"""
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Iterable, Mapping
 
+from pywan import config
 from pywan.errors import ConfigurationError, ProtocolError
+from pywan.names import is_name, printable, quoted
 
-MAX_ENTRIES = 10_000
-MAX_BYTES = 4 * 1024 * 1024    # As JSON: several must fit into one control message.
-VERSION = 1
+# In the order in which a member makes them: each needs those before it.
+KINDS = ("disk-store", "gateway-sender", "region", "gateway-receiver")
+MAX_THINGS = 4096
+MAX_REMOVED = 1024             # Removed things that are remembered; the oldest are forgotten first.
+MAX_THING_BYTES = 64 * 1024    # As JSON.
+MAX_BYTES = 1024 * 1024        # Of all entries, as JSON: they must fit into one control message.
+MAX_REVISION = 2**53 - 1       # What every reader of JSON takes.
+MAX_STEP = 2**32               # How far a neighbour's revisions may be ahead: so no message can use up the numbers.
+VERSION = 2
+
+Thing = dict[str, Any]         # {"kind", "name", "attributes"}
+Entry = dict[str, Any]         # A thing with "revision" and "id"; its attributes are None once it was removed.
+
+
+def make_attributes(kind: str, name: str, attributes: Mapping[str, Any]) -> Any:
+    """The attributes of a thing as the member that makes it has them; ConfigurationError if they cannot be."""
+    for given in attributes:
+        if given in ("id", "name", "own_distributed_system_id"):
+            raise ConfigurationError(f"{quoted(kind)} {quoted(name)}: {given} is no attribute that can be given")
+    if kind == "gateway-sender":
+        return config.make_sender_attributes(name, **attributes)
+    if kind == "region":
+        return config.make_region_attributes(name, **attributes)
+    if kind == "disk-store":
+        return config.make_disk_store_attributes(name, **attributes)
+    if kind == "gateway-receiver":
+        return config.make_receiver_attributes(**attributes)
+    raise ConfigurationError(f"{quoted(kind)} is no kind of thing in a cluster configuration; there are {', '.join(KINDS)}")
+
+
+def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
+    """The thing with the attributes that it was given, each in its type; ConfigurationError if no member could make it."""
+    if not (isinstance(kind, str) and isinstance(name, str)
+            and isinstance(attributes, dict) and all(isinstance(key, str) for key in attributes)):
+        raise ConfigurationError("a thing of the cluster configuration needs a kind, a name and a map of attributes")
+    given = {key: value for key, value in attributes.items() if value is not None and key not in ("id", "name")}
+    for attribute in config.CALLBACK_METHODS:       # By name: what is a class in a program cannot be kept.
+        config.check_callbacks_allowed({attribute: given.get(attribute)}, ("*",), f"{kind} {quoted(name)}")
+    made = make_attributes(kind, name, given)
+    plain = config.to_plain(made)
+    for key in given:
+        _check_printable(plain[key], f"{kind} {quoted(name)}: {key}")
+    name = getattr(made, "id", None) or getattr(made, "name", "")
+    return {"kind": kind, "name": name, "attributes": {key: plain[key] for key in given}}
+
+
+def _check_printable(value: Any, what: str) -> None:
+    """What is kept is shown, and written as XML."""
+    if isinstance(value, str) and printable(value) != value:
+        raise ConfigurationError(f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept in the"
+                                 " cluster configuration")
+    inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    for item in inside:
+        _check_printable(item, what)
+
+
+def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
+    """Each thing behind those that it needs: kind by kind, a colocated region behind its parent."""
+    things = list(things)
+    parents = {thing["name"]: _parent(thing) for thing in things if thing["kind"] == "region"}
+    depths: dict[str, int] = {}
+    for name in parents:
+        path: list[str] = []
+        found: str | None = name
+        while found in parents and found not in depths:
+            depths[found] = 0       # Regions that wait for each other end here: a member says what is wrong with them.
+            path.append(found)
+            found = parents[found]
+        depth = depths.get(found or "", -1)
+        for each in reversed(path):
+            depth += 1
+            depths[each] = depth
+
+    def place(thing: Thing) -> tuple[int, int, str]:
+        return KINDS.index(thing["kind"]), depths.get(thing["name"], 0) if thing["kind"] == "region" else 0, thing["name"]
+
+    return sorted(things, key=place)
+
+
+def _parent(region: Thing) -> str | None:
+    name = region["attributes"].get("colocated_with")
+    return name.lstrip("/") if isinstance(name, str) else None
 
 
 class ClusterConfiguration:
-    """A set of entries in one order, the same at every locator that has the same entries. Not thread-safe."""
+    """The entries of one locator. Two with the same entries are equal in all that they tell. Not thread-safe."""
 
-    def __init__(self, entries: list[dict[str, Any]] | None = None) -> None:
-        self._entries: dict[str, dict[str, Any]] = {}
-        self._bytes = 0
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._sizes: dict[tuple[str, str], int] = {}    # As JSON; of things that are there, not of removed ones.
+        self._bytes = 0                                 # Their sum.
+        self._revision = 0      # The highest that was ever seen.
         self._digest = ""
-        self.merge(entries or [])
 
-    def requests(self) -> list[dict[str, Any]]:
-        """What a joining member is to apply, in order."""
-        return [entry["request"] for entry in self.entries()]
+    def things(self) -> list[Thing]:
+        """What a member is to have, in the order in which it makes it."""
+        return in_order_of_making(
+            {"kind": entry["kind"], "name": entry["name"], "attributes": entry["attributes"]}
+            for entry in self._entries.values() if entry["attributes"] is not None)
 
-    def entries(self) -> list[dict[str, Any]]:
-        return sorted(self._entries.values(), key=lambda entry: (entry["time"], entry["id"]))
+    def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The attributes of a thing; None if it is not there."""
+        entry = self._entries.get((kind, name))
+        return entry["attributes"] if entry is not None else None
+
+    def entries(self) -> list[Entry]:
+        return sorted(self._entries.values(), key=_age)
 
     def digest(self) -> str:
         if not self._digest:
-            self._digest = hashlib.blake2b("".join(sorted(self._entries)).encode(), digest_size=12).hexdigest()
+            lines = [f"{entry['revision']} {entry['id']} {entry['kind']} {entry['name']}\n" for entry in self.entries()]
+            self._digest = hashlib.blake2b("".join(lines).encode(), digest_size=12).hexdigest()
         return self._digest
 
-    def add(self, request: Any, entry_id: str) -> dict[str, Any]:
-        """Puts `request` behind all entries known here. ConfigurationError if it cannot be kept."""
-        if not isinstance(request, dict) or not isinstance(request.get("op"), str):
-            raise ConfigurationError(f"{request!r:.120} is not a management request: it needs a field 'op'")
-        entry = {"id": entry_id, "time": 1 + max((e["time"] for e in self._entries.values()), default=0), "request": request}
+    # Changes. Each says whether it changed anything.
+
+    def put(self, kind: Any, name: Any, attributes: Any, id: str) -> bool:
+        """The thing is wanted with these attributes, whatever it had before."""
+        thing = check_thing(kind, name, attributes)
+        if self.find(kind, thing["name"]) == thing["attributes"]:
+            return False
+        entry = self._next(thing, id)
+        self._check_room(entry)
         self._keep(entry)
-        return entry
+        return True
+
+    def alter(self, kind: Any, name: Any, changes: Any, id: str) -> bool:
+        """Some attributes of a thing are wanted otherwise. A thing that is not there is a member's own: nothing changes."""
+        if not isinstance(kind, str) or not isinstance(name, str) or not isinstance(changes, dict):
+            raise ConfigurationError("an alteration of the cluster configuration needs a kind, a name, a map of attributes")
+        before = self.find(kind, name)
+        if before is None:
+            return False
+        if kind == "gateway-sender":
+            plain = config.to_plain(config.altered_sender_attributes(make_attributes(kind, name, before), **changes))
+            changes = {key: plain[key] for key in changes}
+        return self.put(kind, name, {**before, **changes}, id)
+
+    def remove(self, kind: Any, name: Any, id: str) -> bool:
+        if not isinstance(kind, str) or not isinstance(name, str):
+            raise ConfigurationError("a removal from the cluster configuration needs a kind and a name")
+        if self.find(kind, name) is None:
+            return False
+        self._keep(self._next({"kind": kind, "name": name, "attributes": None}, id))
+        self._forget_oldest_removed()
+        return True
+
+    def replace(self, things: Any, id: str) -> bool:
+        """These things are wanted, and no others. Nothing changes if one of them cannot be."""
+        if not isinstance(things, list) or not all(isinstance(thing, dict) for thing in things):
+            raise ConfigurationError("the cluster configuration is replaced by a list of things")
+        wanted = {}
+        for thing in things:
+            checked = check_thing(thing.get("kind"), thing.get("name"), thing.get("attributes"))
+            wanted[checked["kind"], checked["name"]] = checked
+        sizes = [_size({**thing, "revision": MAX_REVISION, "id": id}) for thing in wanted.values()]
+        _check_limits(len(sizes), sum(sizes))
+        changed = [thing for key, thing in wanted.items() if self.find(*key) != thing["attributes"]]
+        gone = [entry for key, entry in self._entries.items() if entry["attributes"] is not None and key not in wanted]
+        removals = [{"kind": entry["kind"], "name": entry["name"], "attributes": None} for entry in gone]
+        for thing in removals + changed:
+            self._keep(self._next(thing, id))
+        self._forget_oldest_removed()
+        return bool(changed or gone)
 
     def merge(self, entries: Any) -> bool:
-        """Takes in another locator's entries; says whether any was new."""
-        if not isinstance(entries, list):
-            raise ProtocolError("a cluster configuration is a list of entries")
-        fresh = [check_entry(entry) for entry in entries if isinstance(entry, dict) and entry.get("id") not in self._entries]
-        for entry in fresh:
+        """Takes in another locator's entries, all or none: of each thing the newest counts. Says whether anything changed."""
+        if not isinstance(entries, list) or len(entries) > MAX_THINGS + MAX_REMOVED:
+            raise ProtocolError(f"a cluster configuration is a list of at most {MAX_THINGS + MAX_REMOVED} entries")
+        checked = [_check_entry(entry) for entry in entries]
+        for entry in checked:
+            if entry["revision"] > self._revision + MAX_STEP:
+                raise ProtocolError(
+                    f"{entry['kind']} {entry['name']!r} of the cluster configuration has revision {entry['revision']}, and"
+                    f" {self._revision} is the highest known here: so many changes there cannot have been")
+        before, newer = self.digest(), {}
+        for entry in checked:
+            key = entry["kind"], entry["name"]
+            known = newer.get(key) or self._entries.get(key)
+            if known is None or _age(known) < _age(entry):
+                newer[key] = entry
+        sizes = dict(self._sizes)
+        for key, entry in newer.items():
+            sizes[key] = _size(entry) if entry["attributes"] is not None else 0
+        _check_limits(sum(size > 0 for size in sizes.values()), sum(sizes.values()))
+        for entry in newer.values():
             self._keep(entry)
-        return bool(fresh)
+        self._forget_oldest_removed()
+        return self.digest() != before
+
+    # The file
 
     def to_json(self) -> str:
-        return json.dumps({"version": VERSION, "entries": self.entries()}, indent=1)
+        return json.dumps({"version": VERSION, "revision": self._revision, "entries": self.entries()}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "ClusterConfiguration":
@@ -60,29 +216,88 @@ class ClusterConfiguration:
         try:
             value = json.loads(text)
             if value["version"] != VERSION:
-                raise ConfigurationError(f"its version is {value['version']!r}, this pywan reads {VERSION}")
-            return cls(value["entries"])
-        except (ValueError, KeyError, TypeError, ProtocolError) as error:
+                raise ConfigurationError(f"its version is {value['version']!r:.40}, this pywan reads {VERSION}")
+            made = cls()
+            made._revision = value["revision"]
+            if type(made._revision) is not int or not 0 <= made._revision <= MAX_REVISION:
+                raise ConfigurationError(f"its revision {made._revision!r:.40} is no number from 0 to {MAX_REVISION}")
+            for entry in value["entries"]:
+                made._keep(_check_entry(entry))
+            return made
+        except (ValueError, KeyError, TypeError, RecursionError, ProtocolError) as error:
             raise ConfigurationError(f"not a cluster configuration: {error}") from None
 
-    def _keep(self, entry: dict[str, Any]) -> None:
-        try:
-            size = len(json.dumps(entry, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"the request {entry['request'].get('op')} cannot be kept in the cluster configuration: {error}") from None
-        if len(self._entries) >= MAX_ENTRIES or self._bytes + size > MAX_BYTES:
-            raise ConfigurationError(
-                f"the cluster configuration is full ({len(self._entries)} entries, {self._bytes} bytes); the limits are {MAX_ENTRIES} and {MAX_BYTES}"
-            )
-        self._entries[entry["id"]] = entry
-        self._bytes += size
+    def _next(self, thing: Thing, id: str) -> Entry:
+        if self._revision >= MAX_REVISION:
+            raise ConfigurationError("the cluster configuration has used up its revisions; export it, stop the site's locators,"
+                                     " move their files away, and import it")
+        return {**thing, "revision": self._revision + 1, "id": id}
+
+    def _check_room(self, entry: Entry) -> None:
+        if entry["attributes"] is not None:
+            key = entry["kind"], entry["name"]
+            things = len(self._sizes) + (key not in self._sizes)
+            _check_limits(things, self._bytes - self._sizes.get(key, 0) + _size(entry))
+
+    def _keep(self, entry: Entry) -> None:
+        key = entry["kind"], entry["name"]
+        self._bytes -= self._sizes.pop(key, 0)
+        if entry["attributes"] is not None:
+            self._sizes[key] = _size(entry)
+            self._bytes += self._sizes[key]
+        self._entries[key] = entry
+        self._revision = max(self._revision, entry["revision"])
         self._digest = ""
 
+    def _forget_oldest_removed(self) -> None:
+        removed = sorted((entry for entry in self._entries.values() if entry["attributes"] is None), key=_age)
+        for entry in removed[:max(0, len(removed) - MAX_REMOVED)]:
+            del self._entries[entry["kind"], entry["name"]]
+            self._digest = ""
 
-def check_entry(entry: Any) -> dict[str, Any]:
+
+def _check_limits(things: int, size: int) -> None:
+    if things > MAX_THINGS or size > MAX_BYTES:
+        raise ConfigurationError(
+            f"the cluster configuration has no room for {things} things of {size} bytes; the limits are {MAX_THINGS} and"
+            f" {MAX_BYTES}: destroy what is not needed")
+
+
+def _age(entry: Entry) -> tuple[int, str]:
+    """Of two changes of one thing made by two locators at once, either may count, but everywhere the same."""
+    return entry["revision"], entry["id"]
+
+
+def _size(entry: Entry) -> int:
+    what = f"{entry['kind']} {entry['name']!r}"
+    try:
+        size = len(json.dumps(entry, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{what} cannot be kept in the cluster configuration: {error}") from None
+    if size > MAX_THING_BYTES:
+        raise ConfigurationError(f"{what} takes {size} bytes in the cluster configuration; the limit is {MAX_THING_BYTES}")
+    return size
+
+
+def _check_entry(entry: Any) -> Entry:
+    """What a member can do with the attributes is its own to say: another locator may be of a newer version."""
+    if not isinstance(entry, dict):
+        raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")
+    kind, name, attributes, revision, id = (entry.get(key) for key in ("kind", "name", "attributes", "revision", "id"))
     if not (
-        isinstance(entry, dict) and isinstance(entry.get("id"), str) and 0 < len(entry["id"]) <= 64
-        and type(entry.get("time")) is int and 0 <= entry["time"] < 2**53 and isinstance(entry.get("request"), dict)
+        kind in KINDS and (is_name(name) or (kind, name) == ("gateway-receiver", ""))
+        and isinstance(id, str) and 0 < len(id) <= 64 and type(revision) is int and 0 < revision <= MAX_REVISION
+        and (attributes is None or isinstance(attributes, dict) and _is_flat(attributes, 4))
     ):
-        raise ProtocolError(f"{entry!r:.120} is not an entry of a cluster configuration")
-    return {"id": entry["id"], "time": entry["time"], "request": entry["request"]}
+        raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")
+    return {key: entry[key] for key in ("kind", "name", "attributes", "revision", "id")}
+
+
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether it is plain, with at most so many maps and lists in each other: entries travel inside other messages, which
+    have a limit."""
+    if isinstance(value, dict):
+        return levels > 0 and all(isinstance(key, str) and _is_flat(item, levels - 1) for key, item in value.items())
+    if isinstance(value, list):
+        return levels > 0 and all(_is_flat(item, levels - 1) for item in value)
+    return value is None or isinstance(value, (str, int, float, bool))

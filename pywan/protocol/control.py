@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import msgpack
 
 from pywan import errors
-from pywan._core import crc32c
+from pywan._core import crc32c, measure_message
 from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationError
+from pywan.names import SHOWN_CHARACTERS, printable, quoted
 
 MAGIC = b"PWC1"
 DATA_MAGIC = b"PWD1"                # First bytes of a data connection; only known here to be told apart.
 HEADER = struct.Struct("<4sIII")
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32                      # Of maps and lists in each other.
-MAX_ITEMS = 1 << 20                 # Of one list or map.
+MAX_VALUES = 1 << 19                # Of one message, keys among them: decoded, a value takes up to a hundred times its bytes.
+MAX_ERROR_CHARACTERS = 4000         # Of an error's words in a reply: they may quote what was asked for.
 
 _PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None))
 
@@ -40,11 +42,15 @@ def encode(request_id: int, body: dict[str, Any]) -> bytes:
     try:
         payload = msgpack.packb(body, use_bin_type=True)
     except (ValueError, OverflowError, TypeError, UnicodeError) as error:
-        raise SerializationError(f"control message {body.get('op', '')!s} cannot be encoded: {error}") from None
+        raise SerializationError(f"control message {str(body.get('op', '')):.80} cannot be encoded: {error}") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise SerializationError(
-            f"control message {body.get('op', 'reply')!s} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
+            f"control message {str(body.get('op', 'reply')):.80} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
         )
+    values, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
+    if refused is not None:
+        raise SerializationError(
+            f"control message {str(body.get('op', 'reply')):.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time")
     return HEADER.pack(MAGIC, len(payload), crc32c(payload), request_id) + payload
 
 
@@ -86,12 +92,19 @@ class Decoder:
             messages.append(Message(request_id, _decode_payload(payload)))
 
 
+_REFUSED = {
+    "too many": f"has more than {MAX_VALUES} values", "too deep": f"has more than {MAX_DEPTH} maps and lists in each other",
+    "cut": "is not msgpack: it announces more than it holds", "unknown code": "is not msgpack: it holds the byte c1",
+}
+
+
 def _decode_payload(payload: bytes) -> dict[str, Any]:
+    # Before any object is made: 16 MiB of empty lists are a gigabyte of objects.
+    _, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
+    if refused is not None:
+        raise ProtocolError(f"control message {_REFUSED[refused]}")
     try:
-        body = msgpack.unpackb(
-            payload, raw=False, strict_map_key=True, ext_hook=_refuse_extension,
-            max_array_len=MAX_ITEMS, max_map_len=MAX_ITEMS,
-        )
+        body = msgpack.unpackb(payload, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
     except ProtocolError:
         raise
     except Exception as error:  # msgpack raises half a dozen kinds, some of them its own; all mean the same here.
@@ -110,26 +123,38 @@ def _check_plain(value: Any, depth: int, where: str, error: type[PywanError]) ->
     if isinstance(value, _PLAIN):
         return
     if depth >= MAX_DEPTH:
-        raise error(f"{where}: more than {MAX_DEPTH} maps and lists in each other")
+        raise error(f"{printable(where[:SHOWN_CHARACTERS])}: more than {MAX_DEPTH} maps and lists in each other")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise error(f"{where}: the key {key!r} is not a string")
+                raise error(f"{printable(where[:SHOWN_CHARACTERS])}: the key {quoted(key)} is not a string")
             _check_plain(item, depth + 1, key, error)
     elif isinstance(value, (list, tuple)):
         for item in value:
             if not isinstance(item, _PLAIN):
                 _check_plain(item, depth + 1, where, error)
     else:
-        raise error(f"{where}: a {type(value).__name__} cannot travel in a control message; only plain values can")
+        raise error(f"{printable(where[:SHOWN_CHARACTERS])}: a {type(value).__name__} cannot travel in a control message; only plain values can")
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:
     """What a server answers when handling a request raised `error`."""
     if isinstance(error, PywanError):
         kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), "RemoteError")
-        return {"ok": False, "kind": kind, "error": str(error)}
-    return {"ok": False, "kind": "InternalError", "error": f"internal error: {type(error).__name__}: {error}"}
+        return {"ok": False, "kind": kind, "error": cut(str(error))}
+    if isinstance(error, MemoryError):
+        return {"ok": False, "kind": "OutOfMemoryError", "error": cut(out_of_memory(error))}
+    return {"ok": False, "kind": "InternalError", "error": cut(f"internal error: {type(error).__name__}: {error}")}
+
+
+def out_of_memory(error: MemoryError) -> str:
+    """Words for an error that mostly has none."""
+    return f"out of memory: {error or 'the process has none left for this'}; part of what was asked may have been done"
+
+
+def cut(text: str) -> str:
+    """The words of an error, which may quote megabytes of what was asked for, at a length that can be logged and answered."""
+    return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[:MAX_ERROR_CHARACTERS]} ... ({len(text)} characters in all)"
 
 
 def error_of(reply: dict[str, Any]) -> PywanError | None:
@@ -140,7 +165,7 @@ def error_of(reply: dict[str, Any]) -> PywanError | None:
     found = getattr(errors, kind, None) if isinstance(kind, str) else None
     if not (isinstance(found, type) and issubclass(found, PywanError)):
         found = RemoteError
-    return found(str(reply.get("error", "the other side refused the request and gave no reason")))
+    return found(printable(cut(str(reply.get("error", "the other side refused the request and gave no reason")))))
 
 
 _LOOKS: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(

@@ -1,8 +1,10 @@
 """Owns what a locator knows of all sites' locators, and decides whom to ask, when, and what an answer changes.
 
-Every locator ends with the same set, whatever the order of start: each exchange leaves both sides with the union of
-what they knew, per address the profile with the higher stamp wins, and whoever learned something asks those it has not
-yet told. A locator that is already told costs one ping with a digest. Time comes in as `now_ms` and never goes back.
+A locator believes of an address only what the address itself answered. What others tell of it is a reason to ask there, and no
+more: such a candidate is told to nobody, and forgotten if it never answers. What a locator knows it takes from answers to its own
+requests; a request that shows that the asker knows something else is a reason to ask back. So every locator ends with the same
+set, whatever the order of start, and an invented address stays with those to whom it was told. A locator that knows the same costs
+one ping with a digest. Time comes in as `now_ms` and never goes back.
 """
 from __future__ import annotations
 
@@ -12,9 +14,14 @@ from typing import Any, Callable, Iterable, NamedTuple
 
 from pywan.addresses import Address
 from pywan.errors import IncompatibleSystemError, ProtocolError
+from pywan.names import is_host, is_name, quoted
 
 MAX_LOCATORS_PER_SITE = 64
-MAX_STAMP = 1 << 62
+MAX_LOCATORS = 1024                # Of all sites together.
+MAX_CANDIDATES = 256               # Addresses of which others told, and that have not answered yet.
+CANDIDATES_AT_ONCE = 4             # So many of them are asked at a time: known locators do not wait behind invented ones.
+CANDIDATE_MS = 600_000             # One that never answered for so long is forgotten.
+DIFFERENCE_MS = 60_000             # Between joins with a locator that keeps knowing something else: it reaches others than we do.
 LOWEST_SYSTEM_ID, HIGHEST_SYSTEM_ID = -1, 255
 
 LOCAL, REMOTE, LEARNED = "local", "remote", "learned"   # Why we know an address; what we may expect there.
@@ -32,21 +39,19 @@ class Timings:
 
 
 class LocatorProfile(NamedTuple):
-    """A locator as others are to reach it. `stamp` grows with each start of the locator: the higher one is the truth."""
+    """A locator as others are to reach it."""
 
     distributed_system_id: int
     host: str
     port: int
     name: str
-    stamp: int
 
     @property
     def address(self) -> Address:
         return Address(self.host, self.port)
 
     def to_map(self) -> dict[str, Any]:
-        return {"distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port,
-                "name": self.name, "stamp": self.stamp}
+        return self._asdict()
 
     @classmethod
     def from_map(cls, value: Any) -> "LocatorProfile":
@@ -54,15 +59,13 @@ class LocatorProfile(NamedTuple):
         try:
             profile = cls(*(value[name] for name in cls._fields))
         except (TypeError, KeyError):
-            raise ProtocolError(f"{value!r:.200} is not a locator's profile") from None
-        whole = all(type(n) is int for n in (profile.distributed_system_id, profile.port, profile.stamp))
+            raise ProtocolError(f"{quoted(value)} is not a locator's profile") from None
+        whole = type(profile.distributed_system_id) is int and type(profile.port) is int
         if not (
-            whole and LOWEST_SYSTEM_ID <= profile.distributed_system_id <= HIGHEST_SYSTEM_ID
-            and 0 < profile.port < 65536 and 0 <= profile.stamp < MAX_STAMP
-            and isinstance(profile.host, str) and 0 < len(profile.host) <= 255
-            and isinstance(profile.name, str) and len(profile.name) <= 255
+            whole and LOWEST_SYSTEM_ID <= profile.distributed_system_id <= HIGHEST_SYSTEM_ID and 0 < profile.port < 65536
+            and is_host(profile.host) and is_name(profile.name)
         ):
-            raise ProtocolError(f"a locator's profile holds a value out of range: {value!r:.200}")
+            raise ProtocolError(f"a locator's profile holds a value out of range: {quoted(value, 200)}")
         return profile
 
 
@@ -82,13 +85,20 @@ class _Target:
     attempted: bool = False
     failures: int = 0                  # In a row.
     joined: bool = False               # It has had our set once since it (or the link) last failed.
+    asked_ms: int = 0                  # When it was last contacted,
+    joined_ms: int = 0                 # and when it last gave us its set.
     peer_uid: str = ""
-    peer_digest: str = ""
-    profile: LocatorProfile | None = None   # Who answered there.
+    digests: tuple[str, str] = ("", "")     # Its and ours after that: while both are the same, another join tells nothing.
+    profile: LocatorProfile | None = None   # Who answered there; None: nobody so far.
     news: bool = False                 # Something changed while it was being contacted.
     problem: str = ""
     conflict: bool = False
     is_self: bool = False
+    since_ms: int = 0                  # When we first heard of it.
+
+    @property
+    def is_candidate(self) -> bool:
+        return self.role == LEARNED and self.profile is None
 
 
 @dataclass
@@ -123,7 +133,8 @@ class LocatorState:
     def known_sites(self) -> dict[int, list[Address]]:
         """Every site's locators, ourselves too; those that answered last come first."""
         sites: dict[int, list[Address]] = {}
-        for profile in sorted(self._known.values(), key=lambda p: (self._failures_of(p.address), p.address)):
+        failures = self._failures()
+        for profile in sorted(self._known.values(), key=lambda p: (failures.get(p.address, 0), p.address)):
             sites.setdefault(profile.distributed_system_id, []).append(profile.address)
         return dict(sorted(sites.items()))
 
@@ -132,8 +143,7 @@ class LocatorState:
 
     def digest(self, distributed_system_id: int | None = None) -> str:
         """Equal at two locators when they know the same, as far as it concerns a locator of the given site."""
-        profiles = sorted((p.host, p.port, p.distributed_system_id, p.stamp) for p in self._known.values())
-        text = repr(profiles)
+        text = repr(sorted((p.host, p.port, p.distributed_system_id) for p in self._known.values()))
         if distributed_system_id == self.me.distributed_system_id:
             text += self.extra_digest()
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
@@ -150,31 +160,49 @@ class LocatorState:
         """Whether every configured locator has been tried once."""
         return all(t.attempted for t in self._targets.values() if t.role != LEARNED)
 
+    def is_candidate(self, address: Address) -> bool:
+        """Whether others told of the address, and nobody has answered there."""
+        target = self._targets.get(address)
+        return target is not None and target.is_candidate
+
     def peers(self) -> list[dict[str, Any]]:
         return [
             {"address": str(t.address), "role": t.role, "joined": t.joined, "failures": t.failures, "problem": t.problem}
             for t in self._targets.values()
         ]
 
-    def _failures_of(self, address: Address) -> int:
-        failures = [t.failures for t in self._targets.values() if t.address == address or (t.profile and t.profile.address == address)]
-        return min(failures, default=0)
+    def _failures(self) -> dict[Address, int]:
+        """How often in a row each address did not answer, under whatever name it was asked."""
+        found: dict[Address, int] = {}
+        for target in self._targets.values():
+            for address in {target.address, target.profile.address if target.profile else target.address}:
+                found[address] = min(target.failures, found.get(address, target.failures))
+        return found
 
     # --- whom to contact ---
 
     def due(self, now_ms: int) -> list[Contact]:
         """Contacts to make now. Each is in flight until `heard` or `failed` is called for its address."""
+        self._forget_candidates(now_ms)
         contacts = []
+        places = self._places_for_candidates()
         for target in self._active():
             if target.due_ms <= now_ms and not target.in_flight:
-                target.in_flight = True
-                target.news = False
+                if target.is_candidate:
+                    if places <= 0:
+                        continue
+                    places -= 1
+                target.in_flight, target.news, target.asked_ms = True, False, now_ms
                 contacts.append(Contact(target.address, self._request_for(target)))
         return contacts
 
     def next_due_ms(self) -> int | None:
         """When `due` will next have something; None if only a message can change that."""
-        return min((t.due_ms for t in self._active() if not t.in_flight), default=None)
+        places = self._places_for_candidates()
+        return min((t.due_ms for t in self._active() if not t.in_flight and (places > 0 or not t.is_candidate)), default=None)
+
+    def _places_for_candidates(self) -> int:
+        return CANDIDATES_AT_ONCE - sum(t.in_flight and t.is_candidate for t in self._targets.values())
 
     def _active(self) -> list[_Target]:
         # A locator configured by one name and advertised by another is contacted once, by the name we were given.
@@ -186,11 +214,20 @@ class LocatorState:
 
     def _request_for(self, target: _Target) -> dict[str, Any]:
         if target.joined and target.profile is not None:
-            return {"op": "ping", "uid": self.uid, "digest": self.digest(target.profile.distributed_system_id)}
+            return {"op": "ping", "uid": self.uid}
         return {
-            "op": "locator-join", "role": target.role, "uid": self.uid, "from": self.me.to_map(),
-            "sites": self._sites_map(), "extra": self.extra() if target.role != REMOTE else None,
+            "op": "locator-join", "role": target.role, "uid": self.uid, "from": self.me.to_map(), **self._digests(),
+            "extra": self.extra() if target.role != REMOTE else None,
         }
+
+    def _digests(self) -> dict[str, str]:
+        return {"digest": self.digest(), "digest_in_site": self.digest(self.me.distributed_system_id)}
+
+    def _both_digests(self, message: dict[str, Any], peer_site: int) -> tuple[str, str]:
+        """(theirs, ours) of what both are to know the same of."""
+        same_site = peer_site == self.me.distributed_system_id
+        theirs = message.get("digest_in_site" if same_site else "digest")
+        return theirs if isinstance(theirs, str) else "", self.digest(peer_site)
 
     def _sites_map(self) -> list[dict[str, Any]]:
         return [profile.to_map() for profile in self._known.values()]
@@ -199,11 +236,11 @@ class LocatorState:
 
     def on_ping(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a ping; changes nothing."""
-        return {"uid": self.uid, "name": self.me.name, "distributed_system_id": self.me.distributed_system_id,
-                "digest": self.digest(), "digest_in_site": self.digest(self.me.distributed_system_id)}
+        return {"uid": self.uid, "name": self.me.name, "distributed_system_id": self.me.distributed_system_id, **self._digests()}
 
     def on_join(self, request: dict[str, Any], now_ms: int) -> dict[str, Any]:
-        """The answer to a locator that tells what it knows: what we know, its news included.
+        """The answer to a locator that asks what we know. Of the asker itself nothing is believed: it is asked in its turn, if it
+        is new to us or knows something else.
 
         IncompatibleSystemError if it expects another site here than this one is.
         """
@@ -211,22 +248,27 @@ class LocatorState:
             return {"self": True, "from": self.me.to_map(), "uid": self.uid}
         peer = LocatorProfile.from_map(request.get("from"))
         self._check_role(request.get("role"), self.me, peer)
-        same_site = peer.distributed_system_id == self.me.distributed_system_id
-        self._merge([peer, *self._profiles_in(request)], now_ms)
-        if same_site:
+        if peer.distributed_system_id == self.me.distributed_system_id:
             self._merge_extra(request, now_ms)
-        target = self._targets.get(peer.address)
-        if target is not None and not target.in_flight:
-            # It has our whole set once it reads this answer, so there is no need to ask back.
-            target.joined, target.profile, target.peer_uid = True, peer, str(request.get("uid", ""))
-            target.peer_digest = self.digest(peer.distributed_system_id)
-            if target.failures:
-                target.failures, target.problem = 0, ""
-            target.due_ms = now_ms + self.timings.ping_ms
+        target = next((t for t in self._targets.values() if t.profile is not None and t.profile.address == peer.address), self._targets.get(peer.address))
+        if target is None:
+            self._add_candidates([peer.address], now_ms)
+        else:
+            digests = self._both_digests(request, peer.distributed_system_id)
+            if target.failures or not target.joined or request.get("uid") != target.peer_uid or digests[0] != digests[1] and digests != target.digests:
+                self._ask_soon(target, now_ms)
         return {
-            "from": self.me.to_map(), "uid": self.uid, "sites": self._sites_map(),
-            "extra": self.extra() if same_site else None,
+            "from": self.me.to_map(), "uid": self.uid, "sites": self._sites_map(), **self._digests(),
+            "extra": self.extra() if peer.distributed_system_id == self.me.distributed_system_id else None,
         }
+
+    def _ask_soon(self, target: _Target, now_ms: int) -> None:
+        """Not at once again where it was asked a moment ago: requests of others must not make us send as many."""
+        if target.in_flight:
+            target.news = True
+        else:
+            target.joined = False
+            target.due_ms = min(target.due_ms, max(now_ms + self.timings.change_delay_ms, target.asked_ms + self.timings.retry_ms))
 
     def heard(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
         """`address` answered `request`. ProtocolError or IncompatibleSystemError if the answer cannot be right: call
@@ -263,14 +305,12 @@ class LocatorState:
         self._spread(now_ms, only_site=self.me.distributed_system_id)
 
     def _heard_ping(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
-        same_site = target.profile is not None and target.profile.distributed_system_id == self.me.distributed_system_id
-        theirs = reply.get("digest_in_site" if same_site else "digest")
-        ours = self.digest(self.me.distributed_system_id if same_site else None)
-        if reply.get("uid") != target.peer_uid or theirs != ours:
+        digests = self._both_digests(reply, target.profile.distributed_system_id)
+        differ = digests[0] != digests[1] and (digests != target.digests or now_ms - target.joined_ms >= DIFFERENCE_MS)
+        if reply.get("uid") != target.peer_uid or differ:
             target.joined = False
             target.due_ms = now_ms
         else:
-            target.peer_digest = ours
             target.due_ms = now_ms + self.timings.ping_ms
 
     def _heard_join(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
@@ -283,12 +323,15 @@ class LocatorState:
             return
         peer = LocatorProfile.from_map(reply.get("from"))
         self._check_role(target.role, peer, self.me)
-        target.joined, target.profile, target.peer_uid = True, peer, str(reply.get("uid", ""))
+        told = self._profiles_in(reply)
+        self._believe(target, peer, now_ms)
+        uid = reply.get("uid")
+        target.joined, target.peer_uid, target.joined_ms = True, uid if isinstance(uid, str) else "", now_ms
         target.due_ms = now_ms + self.timings.ping_ms
-        self._merge([peer, *self._profiles_in(reply)], now_ms)
+        self._add_candidates([profile.address for profile in told], now_ms)
         if peer.distributed_system_id == self.me.distributed_system_id:
             self._merge_extra(reply, now_ms)
-        target.peer_digest = self.digest(peer.distributed_system_id)
+        target.digests = self._both_digests(reply, peer.distributed_system_id)
 
     @staticmethod
     def _check_role(role: Any, here: LocatorProfile, asker: LocatorProfile) -> None:
@@ -307,59 +350,77 @@ class LocatorState:
     @staticmethod
     def _profiles_in(message: dict[str, Any]) -> list[LocatorProfile]:
         sites = message.get("sites")
-        if not isinstance(sites, list) or len(sites) > MAX_LOCATORS_PER_SITE * 257:
-            raise ProtocolError("a locator's message has no usable list of sites")
+        if not isinstance(sites, list) or len(sites) > MAX_LOCATORS:
+            raise ProtocolError(f"a locator's answer has no list of at most {MAX_LOCATORS} locators")
         return [LocatorProfile.from_map(value) for value in sites]
 
-    def _merge(self, profiles: list[LocatorProfile], now_ms: int) -> None:
-        changed = False
-        for profile in profiles:
-            if profile.address == self.me.address:
-                changed |= self._assert_self(profile)
-            else:
-                changed |= self._learn(profile, now_ms)
-        if changed:
+    def _believe(self, target: _Target, peer: LocatorProfile, now_ms: int) -> None:
+        """`peer` is what answered at the target's address. ProtocolError if it cannot be that, or if there is no room for it."""
+        if peer.address == self.me.address:
+            raise ProtocolError(f"what answers at {target.address} tells this locator's own address {peer.address} as its own")
+        if target.role == LEARNED and peer.address != target.address:
+            raise ProtocolError(f"what answers at {target.address} tells another address as its own, {peer.address}")
+        direct = self._targets.get(peer.address)
+        if direct is not None and direct is not target and direct.profile is not None and not direct.failures:
+            peer = direct.profile      # What answers at the address itself is believed before what answers elsewhere in its name.
+        before = target.profile
+        if self._known.get(peer.address) != peer:
+            known = self._known.get(peer.address)
+            if known is None or known.distributed_system_id != peer.distributed_system_id:
+                self._make_room(peer)
+            self._known[peer.address] = peer
+            if before is not None and before.address != peer.address:
+                self._known.pop(before.address, None)
             self._spread(now_ms)
+        target.profile = peer
 
-    def _assert_self(self, claimed: LocatorProfile) -> bool:
-        """Someone's memory of an earlier run at our address (or of another clock) must not outlive us."""
-        if claimed.stamp < self.me.stamp or claimed == self.me:
-            return False
-        self.me = self.me._replace(stamp=min(claimed.stamp + 1, MAX_STAMP - 1))
-        self._known[self.me.address] = self.me
-        return True
+    def _make_room(self, peer: LocatorProfile) -> None:
+        site = [p for p in self._known.values() if p.distributed_system_id == peer.distributed_system_id and p != self.me]
+        choices = site if len(site) >= MAX_LOCATORS_PER_SITE else [p for p in self._known.values() if p != self.me] if len(self._known) >= MAX_LOCATORS else None
+        if choices is None:
+            return
+        failures = self._failures()
+        worst = max(choices, key=lambda p: failures.get(p.address, 0))
+        if not failures.get(worst.address, 0):
+            raise ProtocolError(
+                f"locator {peer.name} at {peer.address} of site {peer.distributed_system_id}: there is no room for another one; at most {MAX_LOCATORS_PER_SITE} of a site and "
+                f"{MAX_LOCATORS} of all are kept, and all that are kept answer")
+        del self._known[worst.address]
+        target = self._targets.get(worst.address)
+        if target is not None and target.role == LEARNED:
+            del self._targets[worst.address]
 
-    def _learn(self, profile: LocatorProfile, now_ms: int) -> bool:
-        known = self._known.get(profile.address)
-        # Equal stamps with different contents need a rule that is the same everywhere; which one does not matter.
-        if known is not None and (known.stamp, known) >= (profile.stamp, profile):
-            return False
-        if known is None or known.distributed_system_id != profile.distributed_system_id:
-            self._make_room(profile.distributed_system_id)
-        self._known[profile.address] = profile
-        if profile.address not in self._targets:
-            self._targets[profile.address] = _Target(profile.address, LEARNED, due_ms=now_ms + self.timings.change_delay_ms)
-        return True
+    # --- candidates: addresses of which others told ---
 
-    def _make_room(self, distributed_system_id: int) -> None:
-        site = [p for p in self._known.values() if p.distributed_system_id == distributed_system_id and p != self.me]
-        if len(site) >= MAX_LOCATORS_PER_SITE:
-            worst = max(site, key=lambda p: (self._failures_of(p.address), -p.stamp))
-            del self._known[worst.address]
-            target = self._targets.get(worst.address)
-            if target is not None and target.role == LEARNED:
-                del self._targets[worst.address]
+    def _add_candidates(self, addresses: Iterable[Address], now_ms: int) -> None:
+        """Where all places are taken those go that failed, the most often first; then the new ones are left out. They will be told again."""
+        fresh = {address for address in addresses if address not in self._targets and address not in self._known}
+        candidates = [t for t in self._targets.values() if t.is_candidate] if fresh else []
+        failed = sorted((t for t in candidates if t.failures and not t.in_flight), key=lambda t: t.failures)
+        room = MAX_CANDIDATES - len(candidates)
+        for address in sorted(fresh):
+            if room > 0:
+                room -= 1
+            elif failed:
+                del self._targets[failed.pop().address]
+            else:
+                return
+            self._targets[address] = _Target(address, LEARNED, due_ms=now_ms + self.timings.change_delay_ms, since_ms=now_ms)
+
+    def _forget_candidates(self, now_ms: int) -> None:
+        for target in [t for t in self._targets.values() if t.is_candidate and not t.in_flight and now_ms - t.since_ms > CANDIDATE_MS]:
+            del self._targets[target.address]
 
     def _merge_extra(self, message: dict[str, Any], now_ms: int) -> None:
         if message.get("extra") is not None and self.merge_extra(message["extra"]):
             self.extra_changed(now_ms)
 
     def _spread(self, now_ms: int, *, only_site: int | None = None) -> None:
+        """What we know has changed: those that know something else are told by our asking them."""
         for target in self._targets.values():
-            site = target.profile.distributed_system_id if target.profile else None
-            if only_site is not None and site != only_site:
+            if target.profile is None or only_site not in (None, target.profile.distributed_system_id):
                 continue
             if target.in_flight:
                 target.news = True
-            elif target.joined and target.peer_digest != self.digest(site):
+            elif target.joined:
                 target.due_ms = min(target.due_ms, now_ms + self.timings.change_delay_ms)

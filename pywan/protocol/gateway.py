@@ -3,13 +3,15 @@ and values out; docs/wire_format.md has the same, byte by byte."""
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgpack
 
 from pywan import _core, errors
 from pywan.errors import ProtocolError
+from pywan.names import check_name, printable, quoted
 from pywan.protocol.control import describe
 
 VERSION = 1
@@ -29,6 +31,7 @@ class SenderHello:
     sender: str
     dispatcher: int
     incarnation: int        # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
+    mount: int              # Of this opening of its disk store, or of this process without one.
     partitions: int
     version: int = VERSION
 
@@ -54,6 +57,7 @@ class Welcome:
     credit_events: int
     credit_bytes: int
     maximum_time_between_pings: int = 60000     # ms; a sender that is silent for longer is disconnected.
+    known: int = 0          # Partitions of which it has events from other mounts of the queue's disk store: their `Known` follow.
     version: int = VERSION
 
 
@@ -68,7 +72,18 @@ class Committed:
     duplicate: bool         # An earlier attempt of the same task had been applied.
 
 
-_INT_LIMITS = {"site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
+class Known(NamedTuple):
+    """Up to where the receiver has a partition, and the mount that the newest of it came from."""
+
+    partition: int
+    last: int
+    mount: int
+
+
+_KNOWN = struct.Struct("<IIQQ")
+KNOWN_OF_FRAME = HELLO_BYTES_MAX // _KNOWN.size
+_INT_LIMITS = {"known": 65536, "site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
+_NAMES = frozenset({"member", "sender", "region"})
 _KINDS = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
 M = TypeVar("M")
 
@@ -78,15 +93,33 @@ def encode(message: Any, frame_type: int) -> bytes:
     return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
 
 
+def encode_known(known: list[tuple[int, int, int]]) -> bytes:
+    """Frames with (partition, last, mount) of each, behind the welcome that told their number."""
+    return b"".join(
+        _core.pack_frame(_core.FRAME_KNOWN, b"".join(_KNOWN.pack(partition, 0, last, mount) for partition, last, mount in known[at:at + KNOWN_OF_FRAME]))
+        for at in range(0, len(known), KNOWN_OF_FRAME))
+
+
+def decode_known(frame: bytes) -> list[Known]:
+    """What one such frame tells."""
+    frame_type, _, _, payload = _core.check_frame(frame)
+    if frame_type == _core.FRAME_ERROR:
+        raise error_of(payload)
+    if frame_type != _core.FRAME_KNOWN or len(payload) % _KNOWN.size or not payload:
+        raise ProtocolError(f"a frame of type {frame_type} with {len(payload)} bytes where positions of partitions should come")
+    return [Known(partition, last, mount) for partition, _, last, mount in _KNOWN.iter_unpack(payload)]
+
+
 def encode_error(error: Exception) -> bytes:
     """An error frame: the kind of a pywan error in brackets, then its text."""
     kind = type(error).__name__ if isinstance(error, errors.PywanError) else "ProtocolError"
-    return _core.pack_frame(_core.FRAME_ERROR, f"[{kind}] {error}".encode()[:1000])
+    return _core.pack_frame(_core.FRAME_ERROR, f"[{kind}] {error}".encode(errors="replace")[:1000])
 
 
 def error_of(payload: bytes) -> errors.PywanError:
     """The error behind an error frame's payload; a ProtocolError where it names no kind of ours."""
     text = payload.rstrip(b"\0").decode("utf-8", "replace")
+    text = printable(text)
     named = re.match(r"\[(\w+)\] ", text)
     cls = getattr(errors, named[1], None) if named else None
     if named and isinstance(cls, type) and issubclass(cls, errors.PywanError):
@@ -118,15 +151,17 @@ def decode(frame: bytes, *expected: type[M]) -> M:
         cls = _KINDS[fields.pop("kind")]
         message = cls(**fields)
     except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a frame of type {frame_type} does not hold an opening message: {error!r}") from None
+        raise ProtocolError(f"a frame of type {frame_type} does not hold an opening message: {quoted(str(error))}") from None
     if not isinstance(message, expected):
         raise ProtocolError(f"{message.kind!r} where {' or '.join(cls.kind for cls in expected)} should come")
     for name, kind in cls.__annotations__.items():
         wanted = {"int": int, "str": str, "bytes": bytes, "bool": bool}.get(kind)
         if wanted is not None and not isinstance(getattr(message, name), wanted):
-            raise ProtocolError(f"{message.kind}: {name} is {getattr(message, name)!r:.60}, not {kind}")
+            raise ProtocolError(f"{message.kind}: {name} is {quoted(getattr(message, name))}, not {kind}")
+        if name in _NAMES:
+            check_name(getattr(message, name), f"{message.kind}: {name}", ProtocolError)
         if wanted is int and not 0 <= getattr(message, name) < _INT_LIMITS.get(name, 1 << 63):
-            raise ProtocolError(f"{message.kind}: {name} {getattr(message, name)} is out of range")
+            raise ProtocolError(f"{message.kind}: {name} {quoted(getattr(message, name))} is out of range")
     if getattr(message, "version", VERSION) != VERSION:
         raise ProtocolError(f"protocol version {message.version}; this side speaks version {VERSION}: upgrade the older one")
     return message

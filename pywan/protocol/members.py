@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable
 
 from pywan.errors import ConfigurationError, ProtocolError
+from pywan.names import check_name, is_host, quoted
 
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16          # Of one member; Geode has one.
 LEASE_MS = 5_000            # A member that was not heard for so long is dead.
+MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
 
 
 @dataclass
@@ -34,6 +36,7 @@ class MemberTable:
     """Not thread-safe: its owner calls it under one lock, with `now_ms` that never goes back."""
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
+        """`lease_ms`: a member that was not heard for so long is taken off; MIN_LEASE_MS to MAX_LEASE_MS."""
         self.lease_ms = lease_ms
         self._members: dict[str, Member] = {}
         self._turn = 0
@@ -51,7 +54,8 @@ class MemberTable:
 
     def heartbeat(self, request: dict[str, Any], now_ms: int) -> bool:
         """Whether the member is known; if not, it has to join (again). Its load replaces what was guessed."""
-        member = self._members.get(request.get("name", ""))
+        name = request.get("name")
+        member = self._members.get(name) if isinstance(name, str) else None
         if member is None or member.member_id != request.get("member_id"):
             return False
         changes = {key: request[key] for key in ("receivers", "load") if key in request}
@@ -61,7 +65,7 @@ class MemberTable:
         return True
 
     def leave(self, name: Any, member_id: Any) -> bool:
-        member = self._members.get(name)
+        member = self._members.get(name) if isinstance(name, str) else None
         if member is None or member.member_id != member_id:
             return False   # An earlier run's goodbye must not remove its successor.
         del self._members[name]
@@ -108,10 +112,10 @@ class MemberTable:
 def check_profile(value: Any) -> dict[str, Any]:
     """A member's profile with every field in its type and range, and nothing else; ProtocolError says which is not."""
     if not isinstance(value, dict):
-        raise ProtocolError(f"a member's profile is a map, not {value!r:.80}")
+        raise ProtocolError(f"a member's profile is a map, not {quoted(value)}")
     profile = {
-        "name": _text(value, "name"), "member_id": _number(value, "member_id", 0, 2**32 - 1),
-        "host": _text(value, "host"), "port": _number(value, "port", 0, 65535),
+        "name": check_name(value.get("name"), "a member's name", ProtocolError), "member_id": _number(value, "member_id", 0, 2**32 - 1),
+        "host": _host(value), "port": _number(value, "port", 0, 65535),
         "pid": _number(value, "pid", 0, 2**31 - 1), "load": _number(value, "load", 0, 2**31 - 1),
         "distributed_system_id": value.get("distributed_system_id"),
     }
@@ -121,8 +125,8 @@ def check_profile(value: Any) -> dict[str, Any]:
     profile["receivers"] = []
     for receiver in receivers:
         if not isinstance(receiver, dict):
-            raise ProtocolError(f"member {profile['name']}: a receiver is a map, not {receiver!r:.80}")
-        kept = {"host": _text(receiver, "host"), "port": _number(receiver, "port", 1, 65535)}
+            raise ProtocolError(f"member {profile['name']}: a receiver is a map, not {quoted(receiver)}")
+        kept = {"host": _host(receiver), "port": _number(receiver, "port", 1, 65535)}
         if "load" in receiver:
             kept["load"] = _number(receiver, "load", 0, 2**31 - 1)
         profile["receivers"].append(kept)
@@ -131,15 +135,31 @@ def check_profile(value: Any) -> dict[str, Any]:
     return profile
 
 
-def _text(value: dict[str, Any], key: str) -> str:
-    text = value.get(key)
-    if not isinstance(text, str) or not 0 < len(text) <= 255:
-        raise ProtocolError(f"a member's profile needs {key}, a string of 1 to 255 characters, not {text!r:.80}")
-    return text
+def check_servers(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """The site's members in a locator's answer, as `MemberTable.servers` gave them."""
+    servers = reply.get("servers")
+    if not isinstance(servers, list) or len(servers) > MAX_MEMBERS:
+        raise ProtocolError(f"a locator's answer has no list of at most {MAX_MEMBERS} members: {quoted(servers)}")
+    return [{key: value for key, value in check_profile(member).items() if key != "receivers"} for member in servers]
+
+
+def check_receiver(value: Any) -> dict[str, Any]:
+    """A receiver as `MemberTable.least_loaded` gives it."""
+    if not isinstance(value, dict):
+        raise ProtocolError(f"a receiver is a map, not {quoted(value)}")
+    return {"host": _host(value), "port": _number(value, "port", 1, 65535), "member": check_name(value.get("member"), "a receiver's member", ProtocolError),
+            "member_id": _number(value, "member_id", 0, 2**32 - 1)}
+
+
+def _host(value: dict[str, Any]) -> str:
+    host = value.get("host")
+    if not is_host(host):
+        raise ProtocolError(f"a member's profile needs host, a host name or an address, not {quoted(host)}")
+    return host
 
 
 def _number(value: dict[str, Any], key: str, lowest: int, highest: int) -> int:
     number = value.get(key, 0 if key in ("pid", "load") else None)
     if type(number) is not int or not lowest <= number <= highest:
-        raise ProtocolError(f"a member's profile needs {key}, a number from {lowest} to {highest}, not {number!r:.80}")
+        raise ProtocolError(f"a member's profile needs {key}, a number from {lowest} to {highest}, not {quoted(number)}")
     return number

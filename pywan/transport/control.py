@@ -12,21 +12,22 @@ from typing import Any, Callable, Generator, Mapping
 
 from pywan.addresses import Address
 from pywan.errors import ConnectivityError, IllegalStateError, NotFoundError, ProtocolError, PywanError
+from pywan.forks import of_one_process
 from pywan.protocol import control as wire
 from pywan.transport import sockets
+from pywan.transport.openings import MAX_CONNECTIONS, OPENING_TIMEOUT_S, STOP_TIMEOUT_S, Acceptor, Connection
 
 log = logging.getLogger("pywan.control")
 
 FIRST_BYTES = 4               # Enough to tell protocols apart.
-FIRST_BYTES_TIMEOUT_S = 10.0  # A connection says what it is within this time, or goes.
 FRAME_TIMEOUT_S = 30.0        # A frame that has begun is whole within this time; a reply is taken within it.
 IDLE_TIMEOUT_S = 600.0        # A control connection that asks nothing for so long is closed.
-MAX_CONNECTIONS = 1024
-STOP_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 1 << 16
+FREE_BYTES = 1 << 16          # Of a request that is not whole yet; what is beyond counts to the next.
+MAX_UNFINISHED_BYTES = 256 << 20    # Of all requests of a port that are not whole yet.
 
 Handler = Callable[[dict, tuple], "Mapping[str, Any] | Generator[dict, None, Mapping[str, Any] | None] | None"]
-OtherProtocol = Callable[[socket.socket, tuple, bytes], None]
+OtherProtocol = Callable[[Connection, bytes], None]
 
 
 class Reply(dict):
@@ -37,67 +38,42 @@ class Reply(dict):
         self.after = after
 
 
+@of_one_process(lambda server: server.name, nothing_in_child=("stop",))
 class ControlServer:
     """Listens from construction; `start()` begins to answer, `stop()` ends every connection and thread.
 
     `handler(request, peer)` is called in the connection's own thread and returns the reply's fields (`ok` is added),
     raises a PywanError to refuse, or is a generator: what it yields is sent as progress, what it returns is the reply.
-    `other_protocols[first four bytes](sock, peer, first_bytes)` owns such a connection until it returns; it must return
-    when the socket is shut from outside, and must not detach it. Whatever a client does costs that client its
-    connection and one line in the log.
+    `other_protocols[first four bytes](connection, first_bytes)` owns such a connection until it returns: it calls `opened` when its
+    opening is done, returns when the socket is shut from outside, and does not detach it. A client that does wrong loses its
+    connection; the log gets one line.
     """
 
     def __init__(
         self, host: str, port: int, handler: Handler, *, name: str,
         other_protocols: Mapping[bytes, OtherProtocol] | None = None, max_connections: int = MAX_CONNECTIONS,
-        first_bytes_timeout: float = FIRST_BYTES_TIMEOUT_S, frame_timeout: float = FRAME_TIMEOUT_S,
+        first_bytes_timeout: float = OPENING_TIMEOUT_S, frame_timeout: float = FRAME_TIMEOUT_S,
         idle_timeout: float = IDLE_TIMEOUT_S,
     ) -> None:
         self.name = name
         self._handler = handler
         self._other_protocols = dict(other_protocols or {})
-        self._max_connections = max_connections
-        self._first_bytes_timeout = first_bytes_timeout
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
-        self._listener = sockets.listen(host, port, what=name)
-        self.host, self.port = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
-        self._connections: dict[threading.Thread, socket.socket] = {}   # Guarded by _lock.
-        self._ending: set[threading.Thread] = set()                     # Done with their connection, perhaps not yet gone. Guarded by _lock.
-        self._stopping = False                                          # Guarded by _lock.
-        self._acceptor: threading.Thread | None = None
-        self._refused_logged_at = float("-inf")
+        self._unfinished_bytes = 0              # Guarded by _lock.
+        listener = sockets.listen(host, port, what=name)
+        self.host, self.port = listener.getsockname()[:2]
+        self._acceptor = Acceptor(listener, self._serve, name=name, log=log, opening_timeout=first_bytes_timeout, max_connections=max_connections)
 
     def start(self) -> "ControlServer":
-        with self._lock:
-            if self._stopping:
-                raise IllegalStateError(f"{self.name}: the control server was stopped; make a new one")
-            if self._acceptor is None:
-                self._acceptor = threading.Thread(target=self._accept, name=f"{self.name}-accept", daemon=True)
-                self._acceptor.start()
+        self._acceptor.start()
         return self
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Closes the port and every connection, and waits for their threads. May be called twice, and from a handler
         (whose own thread then ends when the handler returns)."""
-        with self._lock:
-            self._stopping = True
-            for sock in self._connections.values():
-                sockets.shut(sock)
-            threads = [self._acceptor, *self._connections, *self._ending]
-        sockets.shut(self._listener)
-        self._listener.close()
-        deadline = time.monotonic() + timeout
-        late = []
-        for thread in threads:
-            if thread is None or thread is threading.current_thread():
-                continue
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                late.append(thread.name)
-        if late:
-            log.error("%s: still busy %.0f s after stop: %s", self.name, timeout, ", ".join(late[:8]))
+        self._acceptor.stop(timeout)
 
     def __enter__(self) -> "ControlServer":
         return self.start()
@@ -105,89 +81,47 @@ class ControlServer:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, peer = self._listener.accept()
-            except OSError as error:
-                with self._lock:
-                    if self._stopping:
-                        return
-                # Out of descriptors, or the client was gone before we came: the listener itself is whole.
-                log.warning("%s: could not accept a connection: %s", self.name, error)
-                threading.Event().wait(0.05)
-                continue
-            self._admit(sock, peer)
-
-    def _admit(self, sock: socket.socket, peer: tuple) -> None:
-        with self._lock:
-            self._ending = {thread for thread in self._ending if thread.is_alive()}
-            refusal = None
-            if self._stopping:
-                refusal = "stopping"
-            elif len(self._connections) >= self._max_connections:
-                refusal = f"{self._max_connections} connections are open already"
-            else:
-                thread = threading.Thread(
-                    target=self._serve, args=(sock, peer), name=f"{self.name}-{peer[0]}:{peer[1]}", daemon=True
-                )
-                self._connections[thread] = sock
-                try:
-                    thread.start()
-                    return
-                except RuntimeError as error:
-                    del self._connections[thread]
-                    refusal = str(error)
-        sock.close()
-        now = time.monotonic()
-        if now - self._refused_logged_at > 5.0:   # A flood must not become a flood of lines.
-            self._refused_logged_at = now
-            log.warning("%s: refused a connection from %s:%s: %s", self.name, peer[0], peer[1], refusal)
-
-    def _serve(self, sock: socket.socket, peer: tuple) -> None:
-        place = f"{peer[0]}:{peer[1]}"
+    def _serve(self, connection: Connection) -> None:
+        sock, place = connection.sock, connection.place
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            first = self._first_bytes(sock)
+            first = self._first_bytes(connection)
             if not first:
                 return   # A port scan, or a health check: nothing to say about it.
             other = self._other_protocols.get(first)
             if other is not None:
-                sock.settimeout(None)
-                other(sock, peer, first)
+                other(connection, first)
             else:
-                self._serve_control(sock, peer, first)
-        except ProtocolError as error:
-            log.warning("%s: closed the connection from %s: %s", self.name, place, error)
+                self._serve_control(connection, first)
         except TimeoutError:
-            log.warning("%s: closed the connection from %s: it began a message and did not finish it in time", self.name, place)
+            self._complain(connection, "it began a message and did not finish it in time")
         except PywanError as error:
-            log.warning("%s: closed the connection from %s: %s", self.name, place, error)
+            self._complain(connection, error)
+        except MemoryError as error:
+            self._complain(connection, wire.out_of_memory(error))
         except OSError as error:
             log.debug("%s: connection from %s broke: %s", self.name, place, error)
         except Exception:
             log.exception("%s: closed the connection from %s after an internal error", self.name, place)
-        finally:
-            with self._lock:
-                self._connections.pop(threading.current_thread(), None)
-                self._ending.add(threading.current_thread())
-            sock.close()
 
-    def _first_bytes(self, sock: socket.socket) -> bytes:
-        deadline = time.monotonic() + self._first_bytes_timeout
+    def _complain(self, connection: Connection, reason: object) -> None:
+        connection.warning("%s: closed the connection from %s: %s", self.name, connection.place, reason)
+
+    def _first_bytes(self, connection: Connection) -> bytes:
         first = b""
         while len(first) < FIRST_BYTES:
-            sock.settimeout(max(0.001, deadline - time.monotonic()))
-            data = sock.recv(FIRST_BYTES - len(first))
+            connection.sock.settimeout(connection.time_left())
+            data = connection.sock.recv(FIRST_BYTES - len(first))
             if not data:
-                if first:
+                if first and not connection.given_up:
                     raise ProtocolError(f"it ended after {len(first)} bytes: {wire.describe(first)}")
                 return b""
             first += data
         return first
 
-    def _serve_control(self, sock: socket.socket, peer: tuple, first: bytes) -> None:
+    def _serve_control(self, connection: Connection, first: bytes) -> None:
+        sock = connection.sock
         decoder = wire.Decoder()
         if first != wire.MAGIC:
             # A little more of it says much better what it is; take only what is there already.
@@ -197,35 +131,59 @@ class ControlServer:
             except OSError:
                 pass
         data = first
+        is_open = False
+        counted = 0     # Of this connection, in _unfinished_bytes.
         frame_deadline = time.monotonic() + self._frame_timeout
-        while True:
-            for message in decoder.feed(data):
-                self._answer(sock, peer, message)
-                frame_deadline = 0.0
-            if decoder.buffered:
-                # The whole frame has one limit, so that a byte a second does not hold a thread for ever.
-                if not frame_deadline:
-                    frame_deadline = time.monotonic() + self._frame_timeout
-                left = frame_deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                sock.settimeout(left)
-            else:
-                frame_deadline = 0.0
-                sock.settimeout(self._idle_timeout)
-            try:
-                data = sock.recv(RECEIVE_BYTES)
-            except TimeoutError:
+        try:
+            while True:
+                for message in decoder.feed(data):
+                    # The opening of a control connection is its first whole request.
+                    try:
+                        connection.works() if is_open else connection.opened()
+                    except ConnectivityError as error:
+                        self._reply(sock, wire.encode(message.request_id, wire.error_reply(error)))
+                        raise
+                    is_open = True
+                    self._answer(connection, message)
+                    frame_deadline = 0.0
+                counted = self._count_unfinished(counted, max(0, decoder.buffered - FREE_BYTES))
+                if is_open:
+                    connection.waits()
                 if decoder.buffered:
-                    raise
-                return   # Idle: the client connects again when it has something to ask.
-            if not data:
-                if decoder.buffered:
-                    raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
-                return
+                    # The whole frame has one limit, so that a byte a second does not hold a thread for ever.
+                    if not frame_deadline:
+                        frame_deadline = time.monotonic() + self._frame_timeout
+                    left = frame_deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError
+                    sock.settimeout(left)
+                else:
+                    frame_deadline = 0.0
+                    sock.settimeout(self._idle_timeout)
+                try:
+                    data = sock.recv(RECEIVE_BYTES)
+                except TimeoutError:
+                    if decoder.buffered:
+                        raise
+                    return   # Idle: the client connects again when it has something to ask.
+                if not data:
+                    if decoder.buffered and not connection.given_up:
+                        raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
+                    return
+        finally:
+            self._count_unfinished(counted, 0)
 
-    def _answer(self, sock: socket.socket, peer: tuple, message: wire.Message) -> None:
-        request = message.body
+    def _count_unfinished(self, before: int, now: int) -> int:
+        """Requests that are not whole yet take memory: that of all connections together has a limit."""
+        if now != before:
+            with self._lock:
+                if now > before and self._unfinished_bytes + now - before > MAX_UNFINISHED_BYTES:
+                    raise ProtocolError(f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most {MAX_UNFINISHED_BYTES} are possible; ask again later")
+                self._unfinished_bytes += now - before
+        return now
+
+    def _answer(self, connection: Connection, message: wire.Message) -> None:
+        sock, peer, request = connection.sock, connection.peer, message.body
         after = None
         try:
             if not isinstance(request.get("op"), str):
@@ -239,15 +197,21 @@ class ControlServer:
             frame = wire.encode(message.request_id, wire.error_reply(error))
         except OSError:
             raise   # Our own connection broke while progress was sent.
+        except MemoryError as error:
+            frame = wire.encode(message.request_id, wire.error_reply(error))
+            connection.warning("%s: request %.80r from %s: %s", self.name, request.get("op"), connection.place, wire.out_of_memory(error))
         except Exception as error:
-            log.exception("%s: request %r from %s:%s failed", self.name, request.get("op"), peer[0], peer[1])
+            log.exception("%s: request %.80r from %s:%s failed", self.name, request.get("op"), peer[0], peer[1])
             frame = wire.encode(message.request_id, wire.error_reply(error))
         try:
-            sock.settimeout(self._frame_timeout)
-            sock.sendall(frame)
+            self._reply(sock, frame)
         finally:
             if after is not None:
                 after()
+
+    def _reply(self, sock: socket.socket, frame: bytes) -> None:
+        sock.settimeout(self._frame_timeout)
+        sock.sendall(frame)
 
     def _stream(self, sock: socket.socket, request_id: int, progress: Generator) -> Mapping[str, Any] | None:
         try:
@@ -262,6 +226,7 @@ class ControlServer:
             progress.close()
 
 
+@of_one_process(lambda client: f"the connection to {client._what} {client.address}", nothing_in_child=("close",))
 class ControlClient:
     """Asks one server. Connects when first used and again after a break; one request at a time, any thread.
 

@@ -7,46 +7,76 @@ import logging
 import socket
 import struct
 import termios
+import time
 from pathlib import Path
 
-from pywan.errors import ConnectivityError, ProtocolError
+from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.protocol import gateway
 
 log = logging.getLogger("pywan.transport")
 
 _HELD_BACK_OFFSET = 176             # tcpi_rwnd_limited in struct tcp_info.
+REFUSE_TIMEOUT_S = 2.0              # For the words why a connection is not taken.
 DEFAULT_SOCKET_BUFFER = 524288      # As configured by nobody: the kernel's own tuning is left alone.
 
 
-def receive_exactly(sock: socket.socket, count: int, first: bytes = b"") -> bytes:
-    """`count` bytes, `first` among them. ConnectivityError if the connection ends before."""
+def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadline: float | None = None) -> bytes:
+    """`count` bytes, `first` among them. ConnectivityError if the connection ends before, or `deadline` (of time.monotonic) comes."""
+    limit = sock.gettimeout()
     data = bytearray(first)
-    while len(data) < count:
-        try:
+    try:
+        while len(data) < count:
+            if deadline is not None:
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
             chunk = sock.recv(count - len(data))
-        except TimeoutError:
-            raise ConnectivityError(f"no answer within {sock.gettimeout()} s") from None
-        except OSError as error:
-            raise ConnectivityError(f"the connection broke: {error.strerror or error}") from None
-        if not chunk:
-            raise ConnectivityError("the other side closed the connection")
-        data += chunk
+            if not chunk:
+                raise ConnectivityError("the other side closed the connection")
+            data += chunk
+    except TimeoutError:
+        raise ConnectivityError(f"no whole message within {limit:.1f} s, {len(data)} bytes of it") from None
+    except OSError as error:
+        if isinstance(error, PywanError):
+            raise
+        raise ConnectivityError(f"the connection broke: {error.strerror or error}") from None
+    finally:
+        if deadline is not None and sock.fileno() >= 0:
+            sock.settimeout(limit)
     return bytes(data)
 
 
+def _deadline(sock: socket.socket) -> float | None:
+    limit = sock.gettimeout()
+    return None if limit is None else time.monotonic() + limit
+
+
 def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
-    """The next opening message on a blocking socket."""
+    """The next opening message. The socket's time limit holds for the whole message: a byte now and then does not prolong it."""
+    deadline = _deadline(sock)
     # Another protocol is known by its first bytes: its client may wait for us to speak, and send no more.
-    first = receive_exactly(sock, len(gateway.MAGIC), first)
+    first = receive_exactly(sock, len(gateway.MAGIC), first, deadline)
     gateway.check_magic(first)
-    head = receive_exactly(sock, gateway.HEADER_BYTES, first)
+    head = receive_exactly(sock, gateway.HEADER_BYTES, first, deadline)
     _, following = gateway.header(head)
-    return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head), *expected)
+    return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline), *expected)
+
+
+def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
+    """The positions that a welcome announced. The socket's time limit holds for all of them."""
+    found: list[gateway.Known] = []
+    deadline = _deadline(sock)
+    while len(found) < count:
+        head = receive_exactly(sock, gateway.HEADER_BYTES, deadline=deadline)
+        _, following = gateway.header(head)
+        found += gateway.decode_known(receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline))
+    if len(found) != count:
+        raise ProtocolError(f"positions of {len(found)} partitions, where {count} were announced")
+    return found
 
 
 def refuse(sock: socket.socket, reason: Exception) -> None:
     """Says why the connection is not taken, as far as the other side listens."""
     try:
+        sock.settimeout(REFUSE_TIMEOUT_S)
         sock.sendall(gateway.encode_error(reason))
     except OSError:
         pass    # It hears it as a closed connection.
@@ -94,4 +124,4 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     return True
 
 
-__all__ = ["ProtocolError", "held_back_us", "receive_exactly", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]
+__all__ = ["ProtocolError", "held_back_us", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]

@@ -4,16 +4,28 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from typing import Callable
+from typing import Callable, Iterable
 
-from pywan.addresses import Address, check_port, resolve
+from pywan.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
 from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError
+from pywan.forks import in_child
 
 BACKLOG = 256
 
 
 def _family(ip: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in ip else socket.AF_INET
+
+
+def _own(sock: socket.socket) -> socket.socket:
+    """Closed in a child that is forked: the other side would not see that we closed it, nor our successor get the port."""
+    return in_child(sock, socket.socket.close)
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, tuple]:
+    """The next connection, and where it comes from."""
+    sock, peer = listener.accept()
+    return _own(sock), peer
 
 
 def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKLOG) -> socket.socket:
@@ -23,7 +35,7 @@ def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKL
     """
     port = check_port(port, what, lowest=0)
     ip = resolve(host, 5.0) if host else "0.0.0.0"
-    sock = socket.socket(_family(ip), socket.SOCK_STREAM)
+    sock = _own(socket.socket(_family(ip), socket.SOCK_STREAM))
     try:
         # So that a restart does not wait for the last run's connections to fade; Linux still refuses a live listener.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -72,7 +84,7 @@ def connect(
         ip = resolve(host, timeout)
     except ConnectivityError as error:
         raise ConnectivityError(f"cannot connect to {place}: {error}") from None
-    sock = socket.socket(_family(ip), socket.SOCK_STREAM)
+    sock = _own(socket.socket(_family(ip), socket.SOCK_STREAM))
     try:
         if on_socket is not None:
             on_socket(sock)
@@ -98,6 +110,47 @@ def connect(
         sock.close()
         raise
     return sock
+
+
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")   # Addresses of nobody (RFC 5737, 3849), behind the default route.
+
+
+def reachable_address(bind_address: str, towards: Iterable[Address | tuple[str, int]] = (), timeout: float = 2.0) -> str:
+    """The address to tell others of a port that listens on `bind_address`: that itself, unless it is every interface. Then the address of
+    the interface from which packets leave for one of `towards`, or by the default route; a loopback one only if there is no other. Sends nothing."""
+    if bind_address not in WILDCARDS:
+        return bind_address
+    deadline = time.monotonic() + timeout
+    candidates = []
+    for host, port in towards:
+        try:
+            candidates.append((resolve(host, max(0.001, deadline - time.monotonic())), port))
+        except ConnectivityError:
+            continue        # Unknown for now: another one may tell.
+    found = [address for address in (_own_address(ip, port) for ip, port in [*candidates, *((ip, 9) for ip in _ELSEWHERE)]) if address is not None]
+    if bind_address != "::":
+        found = [address for address in found if ":" not in address]     # It listens on IPv4 only.
+    return next((address for address in found if not is_loopback(address)), found[0] if found else "::1" if bind_address == "::" else "127.0.0.1")
+
+
+def is_own_address(ip: str) -> bool:
+    """Whether it is an address of this machine."""
+    with socket.socket(_family(ip), socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+            return True
+        except OSError:
+            return False
+
+
+def _own_address(ip: str, port: int) -> str | None:
+    """The address that this machine uses towards `ip`; None if there is no way there."""
+    with socket.socket(_family(ip), socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ip, port or 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return None
 
 
 def shut(sock: socket.socket | None) -> None:

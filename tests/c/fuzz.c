@@ -79,22 +79,72 @@ void fuzz_touch_record(const uint8_t *at, uint64_t bytes)
     free(copy);
 }
 
+/* One object as a tagged key may hold it; it takes at most 20 bytes, or `room`. Returns the end. */
+static uint8_t *fuzz_key_object(random_source *source, uint8_t *to, size_t room, unsigned depth)
+{
+    static const uint8_t extension_of[] = {1, 2, 4, 8, 16};
+    uint32_t kind = random_below(source, room < 20 ? 3 : 9);
+    switch (kind) {
+    case 0: *to++ = (uint8_t)random_below(source, 128); return to;
+    case 1: *to++ = 0xa1; *to++ = (uint8_t)random_below(source, 128); return to;
+    case 2: *to++ = 0xc2 + (uint8_t)random_below(source, 2); return to;
+    case 3: *to++ = 0xcf; *to++ = 0x80; for (int n = 0; n < 7; n++) *to++ = (uint8_t)random_next(source); return to;
+    case 4: *to++ = 0xd6; *to++ = random_below(source, 2) ? 0x03 : 0x04; for (int n = 0; n < 4; n++) *to++ = (uint8_t)random_next(source); return to;
+    case 5: *to++ = 0xd8; *to++ = 0x0b; for (int n = 0; n < 16; n++) *to++ = (uint8_t)random_next(source); return to;
+    case 6: memcpy(to, "\xd7\x0a-1234E-5", 10); return to + 10;
+    case 7: memcpy(to, "\xc7\x0a\x0d\x92\xa5trade\xc4\x01\x07", 13); return to + 13;
+    }
+    /* A tuple, of whose members all but one are a byte long: so many bytes that its head is of the short kind. */
+    uint8_t inner[64], *end = inner;
+    *end++ = 0x92;
+    end = fuzz_key_object(source, end, depth ? (room - 8 < 40 ? room - 8 : 40) : 0, depth - (depth > 0));
+    *end++ = 7;
+    size_t length = (size_t)(end - inner);
+    int fixed = -1;
+    for (int n = 0; n < 5; n++) if (extension_of[n] == length) fixed = n;
+    if (fixed >= 0) *to++ = (uint8_t)(0xd4 + fixed);
+    else *to++ = 0xc7, *to++ = (uint8_t)length;
+    *to++ = WAN_TAG_TUPLE;
+    memcpy(to, inner, length);
+    return to + length;
+}
+
+static int has_own_form(uint8_t code) { return code < 0x80 || (code >= 0xa0 && code < 0xc0); }
+
+uint16_t fuzz_key(random_source *source, uint8_t *to, uint8_t form)
+{
+    uint16_t length = (uint16_t)random_below(source, 40);
+    switch (form) {
+    case WAN_FORM_TEXT: for (int n = 0; n < length; n++) to[n] = (uint8_t)random_below(source, 128); return length;
+    case WAN_FORM_INT: case WAN_FORM_FLOAT: length = 8; break;
+    case WAN_FORM_TAGGED:
+        do length = (uint16_t)(fuzz_key_object(source, to, 60, 5) - to); while (has_own_form(to[0]));
+        return length;
+    case WAN_FORM_USER: memcpy(to, "\x92\xa5trade\xc4\x02xy", 11); return 11;
+    }
+    for (int n = 0; n < length; n++) to[n] = (uint8_t)random_next(source);
+    return length;
+}
+
 uint64_t fuzz_record(random_source *source, uint8_t *to)
 {
+    static const uint8_t key_forms[] = {WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER};
     wan_record *record = (wan_record *)to;
     memset(to, 0, FUZZ_RECORD_MAX);
-    record->key_length = (uint16_t)random_below(source, 40);
+    uint8_t key[FUZZ_KEY_MAX];
+    record->key_form = key_forms[random_below(source, sizeof key_forms)];
+    record->key_length = fuzz_key(source, key, record->key_form);
     record->value_length = random_below(source, 300);
     record->callback_length = random_below(source, 4) ? 0 : (uint16_t)random_below(source, 50);
     record->recipients_count = (uint8_t)random_below(source, 5);
     record->length = (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count);
     record->operation = (uint8_t)random_below(source, WAN_OPERATION_COUNT);
-    record->key_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
     record->value_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
     record->callback_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
     record->stamp = random_next(source);
     record->sequence = random_next(source);
     for (uint32_t n = sizeof *record; n < record->length; n++) to[n] = (uint8_t)random_next(source);
+    memcpy(wan_record_key(record), key, record->key_length);
     return record->length;
 }
 

@@ -23,6 +23,10 @@ uint64_t fuzz_touch(const uint8_t *bytes, size_t length);
 /* Reads every part of a record that passed its check, and checks that they lie inside `bytes`. */
 void fuzz_touch_record(const uint8_t *at, uint64_t bytes);
 
+/* A key of this form, any but none, in `to` (at least FUZZ_KEY_MAX bytes). Returns its length. */
+#define FUZZ_KEY_MAX 128
+uint16_t fuzz_key(random_source *source, uint8_t *to, uint8_t form);
+
 /* A well-formed record of random sizes and fields in `to` (at least FUZZ_RECORD_MAX bytes). Returns its length. */
 #define FUZZ_RECORD_MAX 1024
 uint64_t fuzz_record(random_source *source, uint8_t *to);

@@ -11,7 +11,7 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
 {
     wan_batch_head *head = (wan_batch_head *)to;
     wan_section *section = (wan_section *)(head + 1);
-    head->sections = random_below(source, SECTIONS + 1);
+    head->sections = 1 + random_below(source, SECTIONS);
     head->reserved = 0;
     uint8_t *at = (uint8_t *)(section + head->sections);
     *count = 0;

@@ -391,7 +391,7 @@ static void lie(random_source *source, memory_disk *disk)
 typedef struct { log_owner owner; uint64_t commit, blocks; int salvage; uint8_t *kept[MEMORY_FILES]; uint32_t kept_count; } believer;
 
 /* Every second mapping is kept, as a queue keeps its records where they lie. */
-static int keep_mapping(void *context, uint32_t index, const uint8_t *base, uint64_t bytes)
+static int keep_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes)
 {
     believer *b = context;
     if (index % 2 || b->kept_count == MEMORY_FILES) return 0;

@@ -13,7 +13,7 @@
 
 typedef struct { const char *promise; void (*run)(void); } test_case;
 
-extern const test_case crc_and_format_tests[], store_tests[], queue_tests[], table_tests[], log_tests[], window_tests[], record_set_tests[],
+extern const test_case crc_and_format_tests[], form_tests[], store_tests[], queue_tests[], table_tests[], log_tests[], window_tests[], record_set_tests[],
     lock_tests[];   /* Each ends with {0}. */
 extern int expectations_failed;
 
@@ -68,10 +68,6 @@ uint64_t write_plan(uint8_t *to, const record_plan *plan);
 static inline uint64_t plan_length(const record_plan *plan)
 {
     return wan_record_size((uint32_t)strlen(plan->key), plan->value_length, 0, 0);
-}
-static inline uint64_t plan_hash(const record_plan *plan)
-{
-    return wan_key_hash(plan->key, strlen(plan->key), WAN_FORM_TEXT);
 }
 
 #endif

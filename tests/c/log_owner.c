@@ -32,7 +32,7 @@ static wan_status take_part(void *context, uint32_t index, uint64_t commit, cons
 }
 
 /* A mapping is read, and not kept. */
-static int leave_mapping(void *context, uint32_t index, const uint8_t *base, uint64_t bytes) { return 0; }
+static int leave_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes) { return 0; }
 
 static void note_damage(void *context, const wan_damage *damage) { ((log_owner *)context)->damages++; }
 

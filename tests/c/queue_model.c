@@ -29,7 +29,8 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
     if (!m->conflate || event->operation != WAN_UPDATE || event->flags & WAN_FLAG_CONFLICT) return;
     uint64_t old = p->index[event->key];        /* May have left the queue, or have been punched. */
     if (old > p->peeked && p->events[old - 1].alive) {
-        if (p->events[old - 1].stamp > event->stamp) return;    /* What lies there is later: it stays, and stays to be replaced. */
+        const model_event *there = &p->events[old - 1];     /* If that is later it stays, and stays to be replaced. Values differ in length only. */
+        if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length)) return;
         punch(p, old);
         m->conflated++;
     }
@@ -69,8 +70,8 @@ static void append(queue_model *m, random_source *source, uint32_t number)
     }
     if (!random_below(source, 10)) { wan_queue_cancel(&m->queue, &reservation); return; }
     write_plan(reservation.at, &plan);
-    wan_queue_commit(&m->queue, &reservation, plan_hash(&plan));
-    model_event event = {plan.stamp, length, key_number, plan.operation, plan.flags, 1};
+    wan_queue_commit(&m->queue, &reservation);
+    model_event event = {plan.stamp, length, plan.value_length, key_number, plan.operation, plan.flags, 1};
     model_append(m, p, &event);
 }
 
@@ -80,7 +81,7 @@ static void append_run(queue_model *m, random_source *source)
     enum { RUN = 200 };
     uint32_t lengths[RUN], count = random_below(source, RUN + 1), written = 0;
     uint16_t partitions[RUN];
-    uint64_t hashes[RUN], used = 0;
+    uint64_t used = 0;
     model_event events[RUN];
     int one_partition = random_below(source, 2) != 0;
     wan_run run = {0};
@@ -99,11 +100,10 @@ static void append_run(queue_model *m, random_source *source)
         used += length;
         lengths[written] = (uint32_t)length;
         partitions[written] = one_partition ? 0 : (uint16_t)random_below(source, MODEL_PARTITIONS);
-        hashes[written] = plan_hash(&plan);
-        events[written] = (model_event){plan.stamp, length, key_number, plan.operation, plan.flags, 1};
+        events[written] = (model_event){plan.stamp, length, plan.value_length, key_number, plan.operation, plan.flags, 1};
     }
     uint32_t done = 0;
-    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, hashes, random_below(source, 10) ? written : 0);
+    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, random_below(source, 10) ? written : 0);
     m->disk.fail_at = 0;
     for (uint32_t n = 0; n < done; n++) model_append(m, &m->partitions[partitions[n]], &events[n]);
 }

@@ -597,7 +597,7 @@ static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_b
         disk.fail_at = disk.calls + call;
         (void)owner_write(&owner, 240000);
         write_items(3, 100);
-        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT_EQUAL(reopen(), WAN_OK);
         EXPECT(owner_is_whole(&owner));
         end();
     }

@@ -115,6 +115,28 @@ static void a_stamp_that_was_seen_is_below_every_later_one(void)
     EXPECT_EQUAL(wan_clock_take(&clock, 1, 1), (5000ull << 16) + 10);
 }
 
+static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees(void)
+{
+    wan_clock clock = {.set_ms = 9000000, .set_boot_ms = 5000};
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000000);
+    clock.set_ms = 9000000 + WAN_CLOCK_TRUST_MS;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000000 + WAN_CLOCK_TRUST_MS);
+    clock.set_ms += 1;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000000);
+    clock.set_boot_ms += 250;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000001 + WAN_CLOCK_TRUST_MS);     /* The time has come up to it. */
+    clock.set_ms = 12600000;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
+    clock.set_ms = 8000000;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 8000000);
+    clock.set_ms = 12600000;
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
+    wan_clock_hear(&clock, 9000250ull << 16);
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
+    wan_clock_hear(&clock, 12599000ull << 16);
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 12600000);
+}
+
 static void a_full_counter_goes_on_in_the_next_millisecond(void)
 {
     wan_clock clock = {0};
@@ -315,6 +337,7 @@ const test_case crc_and_format_tests[] = {
     {"buckets are below their count and even", buckets_are_below_their_count_and_even},
     {"the clock hands out no stamp twice while time stands or goes back", the_clock_hands_out_no_stamp_twice_while_time_stands_or_goes_back},
     {"a stamp that was seen is below every later one", a_stamp_that_was_seen_is_below_every_later_one},
+    {"a wall clock that jumps ahead is held and followed when it is back or another site agrees", a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees},
     {"a full counter goes on in the next millisecond", a_full_counter_goes_on_in_the_next_millisecond},
     {"a well-formed record passes with bytes behind it or none", a_well_formed_record_passes_with_bytes_behind_it_or_none},
     {"a record that is cut anywhere is refused", a_record_that_is_cut_anywhere_is_refused},
@@ -332,7 +355,7 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {crc_and_format_tests, store_tests, queue_tests, table_tests, log_tests, window_tests, record_set_tests, lock_tests};
+    const test_case *all[] = {crc_and_format_tests, form_tests, store_tests, queue_tests, table_tests, log_tests, window_tests, record_set_tests, lock_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);

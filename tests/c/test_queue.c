@@ -25,7 +25,7 @@ static void append_plan(const record_plan *plan)
     EXPECT_EQUAL(status, WAN_OK);
     if (status != WAN_OK) return;
     write_plan(reservation.at, plan);
-    wan_queue_commit(&queue, &reservation, plan_hash(plan));
+    wan_queue_commit(&queue, &reservation);
 }
 
 static uint64_t next_stamp;
@@ -261,7 +261,7 @@ static void a_committed_record_stays_where_it_was_written_until_the_next_is_rese
         wan_reservation reservation;
         EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&plan), &reservation), WAN_OK);
         write_plan(reservation.at, &plan);
-        wan_queue_commit(&queue, &reservation, plan_hash(&plan));
+        wan_queue_commit(&queue, &reservation);
         moved += (uint8_t *)wan_queue_at(&queue, &queue.partitions[0], queue.partitions[0].appended) != reservation.at;
     }
     EXPECT_EQUAL(moved, 0);
@@ -306,6 +306,45 @@ static void a_reservation_given_up_leaves_no_trace(void)
     close_queue();
 }
 
+static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_trace_when_given_up(void)
+{
+    static uint8_t value[1u << 20];
+    const record_plan small = {.operation = WAN_UPDATE, .key = "k", .value = value, .value_length = 4000};
+    const record_plan large = {.operation = WAN_UPDATE, .key = "large", .value = value, .value_length = (1u << 20) - 100};
+    wan_reservation reservation;
+    open_queue(0);
+    disk.fail_at = 1;
+    disk.fail_count = UINT32_MAX;
+    while (wan_queue_reserve(&queue, 0, plan_length(&small), &reservation) == WAN_OK) {
+        write_plan(reservation.at, &small);
+        wan_queue_commit(&queue, &reservation);
+    }
+    const uint64_t before = queue.store.memory_bytes, limit = queue.store.memory_limit, appended = queue.events;
+    EXPECT(appended > 500 && before <= limit);
+    for (int n = 0; n < 100; n++) {
+        EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, plan_length(&small), &reservation), WAN_OK);
+        EXPECT(reservation.beyond && queue.store.memory_bytes > limit && queue.store.memory_bytes <= limit + WAN_SEGMENT_BYTES);
+        wan_queue_cancel(&queue, &reservation);
+        EXPECT_EQUAL(queue.store.memory_bytes, before);
+        EXPECT_EQUAL(queue.events, appended);
+        EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&small), &reservation), WAN_FULL);
+    }
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL);   /* Alone too large. */
+
+    /* Once used, the limit is not passed again until what is older has gone. */
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, plan_length(&large), &reservation), WAN_OK);
+    write_plan(reservation.at, &large);
+    wan_queue_commit(&queue, &reservation);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_FULL);
+    for (uint64_t sequence = 1; sequence <= appended; sequence++) wan_queue_punch(&queue, 0, sequence, WAN_HOLE_DROPPED);
+    EXPECT_EQUAL(queue.store.memory_bytes, before);
+    EXPECT_EQUAL(queue.events, 1);
+    EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->value_length, large.value_length);
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_OK);
+    wan_queue_cancel(&queue, &reservation);
+    close_queue();
+}
+
 static void a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up(void)
 {
     open_queue(0);
@@ -333,7 +372,7 @@ static void a_full_disk_refuses_and_changes_nothing(void)
         record_plan plan = {.operation = WAN_UPDATE, .key = "k", .value = "v", .value_length = 1};
         if (wan_queue_reserve(&queue, 0, plan_length(&plan), &reservation) != WAN_OK) break;
         write_plan(reservation.at, &plan);
-        wan_queue_commit(&queue, &reservation, 0);
+        wan_queue_commit(&queue, &reservation);
     }
     for (int n = 0; n < 10; n++) refused += wan_queue_reserve(&queue, 1, 4096, &reservation) == WAN_FULL;
     EXPECT_EQUAL(refused, 10);
@@ -376,8 +415,8 @@ static uint8_t *make_adopted(uint64_t bytes, uint32_t events, uint32_t *segment)
     }
     EXPECT(next <= bytes);
     mprotect(base, bytes, PROT_READ);
-    EXPECT_EQUAL(wan_store_adopt(&queue.store, base, bytes, segment), WAN_OK);
-    for (uint32_t n = 0; n < events; n++) EXPECT_EQUAL(wan_queue_restore_here(&queue, *segment, (const wan_record *)(base + at[n]), 0), WAN_OK);
+    EXPECT_EQUAL(wan_store_adopt(&queue.store, "log", base, bytes, segment), WAN_OK);
+    for (uint32_t n = 0; n < events; n++) EXPECT_EQUAL(wan_queue_restore_here(&queue, *segment, (const wan_record *)(base + at[n])), WAN_OK);
     wan_store_adopted(&queue.store, *segment);
     return base;
 }
@@ -389,11 +428,19 @@ static void records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left(
     const uint8_t *base = make_adopted(2 << 20, 3000, &segment);
     wan_record *records[4000];
     append("new", WAN_UPDATE, 7);
-    EXPECT_EQUAL(peek(4000, records), 3001);
+    EXPECT_EQUAL(peek(4000, records), 3000);        /* No further than its file. */
+    wan_store_span span = wan_queue_span(&queue, 0, 1, 3000);
+    EXPECT(span.base == base && span.from == 4096 && span.base + span.to == (const uint8_t *)records[2999] + records[2999]->length);
+    EXPECT(wan_queue_span(&queue, 0, 3001, 3001).file == NULL);
+    wan_queue_unpeek(&queue, 0, 1000);
+    EXPECT_EQUAL(queue.partitions[0].unpeeked, 2001);
+    wan_queue_unpeek(&queue, 0, 0);
+    EXPECT_EQUAL(peek(4000, records), 3000);
     for (uint32_t n = 0; n < 3000; n++) {
         EXPECT(records[n]->sequence == n + 1 && records[n]->value_length == n % 1000);
         EXPECT((const uint8_t *)records[n] > base && (const uint8_t *)records[n] < base + (2 << 20));
     }
+    EXPECT_EQUAL(peek(4000, records), 1);
     EXPECT_EQUAL(disk.live, 1);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2999), 2999);
     EXPECT_EQUAL(disk.live, 1);
@@ -439,8 +486,8 @@ static void holes_without_number_take_hardly_any_memory_and_are_filled_by_what_w
         record_plan plan = {.operation = WAN_UPDATE, .key = "k", .stamp = n + 1};
         write_plan(bytes, &plan);
         ((wan_record *)bytes)->sequence = sequences[n];
-        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes, 0), WAN_OK);
-        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes, 0), WAN_OK);      /* It is there. */
+        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes), WAN_OK);
+        EXPECT_EQUAL(wan_queue_restore(&queue, (const wan_record *)bytes), WAN_OK);      /* It is there. */
     }
     EXPECT(queue.store.memory_bytes < 2 * (WAN_SEGMENT_BYTES + WAN_SEGMENT_BYTES));
     append("new", WAN_UPDATE, 9);
@@ -484,6 +531,8 @@ const test_case queue_tests[] = {
     {"a committed record stays where it was written until the next is reserved", a_committed_record_stays_where_it_was_written_until_the_next_is_reserved},
     {"the oldest event is found behind millions of holes", the_oldest_event_is_found_behind_millions_of_holes},
     {"a reservation given up leaves no trace", a_reservation_given_up_leaves_no_trace},
+    {"a reservation beyond the limit passes it by a segment and leaves no trace when given up",
+     a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_trace_when_given_up},
     {"a queue that is drained holds no file even where a reservation was given up", a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
     {"a full disk refuses and changes nothing", a_full_disk_refuses_and_changes_nothing},
     {"a queue needs a sensible number of partitions", a_queue_needs_a_sensible_number_of_partitions},

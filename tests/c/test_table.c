@@ -41,10 +41,41 @@ static void the_later_version_wins_whatever_comes_last(void)
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "b", 9, 9), WAN_LOST);
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "c", 10, 0), WAN_LOST);        /* Same time: the higher site. */
     EXPECT(holds("k", "a"));
-    EXPECT_EQUAL(remote("k", WAN_UPDATE, "d", 10, 1), WAN_UPDATED);     /* The same version again: harmless. */
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "e", 10, 2), WAN_UPDATED);
     EXPECT_EQUAL(remote("k", WAN_UPDATE, "f", 11, 1), WAN_UPDATED);
     EXPECT(holds("k", "f"));
+    wan_table_close(&table);
+}
+
+static void of_two_contents_of_one_version_the_same_one_stays_whatever_comes_last(void)
+{
+    static const struct { uint8_t operation; const char *value; } contents[] = {{WAN_CREATE, "b"}, {WAN_UPDATE, "a"}, {WAN_UPDATE, "aa"}, {WAN_DESTROY, NULL}, {WAN_UPDATE, ""}};
+    enum { COUNT = sizeof contents / sizeof *contents };
+    for (unsigned n = 0; n < COUNT; n++) {
+        for (unsigned k = 0; k < COUNT; k++) {
+            wan_table_init(&table);
+            remote("k", contents[n].operation, contents[n].value, 10, 1);
+            wan_outcome second = remote("k", contents[k].operation, contents[k].value, 10, 1);
+            EXPECT_EQUAL(remote("k", contents[k].operation, contents[k].value, 10, 1), second == WAN_LOST ? WAN_LOST : WAN_SAME);
+            EXPECT_EQUAL(second == WAN_SAME, n == k);
+            wan_entry kept = *find("k");
+            char value = kept.value_length ? (char)wan_entry_value(find("k"))[0] : 0;
+            wan_table_close(&table);
+            wan_table_init(&table);
+            remote("k", contents[k].operation, contents[k].value, 10, 1);
+            remote("k", contents[n].operation, contents[n].value, 10, 1);
+            EXPECT(find("k")->state == kept.state && find("k")->value_length == kept.value_length);
+            EXPECT(kept.state == WAN_ENTRY_TOMBSTONE || !kept.value_length || (char)wan_entry_value(find("k"))[0] == value);
+            wan_table_close(&table);
+        }
+    }
+    wan_table_init(&table);     /* One that lost its value here stands for all values of its version, and for no destroy. */
+    remote("k", WAN_CREATE, "b", 10, 1);
+    wan_change change = change_of("k", WAN_UPDATE, NULL, 10, 1);
+    wan_table_invalidate(wan_table_shard(&table, change.hash), &change);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "zz", 10, 1), WAN_SAME);
+    EXPECT_EQUAL(remote("k", WAN_DESTROY, NULL, 10, 1), WAN_DESTROYED);
+    EXPECT_EQUAL(remote("k", WAN_UPDATE, "zz", 10, 1), WAN_LOST);
     wan_table_close(&table);
 }
 
@@ -167,6 +198,55 @@ static void an_entry_without_its_value_keeps_its_version_and_refuses_the_event_t
     wan_table_close(&table);
 }
 
+static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(void)
+{
+    wan_table_init(&table);
+    char key[16];
+    for (int n = 0; n < 5000; n++) {
+        snprintf(key, sizeof key, "key-%d", n);
+        remote(key, WAN_DESTROY, NULL, 100 + (uint64_t)n, 1);
+    }
+    uint64_t dropped = 0, bytes = 0, shrunk = 0;
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) dropped += wan_table_expire(&table.shards[n], UINT64_MAX, 1100);
+    EXPECT_EQUAL(dropped, 1000);
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) bytes += table.shards[n].tombstone_bytes;
+    EXPECT(bytes > 4000 * (sizeof(wan_entry) + 16));
+    for (int round = 0; round < 2; round++) {       /* The second time there is nothing to shrink. */
+        for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) EXPECT_EQUAL(wan_table_shrink(&table.shards[n]), WAN_OK);
+        shrunk = bytes = 0;
+        for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
+            shrunk += table.shards[n].shrunk_count;
+            bytes += table.shards[n].bytes + table.shards[n].tombstone_bytes + table.shards[n].tombstones + table.shards[n].used;
+        }
+        EXPECT(shrunk == 4000 && bytes == 0);
+    }
+    EXPECT_EQUAL(remote("key-999", WAN_UPDATE, "v", 50, 1), WAN_CREATED);         /* Gone: nothing is known of it. */
+    EXPECT_EQUAL(remote("key-1000", WAN_UPDATE, "v", 1100, 1), WAN_FORGOTTEN);
+    EXPECT_EQUAL(remote("key-1000", WAN_UPDATE, "v", 1101, 1), WAN_CREATED);
+    wan_change local = change_of("key-2000", WAN_UPDATE, "mine", 5, 1);
+    local.local = 1;
+    EXPECT_EQUAL(apply(&local), WAN_CREATED);
+    EXPECT_EQUAL(local.stamp, 2101);
+    EXPECT_EQUAL(remote("key-2000", WAN_DESTROY, NULL, 2102, 2), WAN_DESTROYED);    /* Again, with its key; the older hash speaks on. */
+    EXPECT_EQUAL(remote("key-2000", WAN_UPDATE, "v", 2101, 1), WAN_LOST);
+    EXPECT_EQUAL(remote("key-3000", WAN_DESTROY, NULL, 70, 2), WAN_DESTROYED);      /* It might be another key with this hash. */
+    EXPECT_EQUAL(remote("key-3000", WAN_UPDATE, "v", 80, 2), WAN_FORGOTTEN);        /* Later than that one, older than what is known by the hash. */
+    wan_change forced = change_of("key-3000", WAN_UPDATE, "v", 80, 2);
+    forced.flags = WAN_FLAG_FORCED;
+    EXPECT_EQUAL(apply(&forced), WAN_CREATED);
+    wan_change marked = change_of("never heard of", WAN_UPDATE, "v", 80, 2);
+    marked.absent_below = 81;
+    EXPECT_EQUAL(apply(&marked), WAN_FORGOTTEN);
+    marked.absent_below = 80;
+    EXPECT_EQUAL(apply(&marked), WAN_CREATED);
+    marked.stamp = 81, marked.absent_below = 100;
+    EXPECT_EQUAL(apply(&marked), WAN_UPDATED);      /* It is there, so it was not destroyed later. */
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) wan_table_expire(&table.shards[n], UINT64_MAX, UINT64_MAX);
+    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++)
+        EXPECT(!table.shards[n].shrunk && !table.shards[n].shrunk_count && !table.shards[n].shrunk_log_bytes && !table.shards[n].tombstone_bytes);
+    wan_table_close(&table);
+}
+
 /* A plain model: an array by key number. All keys fall into one shard, so that runs of slots are long and wrap. */
 enum { KEYS = 600 };
 typedef struct { uint8_t state; uint64_t stamp; uint8_t site; char value[8]; } model_entry;     /* state 0: absent, 1: live, 2: tombstone */
@@ -193,8 +273,12 @@ static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_ou
                 EXPECT_EQUAL(wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form), entry->state == 1);
                 if (entry->state == 1) entry->state = 0;
             } else {
-                int is_later = !entry->state || change.stamp > entry->stamp || (change.stamp == entry->stamp && change.stamp_site >= entry->site);
-                wan_outcome expected = !is_later ? WAN_LOST : change.operation == WAN_DESTROY ? WAN_DESTROYED
+                int order = !entry->state ? 1 : wan_version_order(change.stamp, change.stamp_site, entry->stamp, entry->site);
+                if (!order)
+                    order = wan_content_order(change.operation == WAN_DESTROY, WAN_FORM_TEXT, change.value, change.value_length,
+                                              entry->state == 2, WAN_FORM_TEXT, (const uint8_t *)entry->value, (uint32_t)strlen(entry->value));
+                int is_later = order > 0;
+                wan_outcome expected = !order ? WAN_SAME : !is_later ? WAN_LOST : change.operation == WAN_DESTROY ? WAN_DESTROYED
                                      : entry->state == 1 ? WAN_UPDATED : WAN_CREATED;
                 EXPECT_EQUAL(wan_table_apply(shard, &change), expected);
                 if (is_later) {
@@ -208,9 +292,9 @@ static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_ou
                 uint32_t tombstones = 0;
                 for (int n = 0; n < KEYS; n++) tombstones += model[n].state == 2;
                 EXPECT_EQUAL(shard->tombstones, tombstones);
-                EXPECT_EQUAL(wan_table_expire(shard, 0), 0);
+                EXPECT_EQUAL(wan_table_expire(shard, 0, UINT64_MAX), 0);
                 if (step % 2000 == 1999) {
-                    EXPECT_EQUAL(wan_table_expire(shard, wan_now_ms() + 100000), tombstones);
+                    EXPECT_EQUAL(wan_table_expire(shard, wan_now_ms() + 100000, UINT64_MAX), tombstones);
                     for (int n = 0; n < KEYS; n++) if (model[n].state == 2) model[n].state = 0;
                 }
                 uint32_t used = 0;
@@ -258,6 +342,7 @@ static void a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back
 
 const test_case table_tests[] = {
     {"the later version wins whatever comes last", the_later_version_wins_whatever_comes_last},
+    {"of two contents of one version the same one stays whatever comes last", of_two_contents_of_one_version_the_same_one_stays_whatever_comes_last},
     {"a local change is always later than what it replaces", a_local_change_is_always_later_than_what_it_replaces},
     {"a destroy leaves a tombstone that refuses older creates", a_destroy_leaves_a_tombstone_that_refuses_older_creates},
     {"a local destroy of a missing key changes nothing", a_local_destroy_of_a_missing_key_changes_nothing},
@@ -265,6 +350,7 @@ const test_case table_tests[] = {
     {"judging changes nothing and foretells applying", judging_changes_nothing_and_foretells_applying},
     {"values grow and shrink in place or not and the bytes add up", values_grow_and_shrink_in_place_or_not_and_the_bytes_add_up},
     {"an entry without its value keeps its version and refuses the event that brought it", an_entry_without_its_value_keeps_its_version_and_refuses_the_event_that_brought_it},
+    {"tombstones go below a stamp shrink and still speak of their keys", tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys},
     {"random changes do what a plain model says while entries are taken out of full runs", random_changes_do_what_a_plain_model_says_while_entries_are_taken_out_of_full_runs},
     {"a hundred thousand keys are all found and their bytes are given back", a_hundred_thousand_keys_are_all_found_and_their_bytes_are_given_back},
     {0},

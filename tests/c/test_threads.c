@@ -68,7 +68,7 @@ static void *write_queue(void *context)
         wan_lock_take(&q->lock);
         if (wan_queue_reserve(&q->queue, partition, plan_length(&plan), &reservation) == WAN_OK) {
             write_plan(reservation.at, &plan);
-            wan_queue_commit(&q->queue, &reservation, plan_hash(&plan));
+            wan_queue_commit(&q->queue, &reservation);
             q->written[w->number][k] = plan.stamp;
         }
         wan_lock_release(&q->lock);

@@ -10,13 +10,18 @@ are made ahead, when a log is shortened - is only in the stores called `...-move
 from __future__ import annotations
 
 import datetime
+import decimal
 import io
 import json
 import sys
 import tarfile
 import tempfile
+import uuid
+import zoneinfo
 from pathlib import Path
 from typing import Any
+
+import numpy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -28,12 +33,18 @@ from pywan.protocol import gateway  # noqa: E402
 HERE = Path(__file__).parent
 START_MS = 1_700_000_000_000
 STORE_BYTES = 32 << 20  # Makes segments of 256 KiB.
-QUEUE_ID, REGION_ID = 77, 78
-ENTRIES: list[tuple[Any, Any, Any]] = [     # (key, value, callback argument): every form there is but the user's own.
+QUEUE_ID, REGION_ID, MOUNT_ID = 77, 78, 79
+ENTRIES: list[tuple[Any, Any, Any]] = [     # (key, value, callback argument): every form there is.
     (b"bytes", b"\x00\x01\xff", None), ("text", "grüße", "by whom"), (7, -1, 5), (2.5, 1e300, 0.25), ("none", None, None), (b"", b"", b""),
     ("list", [1, "two", b"three", None, True], None), ("map", {"a": {"b": [1.5]}}, {"user": 1}), (("tuple", 1), (1, (2, 3)), None),
     ("large", 2 ** 70, None), ("date", datetime.date(2024, 2, 29), None), ("time", datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000), None),
-    ("zoned", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc), None), ("set", {3}, None), ("long", "v" * 5000, None)]
+    ("utc", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc), None), ("set", {3}, None), ("long", "v" * 5000, None),
+    ("zoned", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), None), ("frozen", frozenset({(3, None)}), None),
+    ("duration", datetime.timedelta(days=-1, microseconds=5), None), ("of day", datetime.time(12, 30, 15, 250_000), None),
+    ("decimal", decimal.Decimal("-1.50"), None), (uuid.UUID(int=5), uuid.UUID(int=1 << 127), None),
+    ("enum", _core.Undecodable(2, bytes.fromhex("c7 0e 0c 92 a8") + b"trade:Si" + bytes.fromhex("a3") + b"BUY"), None),
+    ("user", _core.Undecodable(6, bytes.fromhex("92 a6") + b"golden" + bytes.fromhex("c4 02 01 02")), None),
+    ("nanoseconds", [numpy.datetime64("2024-02-29T12:30:15.250000001"), numpy.timedelta64(1, "ns")], None)]
 
 
 class Clock:
@@ -50,7 +61,7 @@ class Clock:
 def open_queue(folder: Path, **options: Any) -> _core.EventQueue:
     folder.mkdir(parents=True, exist_ok=True)
     options = {"partitions": 3, "conflate": True, **options}
-    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(folder), log_id=QUEUE_ID, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES), **options)
+    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(folder), log_id=QUEUE_ID, mount=MOUNT_ID, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES), **options)
     queue.running = True
     return queue
 
@@ -174,7 +185,7 @@ def make_wire(folder: Path) -> None:
         session.configure(12, -1, compress=queue.name == "packed")
         session.connected(1_000_000, 64 << 20, 1)
         (folder / f"{queue.name}.sent").write_bytes(b"".join(iter(lambda: session.data_to_send(1), b"")))
-    hello = gateway.SenderHello(site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, partitions=3)
+    hello = gateway.SenderHello(site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, mount=79, partitions=3)
     welcome = gateway.Welcome(site=2, member="server2", credit_events=1000, credit_bytes=1 << 20)
     client = gateway.ClientHello(region="golden-orders", run_id=bytes(range(16)), task=3)
     committed = gateway.Committed(rows=10, applied=9, missing=1, duplicate=False)
@@ -217,7 +228,12 @@ def region_contents(folder: Path) -> list[list[Any]]:
     keys = [key for key, _, _ in ENTRIES] + ["from afar"] + [f"key {n}" for n in range(30)]
     found = [(key, region.lookup(key)) for key in keys]
     assert len(region) == sum(entry is not None and entry[3] for _, entry in found)
-    return [[repr(key), short(repr(entry[0])), *entry[1:]] for key, entry in found if entry is not None]
+    return [[repr(key), short(told(entry[0])), *entry[1:]] for key, entry in found if entry is not None]
+
+
+def told(value: Any) -> str:
+    """What cannot be shown here by its bytes: why it cannot is not the format's."""
+    return f"form {value.form}: {value.data.hex()}" if isinstance(value, _core.Undecodable) else repr(value)
 
 
 def short(text: str) -> str:

@@ -2,11 +2,12 @@
 and files, and every run repeated by its seed. `python -m tests.simulator --help` says how."""
 from .link import Failure
 from .restarts import MachinesWorld
+from .tombstones import TombstonesWorld
 from .world import World
 
 __all__ = ["Failure", "World", "WORLDS", "run"]
 
-WORLDS: dict[str, type[World]] = {world.kind: world for world in (World, MachinesWorld)}
+WORLDS: dict[str, type[World]] = {world.kind: world for world in (World, MachinesWorld, TombstonesWorld)}
 
 
 def run(seed: int, steps: int = 300, world: str = "network") -> World:

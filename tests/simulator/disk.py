@@ -33,7 +33,7 @@ _CALLS = {
 class _Table(ctypes.Structure):
     """`wan_env` of csrc/wan_env.h."""
 
-    _fields_ = [(name, ctypes.CFUNCTYPE(*kinds)) for name, kinds in _CALLS.items()] + [("state", ctypes.c_void_p)]
+    _fields_ = [(name, ctypes.CFUNCTYPE(*kinds)) for name, kinds in _CALLS.items()] + [("fetch", ctypes.c_void_p), ("state", ctypes.c_void_p)]
 
 
 def _dispatcher(name: str, result: Any) -> Callable[..., int | None]:
@@ -157,6 +157,19 @@ class Disk:
         self._handles.clear()
         self.is_off, self.off_in = False, None
         return f"keeps {how} of what was not synced" if power else "kills the process"
+
+    def copy(self) -> dict[str, bytes]:
+        """Its files, as a copy of all of them has them that is taken at once."""
+        return {name: bytes(file.now) for name, file in self._names.items()}
+
+    def put_back(self, files: dict[str, bytes]) -> None:
+        """While the machine is off, its disk is replaced by one with these files alone."""
+        self.crash(power=False)
+        self._names = {}
+        for name, content in files.items():
+            file = self._names[name] = _File(0)
+            file.now, file.kept = bytearray(content), bytearray(content)
+        self._kept_names = dict(self._names)
 
     def _settle_file(self, file: _File, how: str) -> None:
         total, rng = len(file.pending), self._rng

@@ -48,6 +48,15 @@ class Receiver:
         return self.core if name == REGION else None
 
 
+class Remembered:
+    """What a receiver knows of a queue under one identity, and what was seen to be applied since it does."""
+
+    def __init__(self, partitions: int):
+        self.memory = _core.SourceMemory(partitions)
+        self.applied: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}      # (partition, sequence) -> key, version
+        self.last_of_key: dict[str, tuple[int, int]] = {}
+
+
 class Link:
     """A queue at one site for another, the dispatchers that serve it, and the receiver's memory of it."""
 
@@ -57,15 +66,16 @@ class Link:
         self.conflate, self.filters = rng.random() < 0.3, rng.random() < 0.4
         self.name = f"{site}->{receiver.site}"
         self.incarnation = 0            # How often the queue was opened.
+        self.line = 0                   # How often its disk was put back to a copy: from there on sequences stand for other events.
         self.batch_conflation = rng.random() < 0.3
-        self.memory = _core.SourceMemory(self.partitions)
+        self.remembered: dict[int, Remembered] = {}     # By identity.
+        self.ever_applied: set[tuple[tuple[int, int], Any]] = set()     # (place, (key, version)), whatever the receiver remembers.
+        self.ever_failed: set[tuple[tuple[int, int], Any]] = set()
         self.open()
         self.connections: list[Connection | None] = [None] * self.dispatchers
         self.events: dict[tuple[int, int], tuple[str, int]] = {}    # (partition, sequence) -> key, operation
         self.last_update: dict[tuple[int, str], int] = {}           # (partition, key) -> sequence of its newest update
         self.applied: set[tuple[int, int]] = set()                  # Ever.
-        self.applied_since: set[tuple[int, int]] = set()            # Since the receiver lost its memory.
-        self.last_of_key: dict[str, tuple[int, int]] = {}           # In the same time.
         self.excused: set[tuple[int, int]] = set()                  # Filtered or parked.
         self.conflated: set[tuple[int, int]] = set()                # Replaced by a newer update; may yet arrive, late and harmless.
         self.settled = [0] * self.partitions                        # Looked at up to here.
@@ -83,6 +93,11 @@ class Link:
 
     def open_queues(self) -> tuple[Any, Any]:
         return _core.EventQueue(self.name, **self.options), _core.EventQueue("parked", partitions=8)
+
+    @property
+    def known(self) -> Remembered:
+        """What the receiver knows of it as it is called now."""
+        return self.remembered.setdefault(self.queue.incarnation, Remembered(self.partitions))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -145,30 +160,32 @@ class Link:
         key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
         if self.receiver.poisoned and key in POISON_KEYS:
             return POISONED
-        if place in self.applied_since:
+        if place in connection.known.applied:
             self.wrong.append(f"{place} of key {key} was applied twice")
         if fields["sequence"] <= self.settled[fields["partition"]] and place not in self.conflated:
             self.wrong.append(f"{place} of key {key} was applied after it was settled")
-        if self.last_of_key.get(key, (place[0], 0)) >= place:
-            self.wrong.append(f"{place} of key {key} was applied after {self.last_of_key[key]}")
+        if connection.known.last_of_key.get(key, (place[0], 0)) >= place:
+            self.wrong.append(f"{place} of key {key} was applied after {connection.known.last_of_key[key]}")
         if self.events.get(place, (key,))[0] != key:
             self.wrong.append(f"{place} is of key {self.events[place][0]} and arrived as {key}")
         value = None if fields["operation"] == DESTROY else fields["value"][1].decode()
         self.change_receiver(core, key, value, fields, connection)
         self.applied.add(place)
-        self.applied_since.add(place)
-        self.last_of_key[key] = place
+        connection.known.applied[place] = event = key, (fields["stamp"], fields["stamp_site"])
+        self.ever_applied.add((place, event))
+        connection.known.last_of_key[key] = place
         return 0
 
     def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
-        return core.change(fields["operation"], key, value, version=(fields["stamp"], fields["stamp_site"]),
+        return core.change(fields["operation"], key, value, decisions=(), version=(fields["stamp"], fields["stamp_site"]),
                            origin_=(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"]))
 
     def forget(self) -> None:
         """The receiver's member is replaced by one that never heard of this link."""
-        self.memory = _core.SourceMemory(self.partitions)
-        self.applied_since.clear()
-        self.last_of_key.clear()
+        self.remembered.clear()
+
+    def on_floors(self, data: bytes) -> None:
+        """What the sender said of the oldest that can come."""
 
     def check(self) -> None:
         counts = self.queue.counts()
@@ -202,9 +219,10 @@ class Connection:
         latency_us = rng.choice((10, 1000, 50_000))
         self.link, self.dispatcher = link, link.sessions[dispatcher]
         self.out, self.back = Pipe(rng, latency_us), Pipe(rng, latency_us)
-        self.receiver = _core.ReceiverSession(link.memory, link.receiver.counts, link.receiver.find_region, lambda core, record: link.apply(core, record, self),
-                                              max_drift_ms=1 << 40)
-        self.memory, self.incarnation = link.memory, link.incarnation
+        self.known, self.mount = link.known, link.queue.mount
+        self.receiver = _core.ReceiverSession(self.known.memory, link.receiver.counts, link.receiver.find_region, lambda core, record: link.apply(core, record, self),
+                                              max_drift_ms=1 << 40, mount=self.mount, on_floors=link.on_floors)
+        self.incarnation, self.line = link.incarnation, link.line
         credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))
         self.dispatcher.connected(*credit, now_us)
         self.receiver_open = True

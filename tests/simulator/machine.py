@@ -2,6 +2,7 @@
 so, by one committer each, and what was reported durable is remembered."""
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import defaultdict
 from typing import Any
@@ -15,6 +16,17 @@ from .link import KEYS, POISON_KEYS, REGION, SECRET_KEYS, must
 STORE_BYTES = (1 << 20, 2 << 20, 4 << 20, 16 << 20)     # The smallest has room for sixteen segments, of all its logs.
 ALL_KEYS = KEYS + SECRET_KEYS + POISON_KEYS
 Version = tuple[int, int]               # Stamp, site.
+
+
+@dataclasses.dataclass
+class Copy:
+    """What was copied of a machine's disk, and what was known of that disk then."""
+
+    files: dict[str, bytes]
+    versions: dict[str, Version]            # Of the region.
+    durable_versions: dict[str, Version]
+    invalidated: dict[str, Version]
+    links: list[dict[str, Any]]             # Of each queue, as `LoggedLink.state` has it.
 
 
 class LoggedQueue(_core.EventQueue):
@@ -44,6 +56,7 @@ class Machine:
 
     def __init__(self, rng: random.Random, site: int, *, region_is_persistent: bool, synchronous: bool, watched: bool = False):
         self.rng, self.site = rng, site
+        self.number = site                      # Machines of one site that run on copies of one disk have different ones.
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
         self.watched = watched                  # What it receives goes through Python and is recorded one by one.
         self.store_bytes = rng.choice(STORE_BYTES)
@@ -144,6 +157,10 @@ class Machine:
         """The process ends here, whatever it was about to do, and starts again on what its disk kept."""
         before = self.versions()
         happened = self.disk.crash(power)
+        return f"{happened}, starts {self._start(before)} times"
+
+    def _start(self, before: dict[str, Version]) -> int:
+        """Starts on what is on the disk. `before`: what its region can hold at most. Returns how many attempts that took."""
         attempts = 1
         while not self._opens():
             attempts += 1
@@ -153,7 +170,20 @@ class Machine:
         self._check_region(before)
         for link in self.out:
             link.check_recovered()
-        return f"{happened}, starts {attempts} times"
+        return attempts
+
+    # Copies
+
+    def copy(self) -> Copy:
+        return Copy(self.disk.copy(), self.versions(), dict(self.durable_versions), dict(self.invalidated), [link.state() for link in self.out])
+
+    def put_back(self, copy: Copy) -> int:
+        """The process ends, and starts on a copy of the disk that was taken earlier."""
+        self.disk.put_back(copy.files)
+        self.durable_versions, self.invalidated = dict(copy.durable_versions), dict(copy.invalidated)
+        for link, state in zip(self.out, copy.links):
+            link.put_back(state)
+        return self._start(copy.versions)
 
     def _opens(self) -> bool:
         try:

@@ -2,6 +2,7 @@
 power at any call to the disk and start again on what it kept; after that nothing that was reported durable may be missing."""
 from __future__ import annotations
 
+import copy
 import random
 from collections import defaultdict
 from typing import Any, Callable
@@ -9,11 +10,13 @@ from typing import Any, Callable
 from pywan import _core
 from pywan.errors import DiskError, QueueFullError
 
-from .link import CREATE, DESTROY, KEYS, POISON_KEYS, SECRET_KEYS, UPDATE, Connection, Link, Receiver, must
-from .machine import Machine, Version
+from .link import CREATE, DESTROY, KEYS, POISONED, POISON_KEYS, SECRET_KEYS, UPDATE, Connection, Link, Receiver, must
+from .machine import Copy, Machine, Version
 from .world import World
 
 FIRST_MS = 1_000_000_000_000        # When the simulation begins.
+COPIES_MAX = 4          # That are kept; the oldest goes.
+MACHINES_MAX = 6        # With clones.
 STAGED_MAX = 4          # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
 
 
@@ -43,7 +46,60 @@ class LoggedLink(Link):
         self.durable = [0] * self.partitions            # On the disk up to here, as was said.
         self.checkpointed = [0] * self.partitions       # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
+        self.identity = self.wanted = self.queue.incarnation    # The receiver knows it by the first; the second may be on the disk already.
+        self.may_tie = False            # Machines of one site may give one stamp to two changes.
+        self.is_copied = False          # There is, or was, another store with these sequences.
+        self.lost: dict[str, set[Version]] = defaultdict(set)   # What was queued and is not in the copy that the disk was put back to.
+        self.only_elsewhere: set[tuple[int, int]] = set()       # What came of these is known to another store alone.
+        self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
+
+    # Copies of its store
+
+    STATE = ("events", "last_update", "applied", "excused", "conflated", "settled", "versions", "newest", "durable", "checkpointed", "recovered_through",
+             "identity", "wanted")
+
+    def state(self) -> dict[str, Any]:
+        return {name: copy.copy(getattr(self, name)) for name in self.STATE}
+
+    def put_back(self, state: dict[str, Any]) -> None:
+        """Its queue will have what `state` says, and events of other kinds under later sequences."""
+        for key, version in self.versions.values():
+            self.lost[key].add(version)
+        self.only_elsewhere = set()
+        for name, value in state.items():
+            setattr(self, name, copy.copy(value))
+        self.line += 1
+        self.is_copied = True
+
+    def is_own_past(self) -> bool:
+        """What the sender asks before it sends, as `GatewaySender._check_past` does: whether the receiver has only what this queue sent. If not, the queue
+        takes another identity."""
+        foreign = [each for each in self.known.memory.known(self.queue.mount) if not self.queue.is_past(each[2], each[0], each[1])]
+        if not foreign:
+            if self.is_copied:
+                self._note_sent_by_copies()
+            return True
+        must(self.is_copied, f"the queue {self.name} does not know what it sent: (partition, last, mount) {foreign[0]}")
+        if self.wanted == self.identity:
+            self.wanted = self.rng.getrandbits(62) | 1
+        try:
+            self.queue.renew(self.queue.incarnation, self.wanted, timeout=0)
+        except DiskError:
+            self.machine.commit(self.queue)     # As the committer does, while `renew` waits.
+        if self.queue.incarnation == self.wanted:
+            self.identity = self.wanted
+        return False
+
+    def clone(self, machine: Machine) -> LoggedLink:
+        """The same queue on another machine, which has a copy of the store, or will have one."""
+        found = LoggedLink(self.rng, machine, self.receiver)
+        for name in ("partitions", "dispatchers", "conflate", "filters", "batch_conflation", "remembered", "ever_applied", "ever_failed"):
+            setattr(found, name, getattr(self, name))
+        found.may_tie = True
+        found.connections = [None] * self.dispatchers
+        found.settled = [0] * self.partitions
+        return found
 
     def open_queues(self) -> tuple[Any, Any]:
         return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(self.name + "-parked", parked=True, partitions=8)
@@ -65,12 +121,43 @@ class LoggedLink(Link):
     def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
         if reason != 0xffff:        # Else its disk does not take the parked event: the batch is sent again.
             self.excused.add((partition, sequence))
+            self.ever_failed.add(((partition, sequence), self.versions.get((partition, sequence))))
+
+    def _note_sent_by_copies(self) -> None:
+        """Another store with the same past may have sent of it what this one has not."""
+        for place, event in self.known.applied.items():
+            must(self.versions.get(place, event) == event,
+                 f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity")
+        self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied}
+        for partition, last, _ in self.known.memory.known(0):
+            for place in [(partition, sequence) for sequence in range(1, last + 1)]:
+                if place in self.versions and place not in self.applied and (
+                        (place, self.versions[place]) in self.ever_failed or (self.conflate or self.batch_conflation) and self.events[place][1] == UPDATE):
+                    self.excused.add(place)         # The other store parked or replaced it, and the receiver skips it (docs/decisions/0021).
+                    self.only_elsewhere.add(place)
+                    key, version = self.versions[place]
+                    self.lost[key].add(version)
 
     def apply(self, core: Any, record: bytes, connection: Connection) -> int:
         try:
+            if connection.line != self.line:
+                return self.apply_lost(core, record, connection)
             return super().apply(core, record, connection)
         except (QueueFullError, DiskError):
             return -1
+
+    def apply_lost(self, core: Any, record: bytes, connection: Connection) -> int:
+        """It was sent before the disk was put back."""
+        fields = _core.record_fields(record)
+        key = fields["key"][1].decode()
+        if self.receiver.poisoned and key in POISON_KEYS:
+            return POISONED
+        self.change_receiver(core, key, None if fields["operation"] == DESTROY else fields["value"][1].decode(), fields, connection)
+        place = fields["partition"], fields["sequence"]
+        connection.known.applied[place] = event = key, (fields["stamp"], fields["stamp_site"])
+        self.ever_applied.add((place, event))
+        connection.known.last_of_key[key] = place
+        return 0
 
     def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
         machine, version, partition = self.receiver.machine, (fields["stamp"], fields["stamp_site"]), fields["partition"]
@@ -79,7 +166,8 @@ class LoggedLink(Link):
         sent_again = connection.incarnation == self.incarnation and fields["sequence"] <= self.recovered_through[partition]
         if sent_again and not fields["possible_duplicate"]:
             self.wrong.append(f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate")
-        if outcome in ("created", "updated", "destroyed") and version <= machine.durable_versions.get(key, (0, 0)):
+        if outcome in ("created", "updated", "destroyed") and version <= machine.durable_versions.get(key, (0, 0)) \
+                and (version != machine.durable_versions[key] or not self.may_tie):     # Then it is another change, and its content wins.
             self.wrong.append(f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk")
         operation = {"created": CREATE, "updated": UPDATE, "destroyed": DESTROY}.get(outcome, fields["operation"])
         for link, positions in zip(machine.out, before):
@@ -105,6 +193,8 @@ class LoggedLink(Link):
 
     def check_recovered(self) -> None:
         """The machine started again: what is in the queue, against what was."""
+        must(self.queue.incarnation in (self.identity, self.wanted), f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}")
+        self.identity = self.wanted = self.queue.incarnation
         found = {(partition, fields["sequence"]): fields for partition, record in self.queue.records(1 << 30)
                  for fields in (_core.record_fields(record),)}
         for partition, (removed, _, appended) in enumerate(self.queue.positions()):
@@ -166,6 +256,14 @@ class MachinesWorld(World):
         self.machines: dict[int, Machine] = {}
         self.nested = self.changing = self.pumping = False
         self.rounds_of_end = 0
+        self.copies: list[tuple[Machine, Copy]] = []
+        self.has_copies = rng.random() < 0.4        # Elsewhere no queue may ever take another identity.
+        self.make_sites(watched)
+        for link in self.links:
+            link.may_tie = self.has_copies
+
+    def make_sites(self, watched: bool) -> None:
+        rng = self.rng
         relay = watched and rng.random() < 0.4
         ends = [self.add_machine(site, watched) for site in (8, 9)[:rng.choice((1, 1, 2))]]
         self.receivers = [MachineReceiver(machine) for machine in ends]
@@ -190,7 +288,8 @@ class MachinesWorld(World):
         self.sites[machine.site] = machine.core
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
-        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.invalidate), (2, self.restart_machine)]
+        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.invalidate), (2, self.restart_machine),
+                *([(3, self.copy_store), (2, self.put_store_back), (1, self.clone_machine)] if self.has_copies else [])]
 
     def do(self, doing: Callable[[], object]) -> None:
         super().do(doing)
@@ -224,7 +323,7 @@ class MachinesWorld(World):
         machine.clock.set_time(self.now_ms(machine))
         before = core.lookup(key)
         try:
-            core.change(DESTROY if value is None else UPDATE, key, value, origin_=self.local_origin(site))
+            core.change(DESTROY if value is None else UPDATE, key, value, None, (), origin_=self.local_origin(machine.site))
         except QueueFullError:
             must(core.lookup(key) == before, f"a change of key {key} at site {site} was refused and took effect")
         except DiskError:
@@ -308,18 +407,78 @@ class MachinesWorld(World):
         if not machine.out and not machine.region_is_persistent:
             machine.disk.crash(power)
             return f"of site {machine.site}: nothing to lose"      # Its site has other members with the same entries.
+        self.disconnect(machine)
+        said = machine.restart(power)
+        self.note_core(machine)
+        return f"of site {machine.site}: {said}"
+
+    def disconnect(self, machine: Machine) -> None:
         for link in machine.out:
             link.check()
-            for n in range(link.dispatchers):
-                self.give_up(link, n)
+            self.stop_sender(link)
         for link in self.links:
             if link.receiver.machine is machine:
                 self.close_receiver(link)
                 link.forget()
-        said = machine.restart(power)
-        if machine.site in self.sites:
-            self.sites[machine.site] = machine.core
-        return f"of site {machine.site}: {said}"
+
+    def stop_sender(self, link: LoggedLink) -> None:
+        for n in range(link.dispatchers):
+            self.give_up(link, n)
+
+    def note_core(self, machine: Machine) -> None:
+        if machine.number in self.sites:
+            self.sites[machine.number] = machine.core
+
+    # Copies of disk stores. Only of machines that no other one sends to: what a receiver acknowledged is gone with its disk.
+
+    def copy_store(self) -> str:
+        machine = self.rng.choice([machine for machine in self.machines.values() if machine.out and not machine.watched])
+        if machine.disk.is_off:
+            return "nothing"
+        self.copies = [*self.copies[-COPIES_MAX + 1:], (machine, machine.copy())]
+        return f"of site {machine.site}"
+
+    def put_store_back(self) -> str:
+        if not self.copies:
+            return "nothing"
+        machine, taken = self.rng.choice(self.copies)
+        self.disconnect(machine)
+        attempts = machine.put_back(taken)
+        self.note_core(machine)
+        return f"of machine {machine.number}, starts {attempts} times"
+
+    def clone_machine(self) -> str:
+        if not self.copies or len(self.machines) > MACHINES_MAX:
+            return "nothing"
+        machine, taken = self.rng.choice(self.copies)
+        clone = Machine(self.rng, machine.site, region_is_persistent=machine.region_is_persistent, synchronous=machine.synchronous)
+        clone.number, clone.store_bytes, clone.clock_offset_ms = 100 * len(self.machines) + machine.site, machine.store_bytes, machine.clock_offset_ms
+        for link in machine.out:
+            self.links.append(link.clone(clone))
+            link.is_copied = True
+        attempts = clone.put_back(taken)
+        clone.disk.meanwhile = lambda: self.meanwhile(clone)
+        self.machines[clone.number] = clone
+        self.sites[clone.number] = clone.core
+        return f"of machine {machine.number} as {clone.number}, starts {attempts} times"
+
+    def pump_one(self, link: LoggedLink, n: int) -> None:
+        if link.connections[n] is not None or self.may_connect(link):
+            super().pump_one(link, n)
+
+    def may_connect(self, link: LoggedLink) -> bool:
+        """The receiver refuses one mount of a queue while another is connected: then somebody stops the other member, some time."""
+        if link.gives_way_to is not None:
+            if not any(link.gives_way_to.connections) and len(link.gives_way_to.queue):
+                return False
+            link.gives_way_to = None
+        others = [connection.link for connection in [*self.late, *(each for other in self.links for each in other.connections if each is not None)]
+                  if connection.receiver_open and connection.known is link.known and connection.mount != link.queue.mount]
+        for other in others:
+            if other is not link and (not len(other.queue) or self.rng.random() < 0.02):
+                self.stop_sender(other)
+                other.gives_way_to = link
+        return not others and link.is_own_past()
 
     # The end
 
@@ -358,7 +517,8 @@ class MachinesWorld(World):
             if not machine.out:
                 for key in sorted({key for link in self.links if link.receiver is receiver for key, _ in link.versions.values()}):
                     found = machine.core.lookup(key)
-                    must((found[1:3] if found else None) == expected.get(key) or machine.may_lack and (not found or found[1:3] < expected[key]),
+                    held, latest = (found[1:3] if found else (0, 0)), expected.get(key, (0, 0))
+                    must(held == latest or machine.may_lack and held < latest or held > latest and any(held in link.lost[key] for link in self.links),
                          f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest")
             elif machine.synchronous:
                 self.check_relayed(machine, expected)
@@ -367,8 +527,8 @@ class MachinesWorld(World):
         found: dict[str, Version] = {}
         for link in self.links:
             if link.receiver is receiver:
-                for key, version in link.versions.values():
-                    if not (link.filters and key in SECRET_KEYS):
+                for place, (key, version) in link.versions.items():
+                    if not (link.filters and key in SECRET_KEYS) and place not in link.only_elsewhere:
                         found[key] = max(version, found.get(key, (0, 0)))
         return found
 

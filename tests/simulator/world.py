@@ -125,7 +125,7 @@ class World:
         link.sessions[n].disconnected()
         link.connections[n] = None
         connection.out.truncate()
-        if connection.receiver_open and connection.memory is link.memory and self.rng.random() < 0.7:
+        if connection.receiver_open and connection.known is link.remembered.get(link.queue.incarnation) and self.rng.random() < 0.7:
             self.late.append(connection)
 
     def advance(self) -> None:

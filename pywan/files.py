@@ -1,0 +1,42 @@
+"""Owns how a file that somebody named is read: only a regular one, and only so much of it."""
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+
+class FileError(Exception):
+    """Why a file was not read, in words that go on behind its name."""
+
+
+class Read(NamedTuple):
+    data: bytes
+    identity: tuple[int, int]       # Device and number of the file: the same under every name.
+
+
+def read_regular(path: str | os.PathLike, limit: int, *, follow: bool = True) -> Read:
+    """The whole file. FileError if it is none that is regular (a FIFO or a device would wait for ever), has more than `limit` bytes, or
+    cannot be read; with `follow` false also if it is a symbolic link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.ELOOP and Path(path).is_symlink():
+            raise FileError(f"is a symbolic link, which is not followed; name the file itself, {os.path.realpath(path)}") from None
+        raise FileError(f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise FileError(f"cannot be read: {error}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise FileError("is not a regular file")
+    with open(descriptor, "rb") as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise FileError(f"cannot be read: {error.strerror}") from None
+        if len(data) > limit:
+            raise FileError(f"has more than {limit} bytes, the most that is read")
+        return Read(data, (found.st_dev, found.st_ino))

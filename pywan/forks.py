@@ -1,0 +1,102 @@
+"""Owns what fork does to a member's objects: in the child they refuse every call, and give up what they hold of the system.
+
+A child has copies of its parent's objects, and none of its threads. Its locks may be held by threads that are not there, and its
+sockets are the parent's. So an object works only in the process that made it; the child may make objects of its own.
+"""
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from typing import Any, Callable, TypeVar
+
+from pywan import _core
+from pywan.errors import IllegalStateError
+
+C = TypeVar("C", bound=type)
+T = TypeVar("T")
+
+STRAYED = 70        # Exit status of a child that came back out of a callback.
+
+_inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+
+
+def error(what: str) -> IllegalStateError:
+    """What a call raises whose object was made by the process from which this one was forked."""
+    return IllegalStateError(
+        f"{what} belongs to the process that this one (pid {os.getpid()}) was forked from, and works only there; nothing was done. Make a Cache, a Locator or"
+        " a connection in the child itself, or start the child without fork (multiprocessing's \"spawn\", subprocess)")
+
+
+def in_child(thing: T, let_go: Callable[[T], None]) -> T:
+    """`let_go(thing)` is called in every child, as long as `thing` is there: a child that kept a port or a lock open would
+    keep it from the parent's successor. Returns `thing`."""
+    _inherited[thing] = let_go
+    return thing
+
+
+def _let_go() -> None:
+    for thing, let_go in list(_inherited.items()):
+        try:
+            let_go(thing)
+        except OSError:
+            pass        # A descriptor that was closed already.
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[str, ...] = ()) -> Callable[[C], C]:
+    """A class whose public methods and properties, and `__enter__`, raise IllegalStateError in a child of the process that made the
+    object. Those named in `nothing_in_child` do nothing there and return None: what ends an object, since the child has nothing of it to end.
+
+    `describe(self)` names the object; it must not use what is checked.
+    """
+
+    def decorate(cls: C) -> C:
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name not in ("__enter__", "__exit__"):
+                continue
+            ends = name in nothing_in_child or name == "__exit__"
+            if isinstance(member, property):
+                setattr(cls, name, property(*(_checked(f, describe, ends) if f is not None else None for f in (member.fget, member.fset, member.fdel)), member.__doc__))
+            elif callable(member) and not isinstance(member, (type, classmethod, staticmethod)):
+                setattr(cls, name, _checked(member, describe, ends))
+        make = cls.__init__
+
+        @functools.wraps(make)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            self._forks = _core.forks()
+            make(self, *args, **kwargs)
+
+        cls.__init__ = __init__
+        return cls
+
+    return decorate
+
+
+def _checked(method: Callable[..., Any], describe: Callable[[Any], str], ends: bool) -> Callable[..., Any]:
+    forks = _core.forks
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._forks != forks():
+            if ends:
+                return None
+            raise error(describe(self))
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
+def is_inherited(thing: Any) -> bool:
+    """Whether an object of a class `of_one_process` was made by another process."""
+    return thing._forks != _core.forks()
+
+
+def end_strayed_child(where: str) -> None:
+    """Ends a child that a user's callback forked and that came back out of the callback: what comes now is the parent's work."""
+    print(f"pywan: a callback forked, and its child (pid {os.getpid()}) came back into {where}, which is its parent's; the child ends. "
+          "End it inside the callback (os._exit), or start it without fork", file=sys.stderr, flush=True)
+    os._exit(STRAYED)

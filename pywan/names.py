@@ -1,0 +1,60 @@
+"""Owns which names there may be, and how text that others wrote is shown in logs and on terminals."""
+from __future__ import annotations
+
+import re
+import reprlib
+from typing import Any
+
+from pywan.errors import ConfigurationError, PywanError
+
+MAX_NAME_CHARACTERS = 255
+MAX_HOST_CHARACTERS = 255
+SHOWN_CHARACTERS = 80           # Of a value from outside, where an error quotes it.
+
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*")
+_HOST = re.compile(r"[A-Za-z0-9_.:%\-]+")
+# Characters that a terminal or a reader of logs obeys instead of showing: controls (ESC, newline, C1), what changes the direction of
+# writing or has no width, line separators, and halves of surrogate pairs, which cannot even be written.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_OBEYED_BUT_LINES = re.compile(_OBEYED.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+
+def is_name(value: Any) -> bool:
+    """Whether `value` can name a thing: letters, digits, `_`, `.` and `-` of ASCII, not `-` first, not `.` or `..`: it becomes part
+    of file names, messages and lines of logs. One rule for members, locators, senders, regions, disk stores."""
+    return isinstance(value, str) and len(value) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(value) is not None and value not in (".", "..")
+
+
+def check_name(value: Any, what: str, error: type[PywanError] = ConfigurationError) -> str:
+    """`value`, if it is a name."""
+    if not is_name(value):
+        raise error(f"{what}: {quoted(value)} is not a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS})")
+    return value
+
+
+def is_host(value: Any) -> bool:
+    """Whether `value` has the form of a host name or an IP address."""
+    return isinstance(value, str) and len(value) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(value) is not None
+
+
+def quoted(value: Any, limit: int = SHOWN_CHARACTERS) -> str:
+    """A value from outside, as an error quotes it: on one line, without characters that a terminal obeys, and cut."""
+    cut = reprlib.Repr()        # It makes no more of megabytes than is shown.
+    cut.maxstring = cut.maxother = cut.maxlong = limit
+    cut.maxdict = cut.maxlist = cut.maxtuple = 8
+    return printable(f"{cut.repr(value):.{limit}}")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """`text` with every character that a terminal would obey written as `\\xNN` or `\\uNNNN`; line ends and tabs too, unless `lines` are kept."""
+    return (_OBEYED_BUT_LINES if lines else _OBEYED).sub(_escaped, text)
+
+
+def printable_json(text: str) -> str:
+    """The same for JSON that was made, which stays the same JSON."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

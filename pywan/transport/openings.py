@@ -1,0 +1,305 @@
+"""Owns a listening port: takes connections in, gives each a thread, bounds how many there are and how long their openings take.
+
+A connection is *half open* until its opening is done (`Connection.opened`). Half-open connections have places of their own, a share
+for each address among them, and a deadline. So who opens connections and says nothing takes no place of those that are open, and
+none of the half-open ones of other addresses.
+"""
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+import time
+from typing import Callable
+
+from pywan.errors import ConnectivityError, IllegalStateError
+from pywan.forks import end_strayed_child, is_inherited, of_one_process
+from pywan.transport import sockets
+
+OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.
+MAX_OPENINGS = 512              # Half-open connections of a port.
+MAX_OPENINGS_OF_ADDRESS = 128   # The share of one address among them.
+YOUNG_S = 1.0                   # A half-open connection that is younger does not make room: honest ones need no longer.
+MAX_CONNECTIONS = 1024          # Open connections of a port.
+STOP_TIMEOUT_S = 10.0
+ACCEPT_PAUSE_S = 0.05           # After an accept that failed: a descriptor may be free by then.
+LINES_AT_ONCE = 20              # Lines of the log about connections ...
+LINES_PERIOD_S = 10.0           # ... in this time. The next line says how many were left out.
+
+
+class Lines:
+    """Lines of a log that others cause: a flood of connections must not become a flood of lines."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._since, self._count, self._left_out = float("-inf"), 0, 0      # Guarded by _lock.
+
+    def warning(self, text: str, *values: object) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._since > LINES_PERIOD_S:
+                self._since, self._count = now, 0
+            self._count += 1
+            if self._count > LINES_AT_ONCE:
+                self._left_out += 1
+                return
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            self._log.warning("%d lines like the next were left out", left_out)
+        self._log.warning(text, *values)
+
+
+class Connection:
+    """One connection that came in, from accept to close. Its own thread calls the methods."""
+
+    def __init__(self, owner: "Acceptor", sock: socket.socket, peer: tuple) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.place = f"{peer[0]}:{peer[1]}"
+        self.address = share_of(peer[0])
+        self.began = time.monotonic()
+        self.given_up = ""                              # Why its place was taken away, once it was. The log has a line about it then.
+        self._owner = owner
+        self._stop: Callable[[], None] | None = None    # What ends the work on it, besides shutting the socket.
+
+    def time_left(self) -> float:
+        """Seconds until the opening must be done, for `settimeout`."""
+        return max(0.001, self.began + self._owner.opening_timeout - time.monotonic())
+
+    def opened(self, stop: Callable[[], None] | None = None, *, waiting: bool = False) -> None:
+        """The opening is done: the connection takes a place among the open ones. `stop` is called, from another thread, when it is to end.
+
+        `waiting` says that nothing is under way on it (see `waits`). ConnectivityError if there is no place, or if its time was over.
+        """
+        self._owner._opened(self, stop, waiting)
+
+    def waits(self) -> None:
+        """Nothing is under way: this connection makes room when there is no other place. The one that waits for longest goes first."""
+        self._owner._waits(self)
+
+    def works(self) -> None:
+        """Something is under way: the connection keeps its place. ConnectivityError if it has made room by now."""
+        self._owner._works(self)
+
+    def warning(self, text: str, *values: object) -> None:
+        """A line of the log about this connection. None if it was given up, for then there was one."""
+        if not self.given_up:
+            self._owner.lines.warning(text, *values)
+
+    def end(self) -> None:
+        """Ends it, from any thread."""
+        if self._stop is not None:
+            self._stop()
+        sockets.shut(self.sock)
+
+
+@of_one_process(lambda acceptor: acceptor.name, nothing_in_child=("stop",))
+class Acceptor:
+    """Takes connections of `listener`, which it owns, from `start` to `stop`.
+
+    `serve(connection)` runs in a thread for each connection. It returns when the socket is shut from outside. The socket is
+    closed here, behind it, and `ended(connection)` is called then. Nothing that a client does, and no want of threads, memory or
+    descriptors, ends the accepting thread: the connection is refused, with a line in the log.
+    """
+
+    def __init__(
+        self, listener: socket.socket, serve: Callable[[Connection], None], *, name: str, log: logging.Logger,
+        ended: Callable[[Connection], None] = lambda connection: None, opening_timeout: float = OPENING_TIMEOUT_S,
+        max_openings: int = MAX_OPENINGS, max_openings_of_address: int = MAX_OPENINGS_OF_ADDRESS, max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self.name = name
+        self.opening_timeout = opening_timeout
+        self.lines = Lines(log)
+        self._listener = listener
+        self._serve, self._ended = serve, ended
+        self._max_openings, self._max_openings_of_address, self._max_connections = max_openings, max_openings_of_address, max_connections
+        self._log = log
+        self._lock = threading.Lock()
+        self._openings: dict[str, dict[Connection, None]] = {}          # Address -> its half-open ones, the oldest first. Guarded by _lock, like all below.
+        self._opening_count = 0
+        self._open: dict[Connection, None] = {}
+        self._waiting: dict[Connection, None] = {}                      # Those of _open that wait, the longest first.
+        self._threads: set[threading.Thread] = set()                    # Of all connections; some done with theirs, and not gone yet.
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        with self._lock:
+            if self._stopping:
+                raise IllegalStateError(f"{self.name}: this port was closed; make a new one")
+            if self._thread is None:
+                thread = threading.Thread(target=self._accept, name=f"{self.name}-accept", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """Closes the port and every connection, and waits for their threads. May be called twice, and from a connection's own
+        thread (which ends when `serve` returns)."""
+        with self._lock:
+            self._stopping = True
+            connections = [*self._open, *(each for share in self._openings.values() for each in share)]
+            threads = [thread for thread in (self._thread, *self._threads) if thread is not None]
+        sockets.shut(self._listener)
+        self._listener.close()
+        for connection in connections:
+            connection.end()
+        deadline = time.monotonic() + timeout
+        late = []
+        for thread in threads:
+            if thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                late.append(thread.name)
+        if late:
+            self._log.error("%s: still busy %.0f s after stop: %s", self.name, timeout, ", ".join(late[:8]))
+
+    # --- the accepting thread ---
+
+    def _accept(self) -> None:
+        while True:
+            sock = None
+            try:
+                sock, peer = sockets.accept(self._listener)
+                self._admit(sock, peer)
+            except (OSError, MemoryError, RuntimeError) as error:
+                # Out of descriptors, memory or threads, or the client was gone before we came: the port itself is whole.
+                if sock is not None:
+                    sock.close()
+                if self._stopping:
+                    return
+                self.lines.warning("%s: could not take a connection: %s", self.name, error or type(error).__name__)
+                if sock is None:
+                    self._make_descriptor(error)
+                    threading.Event().wait(ACCEPT_PAUSE_S)
+
+    def _make_descriptor(self, error: BaseException) -> None:
+        if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            return
+        with self._lock:
+            oldest = self._oldest_of_most()
+            if oldest is not None:
+                self._give_up(oldest, "the process has no more descriptors")
+
+    def _admit(self, sock: socket.socket, peer: tuple) -> None:
+        connection = Connection(self, sock, peer)
+        thread = threading.Thread(target=self._run, args=(connection,), name=f"{self.name}-{connection.place}", daemon=True)
+        with self._lock:
+            refusal = "the port is being closed" if self._stopping else self._make_place(connection)
+            if not refusal:
+                self._threads.add(thread)
+                self._openings.setdefault(connection.address, {})[connection] = None
+                self._opening_count += 1
+                try:
+                    thread.start()      # Under the lock: who stops us joins only what was started.
+                    return
+                except BaseException:
+                    self._threads.discard(thread)
+                    self._forget_opening(connection)
+                    raise
+        sock.close()
+        self.lines.warning("%s: refused a connection from %s: %s", self.name, connection.place, refusal)
+
+    def _make_place(self, connection: Connection) -> str:
+        """Why there is no place for another half-open connection of that address; "" if there is one now."""
+        share = self._openings.get(connection.address, {})
+        if len(share) >= self._max_openings_of_address:
+            oldest = next(iter(share))
+            if connection.began - oldest.began < YOUNG_S:
+                return f"{len(share)} connections of {connection.address} are half open, the most that one address may have"
+            self._give_up(oldest, f"{len(share)} connections of {connection.address} are half open, and a newer one takes its place")
+        elif self._opening_count >= self._max_openings:
+            oldest = self._oldest_of_most()
+            fewer = oldest is not None and len(share) + 1 < len(self._openings[oldest.address])
+            if oldest is None or not fewer and connection.began - oldest.began < YOUNG_S:
+                return f"{self._opening_count} connections are half open, the most that this port has"
+            self._give_up(oldest, f"{self._opening_count} connections are half open, most of them of {oldest.address}")
+        return ""
+
+    def _oldest_of_most(self) -> Connection | None:
+        """The oldest half-open connection of the address that has most of them."""
+        share = max(self._openings.values(), key=len, default=None)
+        return next(iter(share)) if share else None
+
+    # --- called with _lock held ---
+
+    def _give_up(self, connection: Connection, reason: str) -> None:
+        connection.given_up = reason
+        self._forget(connection)
+        sockets.shut(connection.sock)       # Its thread wakes, and ends.
+        self.lines.warning("%s: gave up the connection from %s: %s", self.name, connection.place, reason)
+
+    def _forget(self, connection: Connection) -> None:
+        self._forget_opening(connection)
+        self._open.pop(connection, None)
+        self._waiting.pop(connection, None)
+
+    def _forget_opening(self, connection: Connection) -> bool:
+        share = self._openings.get(connection.address)
+        if share is None or connection not in share:
+            return False
+        del share[connection]
+        if not share:
+            del self._openings[connection.address]
+        self._opening_count -= 1
+        return True
+
+    # --- a connection's own thread ---
+
+    def _run(self, connection: Connection) -> None:
+        try:
+            self._serve(connection)
+        except Exception:
+            self._log.exception("%s: the connection from %s ended by an internal error", self.name, connection.place)
+        finally:
+            if is_inherited(self):
+                end_strayed_child(self.name)
+            with self._lock:
+                self._forget(connection)
+                self._threads = {thread for thread in self._threads if thread.is_alive()}    # This one stays until the next ends.
+            connection.sock.close()
+            self._ended(connection)
+
+    def _opened(self, connection: Connection, stop: Callable[[], None] | None, waiting: bool) -> None:
+        with self._lock:
+            if self._stopping:
+                raise ConnectivityError(f"{self.name} is stopping; try again later")
+            if connection.given_up:
+                raise ConnectivityError(f"{self.name}: {connection.given_up}; try again later")
+            if len(self._open) >= self._max_connections:
+                if not self._waiting:
+                    raise ConnectivityError(f"{self.name}: {len(self._open)} connections are open already, the most that this port has; try again later")
+                self._give_up(next(iter(self._waiting)), f"{len(self._open)} connections are open; it waited for longest, and a newer one takes its place")
+            if self._forget_opening(connection):
+                self._open[connection] = None
+            connection._stop = stop
+            if waiting:
+                self._waiting[connection] = None
+
+    def _waits(self, connection: Connection) -> None:
+        with self._lock:
+            if connection in self._open:
+                self._waiting[connection] = None
+
+    def _works(self, connection: Connection) -> None:
+        with self._lock:
+            if connection.given_up:
+                raise ConnectivityError(f"{self.name}: {connection.given_up}; try again later")
+            self._waiting.pop(connection, None)
+
+
+def share_of(host: str) -> str:
+    """The address whose share a connection counts to: of IPv6 the first 64 bits, for one machine has all that begin so."""
+    if ":" not in host or host.lower().startswith("::ffff:"):
+        return host
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8)) + "/64"
+
+
+__all__ = ["Acceptor", "Connection", "Lines"]

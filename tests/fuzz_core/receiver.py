@@ -1,0 +1,165 @@
+"""Fuzzes a receiver's session: batches whose sections repeat, go back, leave gaps, overlap or lie about their counts.
+
+Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement names only failed
+events that its batch carried, each once; and no more failures are remembered than events failed.
+"""
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+import lz4.block
+from records import BYE, PING, REGION, REWIND, UPDATE, read_ack, split_frames
+
+from pywan import _core
+from pywan.errors import ProtocolError
+
+from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
+
+PARTITIONS = 4
+_names = itertools.count()
+
+
+class Receiver:
+    """A receiver's memory with two regions, one of them with user's Python on the way, over one connection after another."""
+
+    def __init__(self, source: Random) -> None:
+        self.source = source
+        self.memory = _core.SourceMemory(PARTITIONS)
+        self.counts = _core.ReceiverCounts()
+        clock = _core.Clock()
+        self.regions = {name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")}
+        self.regions["slow"].set_slow(lambda *change: None)
+        self.applied: set[tuple[int, int]] = set()      # (partition, sequence) of the slow region.
+        self.failing: set[tuple[int, int]] = set()      # Events that may fail, of all that came.
+        self.at = [1] * PARTITIONS                      # Where each partition goes on.
+        self.connect()
+
+    def connect(self) -> None:
+        self.session = _core.ReceiverSession(self.memory, self.counts, self.regions.get, self.apply)
+        self.batch = 0
+        self.acked = 0
+        self.sent: dict[int, list[SectionPlan]] = {}
+        self.through: dict[int, int] = {}
+
+    def apply(self, core: object, record: bytes) -> int:
+        fields = _core.record_fields(record)
+        self.happened.append(fields["sequence"])
+        return self.source.choice((0, 0, 0, 5))
+
+    def plan(self) -> list[SectionPlan]:
+        source, plans = self.source, []
+        for _ in range(source.choice((0, 1, 1, 1, 2, 3, 8))):
+            partition = source.randrange(PARTITIONS)
+            first = self.at[partition]
+            kind = source.random()
+            if kind < 0.15:
+                first = max(1, first - source.randrange(1, 20))                                # Once more.
+            elif kind < 0.2:
+                first = 1
+            elif kind < 0.25:
+                first += source.randrange(1, 5)                                               # A gap.
+            through = first + source.choice((0, 1, 5, 30, 30, 1 << 40 if kind > 0.97 else 30))
+            plan = SectionPlan(partition, first, through, source.choice((0, max(0, first - 1), max(0, first - 5))))
+            plan_records(source, plan, [1, 1, 2, 3], 12)
+            if kind > 0.5 and plan.sequences:
+                plan.through = plan.sequences[-1]
+            if source.random() < 0.05:
+                spoil(source, plan)
+            plans.append(plan)
+            for _ in range(source.choice((0,) * 20 + (1, 50))):                              # The same section again.
+                plans.append(plan)
+        return plans
+
+    def batch_frame(self) -> bytes:
+        source = self.source
+        plans = self.plan()
+        count = sum(len(p.records) for p in plans)
+        payload = payload_of(plans, odd_number(source, len(plans), 32) if source.random() < 0.03 else None)
+        if source.random() < 0.03:
+            count = odd_number(source, count, 32)
+        if source.random() < 0.03:
+            payload = payload[:source.randrange(len(payload) + 1)]
+        number = odd_number(source, self.batch) if source.random() < 0.03 else self.batch
+        if number == self.batch:
+            self.sent[number] = plans
+        self.batch += 1
+        for plan in plans:
+            self.failing.update((plan.partition, s) for s in plan.sequences)
+        if source.random() < 0.2:
+            return packed_frame(source, payload, number, count)
+        return frame(source, BATCH, payload, number, count)
+
+    def any_frame(self) -> bytes:
+        source = self.source
+        kind = source.random()
+        if kind < 0.06:
+            return frame(source, REGION, source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)), source.choice((1, 2, 3, odd_number(source, 3))))
+        if kind < 0.09:
+            return frame(source, source.choice((PING, BYE, FRAME_ACK, REWIND, 10, 11, 13, 14)), b"x" * source.choice((0, 0, 3)), odd_number(source))
+        return self.batch_frame()
+
+    def step(self) -> None:
+        data = b"".join(self.any_frame() for _ in range(self.source.choice((1, 1, 3))))
+        self.happened: list[int] = []
+        before = self.memory.last()
+        ended = False
+        try:
+            if self.source.random() < 0.1:
+                data = data[:self.source.randrange(len(data) + 1)]
+                ended = True
+            self.session.receive_data(data)
+        except ProtocolError:
+            ended = True
+        answers = split_frames(self.session.data_to_send())
+        last = self.memory.last()
+        assert all(new >= old for new, old in zip(last, before)), (before, last)
+        assert len(self.happened) <= len(self.failing), "more was applied than came"
+        for answer in answers:
+            if answer.type == FRAME_ACK:
+                self.check_ack(answer)
+        assert self.memory.failures <= len(self.failing), (self.memory.failures, len(self.failing))
+        for partition in range(PARTITIONS):
+            if last[partition] < 1 << 39:
+                self.at[partition] = last[partition] + 1
+        if ended:
+            self.connect()
+            self.session.receive_data(b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow"))))
+
+    def check_ack(self, answer: object) -> None:
+        assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
+        self.acked = answer.id + 1
+        plans = self.sent[answer.id]
+        _, _, failures = read_ack(answer.payload)
+        carried = [(p.partition, s) for p in plans for s in p.sequences]
+        told = [(partition, sequence) for partition, _, sequence in failures]
+        assert len(set(told)) == len(told), f"{len(told)} failures are told, {len(set(told))} different ones"
+        assert set(told) <= set(carried), f"failures of events that the batch did not carry: {set(told) - set(carried)}"
+        partitions = [p.partition for p in plans]
+        assert plans and len(set(partitions)) == len(partitions), f"a batch with sections of partitions {partitions} was acknowledged"
+        for plan in plans:
+            behind = self.through.get(plan.partition, 0)
+            assert plan.first > behind, f"partition {plan.partition}: a section from {plan.first} on was taken behind one through {behind}"
+            self.through[plan.partition] = plan.through
+
+
+def packed_frame(source: Random, payload: bytes, number: int, count: int) -> bytes:
+    """As lz4 packs it; the unpacked length may be a lie."""
+    from records import FRAME, MAGIC
+    packed = lz4.block.compress(payload, store_size=False) if source.random() < 0.9 else source.randbytes(40)
+    raw = odd_number(source, len(payload), 27) if source.random() < 0.1 else len(payload)
+    whole = bytearray(_core.pack_frame(BATCH, packed, number, count))
+    head = FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), 0, raw, count, number)
+    whole[:32] = head
+    whole[12:16] = _core.crc32c(head + packed).to_bytes(4, "little")
+    return bytes(whole)
+
+
+def run(source: Random) -> None:
+    receiver = Receiver(source)
+    receiver.session.receive_data(b"".join(frame(source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow"))))
+    for _ in range(source.choice((3, 10, 30))):
+        receiver.step()
+
+
+assert UPDATE == 1

@@ -1,0 +1,158 @@
+"""Owns a simulated world of sites that all send to each other, destroy much and remember little: links are down for long, tombstones are dropped by
+floors, shrunk and forgotten. No destroyed key comes back at some sites only."""
+from __future__ import annotations
+
+import random
+from typing import Any, Callable
+
+from pywan import _core
+from pywan.floors import Floor, QueueFloors, SourceFloors, encode_floors
+
+from .link import DESTROY, KEYS, REGION, UPDATE, Link, Receiver, must
+from .world import World
+
+FIRST_MS = 1_000_000_000_000        # When the simulation begins.
+FORGOTTEN = 6                       # Reason of a parked event that is older than what its region has forgotten.
+TOMBSTONE_BYTES = (0, 40, 200, 1 << 20)
+
+
+class Site(Receiver):
+    """A member that sends and receives, with what it knows of the others' floors."""
+
+    def __init__(self, rng: random.Random, site: int):
+        super().__init__(site, watched=False)
+        self.clock = _core.Clock()
+        self.core = _core.RegionCore(REGION, self.clock, site=site, member=site)
+        self.sources = SourceFloors(site, None)
+        self.tombstone_bytes = rng.choice(TOMBSTONE_BYTES)
+        self.out: list[MeshLink] = []
+
+
+class MeshLink(Link):
+    """A queue that tells floors."""
+
+    receiver: Site
+
+    def __init__(self, rng: random.Random, sender: Site, receiver: Site):
+        super().__init__(rng, sender.site, receiver)
+        self.sender = sender
+        self.is_down = False
+        self.floors = QueueFloors(sender.site, sender.clock.raise_low())
+        receiver.sources.opened(sender.site, str(sender.site), self.name, 1)
+        sender.out.append(self)
+
+    def _filter(self, records: list[bytes]) -> list[bool]:
+        return [True] * len(records)
+
+    def on_floors(self, data: bytes) -> None:
+        self.receiver.sources.told(self.sender.site, str(self.sender.site), self.name, data)
+
+    def tell(self, low: int, reached: frozenset[int]) -> None:
+        """As a sender's housekeeper does."""
+        coming = {**self.sender.sources.forwarded(self.receiver.site, reached), self.sender.site: Floor(low, reached)}
+        positions = self.queue.positions()
+        parked = self.parked.lowest_copied(until_empty=True)
+        told = self.floors.look(positions, parked, self.queue.lowest_copied(), coming)
+        for session in self.sessions:
+            session.tell_floors(encode_floors(told))
+
+    @property
+    def forgotten_keys(self) -> set[str]:
+        """Of the parked events for whose keys the other site cannot say whether they were destroyed later."""
+        return {_core.record_fields(record)["key"][1].decode() for reason, record in self.parked.records(1 << 30) if reason == FORGOTTEN}
+
+
+class TombstonesWorld(World):
+    """Every site sends to every other one."""
+
+    kind = "tombstones"
+    value_bytes = (0, 10)
+    links: list[MeshLink]
+
+    def make(self, watched: bool) -> None:
+        rng = self.rng
+        self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4)))]
+        for site in sites:
+            site.clock.set_time(self.now_ms)
+            for other in sites:
+                if other is not site:
+                    self.links.append(MeshLink(rng, site, other))
+            site.core.attach([link.queue for link in site.out])
+            self.sites[site.site] = site.core
+
+    @property
+    def now_ms(self) -> int:
+        return FIRST_MS + self.now_us // 1000
+
+    def doings(self) -> list[tuple[int, Callable[[], object]]]:
+        return [(40, self.change), (60, self.pump), (20, self.advance), (6, self.cut), (2, self.restart_receiver), (4, self.reconfigure),
+                (3, self.replay_parked), (2, self.pause), (40, self.keep_tombstones), (4, self.begin_or_end_outage)]
+
+    def change(self) -> str:
+        number, count = self.rng.choice(list(self.sites)), self.rng.choice(self.change_counts)
+        site = self.receivers[number - 1]
+        site.clock.set_time(self.now_ms)
+        for _ in range(count):
+            key = self.rng.choice(KEYS)
+            before = [link.queue.positions() for link in site.out]
+            operation = DESTROY if key in site.core and self.rng.random() < 0.6 else UPDATE
+            value = None if operation == DESTROY else f"{number}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
+            site.core.change(operation, key, value, None, (), origin_=self.local_origin(number))
+            for link, positions in zip(site.out, before):
+                link.note_change(key, operation, positions)
+        return f"{count} at site {number}"
+
+    def begin_or_end_outage(self) -> str:
+        link = self.rng.choice(self.links)
+        link.is_down = not link.is_down and self.rng.random() < 0.7
+        for n in range(link.dispatchers if link.is_down else 0):
+            self.give_up(link, n)
+        return f"{link.name} is {'down' if link.is_down else 'up'}"
+
+    def pump_one(self, link: MeshLink, n: int) -> None:
+        if not link.is_down:
+            super().pump_one(link, n)
+
+    def keep_tombstones(self) -> None:
+        """As a member's housekeeper does. Tombstones are kept for no age here."""
+        for site in self.receivers:
+            site.clock.set_time(self.now_ms)
+            low = site.clock.raise_low()
+            site.core.settle_stamps()
+            site.sources.begin_look()
+            reached = frozenset(self.sites) - {site.site}
+            for link in site.out:
+                link.tell(low, reached)
+            site.core.keep_tombstones(min(low, site.sources.lowest()[0]), self.now_ms + 1, site.tombstone_bytes)
+
+    # The end
+
+    def end(self) -> None:
+        for link in self.links:
+            link.is_down = False
+            for session in link.sessions:
+                session.pause(False)
+                session.configure(1000, -1)
+        for round_ in range(2000):
+            self.do(self.advance)
+            self.do(self.pump)
+            if round_ in (50, 100):
+                for link in self.links:
+                    link.replay_parked()
+            if round_ > 100 and not self.late and not any(len(link.queue) or any(s.in_flight for s in link.sessions) for link in self.links):
+                break
+        else:
+            must(False, "the end was never reached: " + ", ".join(f"{link.name} holds {len(link.queue)}" for link in self.links))
+        self.check_convergence()
+
+    def check_convergence(self) -> None:
+        """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was destroyed later."""
+        forgotten = {key for link in self.links for key in link.forgotten_keys}
+        for key in KEYS:
+            held = {site: _live(core.lookup(key)) for site, core in self.sites.items()}
+            must(key in forgotten or len(set(held.values())) == 1, f"sites differ in {key}, and nothing of it is parked: {held}")
+        self.statistics["keys parked at the end"] += len(forgotten)
+
+
+def _live(found: Any) -> Any:
+    return found[:3] if found and found[3] else None

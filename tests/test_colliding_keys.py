@@ -1,0 +1,49 @@
+"""Keys whose hashes are all the same, as whoever knows the hash function can make them, cost no more than others."""
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from pywan import _core
+
+ROOT = Path(__file__).parent.parent
+SECOND = int(re.search(r"#define WAN_HASH_B (0x[0-9a-f]+)", (ROOT / "csrc/wan_hash.h").read_text())[1], 16)
+
+
+def colliding(count):
+    """Of 16 bytes: half of each is the constant that makes the product of the hash zero, whatever the other half is."""
+    return [struct.pack("<IIII", SECOND >> 32, n, SECOND & 0xFFFFFFFF, n * 7 & 0xFFFFFFFF) for n in range(count)]
+
+
+def test_a_hundred_thousand_colliding_keys_are_stored_conflated_and_destroyed_in_time():
+    """Each would else be compared with all before it: thousands of millions of comparisons under one lock."""
+    script = """
+from tests.test_colliding_keys import colliding
+from pywan import _core
+queue = _core.EventQueue("to 2", remote_site=2, conflate=True)
+queue.running = True
+region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+region.attach([queue])
+keys = colliding(150_000)
+for _ in range(3):
+    region.put_columns(keys, [b"v"] * len(keys))
+assert len(region) == len(keys) and len(queue) == 2 * len(keys), len(queue)     # The creates, and of the updates the newest.
+for key in keys[::2]:
+    region.local_destroy(key)
+assert all((key in region) == (n % 2 == 1) for n, key in enumerate(keys))
+for key in keys[1::2]:
+    region.destroy(key)
+assert len(region) == 0 and region.tombstones == len(keys) // 2
+assert region.expire_tombstones(1 << 60)[1] == 0 and region.memory_bytes == 0
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
+
+
+def test_they_collide_all_the_same_in_what_sites_agree_upon():
+    """In one shard of the region: one lock is all that they share."""
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    keys = colliding(3000)
+    region.put_columns(keys, [b"v"] * len(keys))
+    following, packed = region.scan(0, 1)
+    assert len(packed) == len(keys) * (32 + 16) and following == 1

@@ -1,0 +1,103 @@
+"""What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one works."""
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def run(script: str) -> str:
+    """In a process of its own, which is killed if it hangs."""
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+REGION = """
+    from pywan import _core
+    import faulthandler
+    faulthandler.dump_traceback_later(60, exit=True)
+    queue = _core.EventQueue("to 2", remote_site=2, partitions=3, memory_limit=1 << 30)
+    queue.running = True
+    region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
+    region.attach([queue])
+"""
+
+
+def test_values_that_cannot_be_copied_leave_their_entries_usable():
+    """The address space ends above what the process has: a value of 64 MiB is there and cannot be read."""
+    out = run(REGION + """
+    import resource
+
+    region.put("large", bytes(60 << 20))
+    for n in range(2000):
+        region.put(n.to_bytes(2, "little") + bytes(60000), 0)
+    kilobytes = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, ((kilobytes << 10) + (16 << 20), hard))
+    refused = []
+    for name, call in {
+        "get": lambda: region.get("large"), "lookup": lambda: region.lookup("large"), "contains": lambda: "large" in region,
+        "scan": lambda: region.scan(0, 10**9), "records": lambda: queue.records(10**9),
+    }.items():
+        try:
+            call()
+        except MemoryError:
+            refused.append(name)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    print(*refused)
+    region.put("large", "small")
+    region.destroy("large")
+    for n in range(2000):
+        region.put(n.to_bytes(2, "little") + bytes(60000), 1)
+    assert len(region) == 2000
+    """)
+    assert {"get", "lookup", "scan", "records"} <= set(out.split())
+
+
+SWEEP = REGION + """
+    import _testcapi
+    import numpy, pyarrow, pywan, pywan.errors       # What is imported when it is needed: CPython itself does not stand a failure there.
+    from pywan.callback_lock import CallbackLock
+
+    lock = CallbackLock("data")
+
+    def locked():
+        with lock:
+            pass
+
+    region.put("key", "value" * 100)
+    keys, values = [b"a", b"b"], [b"1", b"2"]
+    calls = {
+        "put": lambda: region.put("key", "other" * 100), "get": lambda: region.get("key"), "lookup": lambda: region.lookup("key"),
+        "contains": lambda: "key" in region, "len": lambda: len(region), "scan": lambda: region.scan(), "keys": lambda: list(region.scan_keys()),
+        "change": lambda: region.change(1, "key", "x"), "judge": lambda: region.judge(1, "key"), "columns": lambda: region.put_columns(keys, values),
+        "remote": lambda: region.change(1, "key", "y", version=(1 << 62, 3), origin_=(3, b"", (1, 1, 1)), decisions=(None,)),
+        "invalidate": lambda: region.invalidate("key"), "tombstones": lambda: region.expire_tombstones(0), "memory": lambda: region.memory_bytes,
+        "counts": queue.counts, "positions": queue.positions, "records": queue.records, "oldest": queue.oldest_ms, "attach": lambda: region.attach([queue]),
+        "log_state": queue.log_state, "locked": locked,
+        "slow": lambda: (region.set_slow(lambda *change: None), region.set_slow(None)),
+    }
+    failed = 0
+    for name, call in calls.items():
+        call()
+        for start in range(40):
+            _testcapi.set_nomemory(start, start + 3)
+            try:
+                call()
+            except MemoryError:
+                failed += 1
+            finally:
+                _testcapi.remove_mem_hooks()
+            assert lock._lock.acquire(blocking=False)
+            lock._lock.release()
+            region.put("key", "value")          # Hangs where the entry lock, or the queue's, is held still.
+            assert region.get("key") == "value"
+    region.put_columns([b"%d" % n for n in range(10000)], [b"value"] * 10000)      # And in every other shard.
+    print(failed)
+"""
+
+
+def test_no_allocation_that_fails_leaves_a_lock_held():
+    pytest.importorskip("_testcapi")
+    assert int(run(SWEEP)) > 50
