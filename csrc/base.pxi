@@ -127,8 +127,7 @@ cdef extern from "wan_memory.h" nogil:
 
 cdef extern from "wan_record_set.h" nogil:
     ctypedef struct wan_record_set:
-        uint64_t *slots
-        uint64_t capacity
+        uint64_t count
         bint of_events
 
     wan_status wan_record_set_find(wan_record_set *chosen, const wan_stage *stage, const wan_record *record, uint64_t **slot)

@@ -38,8 +38,11 @@ cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
     SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
 
+cdef uint64_t queues_made = 0    # By this process. Under the GIL.
+
 cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
+    uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
     wan_queue queue
     queue_counts counts
     signal *signals
@@ -210,6 +213,7 @@ cdef class EventQueue:
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
                   log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
                   uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None, uint64_t mount=0):
+        global queues_made
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
         cdef const char *path_or_null = NULL
@@ -224,6 +228,8 @@ cdef class EventQueue:
         self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
         if self.g == NULL:
             raise MemoryError(f"no memory for queue {name!r}")
+        queues_made += 1
+        self.g.place = queues_made
         raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
         self.g.dispatchers = dispatchers

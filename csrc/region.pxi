@@ -190,7 +190,7 @@ cdef class RegionCore:
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote
         sites of those that run. Call it again when a sender starts or stops. `slow`: as `set_slow`, as one step with the queues; one caller
         at a time. When it returns, no change goes by what was before."""
-        queues = sorted(queues, key=lambda q: <uintptr_t>(<EventQueue?>q).g)
+        queues = sorted(queues, key=lambda q: (<EventQueue?>q).g.place)
         if len(queues) > MAX_ATTACHED:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be attached")

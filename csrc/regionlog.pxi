@@ -332,7 +332,7 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
     """Moves too, of each key that is staged and not written, the newest record in these segments: a crash could take what is to replace it.
     Behind the look at the table: whatever it found there was staged by now. The price: such a crash may bring back what was taken out on
     this member only, in a later segment."""
-    cdef uint64_t at = 0, bit, n
+    cdef uint64_t at = 0, bit
     cdef uint64_t *slot
     cdef wan_record_set newest
     cdef const wan_record *record
@@ -354,10 +354,13 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
                 if other == NULL or replaces_in_log(record, other):
                     wan_record_set_choose(&newest, slot, at)
         at += record.length
-    for n in range(newest.capacity):
-        if newest.slots[n] and status == WAN_OK:
-            record = <const wan_record *>(log.superseded.bytes + newest.slots[n] - 1)
+    at = 0
+    while at < log.superseded.used and newest.count and status == WAN_OK:     # In the order of the log: the set's own is another in each process.
+        record = <const wan_record *>(log.superseded.bytes + at)
+        status = wan_record_set_find(&newest, &log.superseded, record, &slot)
+        if status == WAN_OK and slot[0] == at + 1:
             status = wan_stage_add(&log.moved, record, record.length)
+        at += record.length
     wan_record_set_empty(&newest)
     return status
 

@@ -21,7 +21,7 @@ cdef struct attachment:
     uint32_t count
     uint32_t recipient_count
     uint8_t recipients[256]             # Remote sites of the attached senders that run: whom an event will reach.
-    gateway_queue *queues[MAX_ATTACHED] # In ascending address order: several locks are taken in this order.
+    gateway_queue *queues[MAX_ATTACHED] # In the order of their places: several locks are taken in this order.
 
 cdef struct region_core:
     wan_table table

@@ -1,6 +1,10 @@
 """A few dozen simulations, always the same seeds; `python -m tests.simulator --seeds 1000` runs many of each world."""
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from simulator import WORLDS, run
 from simulator.disk import Disk
@@ -29,6 +33,14 @@ def test_a_simulation_is_repeated_by_its_seed(world):
     assert worlds[0].statistics == worlds[1].statistics
     assert worlds[0].now_us == worlds[1].now_us
     assert [link.queue.positions() for link in worlds[0].links] == [link.queue.positions() for link in worlds[1].links]
+    assert worlds[0].digest == worlds[1].digest
+
+
+def test_a_simulation_is_repeated_by_its_seed_in_another_process():
+    """Nothing depends on addresses, on a process's secrets, or on what ran before. Of these seeds of `machines` some once did."""
+    command = [sys.executable, "-m", "tests.simulator", "--first", "66", "--seeds", "12", "--check-repeat"]
+    ended = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
+    assert ended.returncode == 0 and "36 of 36 were the same in another process" in ended.stdout, ended.stdout + ended.stderr
 
 
 def test_an_event_that_vanishes_at_the_receiver_is_noticed_with_its_seed(monkeypatch):

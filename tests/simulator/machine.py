@@ -44,7 +44,7 @@ class LoggedRegion(_core.RegionCore):
     machine: Machine
 
     def wait_durable(self, is_queued: bool = True) -> None:
-        for queue in sorted(self.queues if is_queued else (), key=lambda queue: queue.name):     # They come in the order of their addresses.
+        for queue in self.queues if is_queued else ():
             if queue.synchronous:
                 queue.wait_durable()
         if self.persistent and self.machine.synchronous:

@@ -375,7 +375,7 @@ class MachinesWorld(World):
         try:
             for doing in self.rng.choices(doings, k=self.rng.choice((1, 1, 3))):
                 said = doing()
-                self.trace.append(f"    while site {machine.site} syncs: {doing.__name__} {said if said is not None else ''}")
+                self.tell(f"    while site {machine.site} syncs: {doing.__name__} {said if said is not None else ''}")
         finally:
             self.nested = False
 

@@ -2,6 +2,7 @@
 every site holds the same."""
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import defaultdict, deque
 from typing import Any, Callable
@@ -31,6 +32,7 @@ class World:
         self.make(rng.random() < 0.8)
         self.late: list[Connection] = []        # Given up by the dispatcher; the receiver may still take what arrives.
         self.trace: deque[str] = deque(maxlen=TRACE)
+        self.told = hashlib.sha256()            # All that was ever in `trace`.
         self.steps = self.events_made = 0
         self.statistics: dict[str, int] = defaultdict(int)
 
@@ -70,8 +72,22 @@ class World:
     def do(self, doing: Callable[[], object]) -> None:
         said = doing()
         self.statistics[doing.__name__] += 1
-        self.trace.append(f"{self.steps} at {self.now_us} us: {doing.__name__} {said if said is not None else ''}")
+        self.tell(f"{self.steps} at {self.now_us} us: {doing.__name__} {said if said is not None else ''}")
         self.check()
+
+    def tell(self, line: str) -> None:
+        self.trace.append(line)
+        self.told.update(line.encode())
+
+    @property
+    def digest(self) -> str:
+        """Stands for the run: what happened, what was drawn, how far every queue came and what every region holds. Not for identities, which are the
+        system's random numbers."""
+        found = self.told.copy()
+        found.update(repr((self.rng.getstate(), [(link.name, link.queue.positions(), sorted(link.queue.counts().items())) for link in self.links],
+                           [core.lookup(key) for core in [*self.sites.values(), *(each.core for each in self.receivers)]
+                            for key in KEYS + SECRET_KEYS + POISON_KEYS])).encode())
+        return found.hexdigest()
 
     def check(self) -> None:
         for link in self.links:
