@@ -40,6 +40,7 @@ from pywan.region import Region
 from pywan.sender import FLUSH_LIMIT_MS, GatewaySender
 from pywan.staging import RowStages
 from pywan.stats import volatile_text
+from pywan.threads import start_thread
 from pywan.transport.control import ControlServer
 from pywan.transport.sockets import reachable_address
 
@@ -150,8 +151,7 @@ class Cache:
         if configuration is not None and configuration.receiver is not None:
             self._make_from_xml(configuration, "gateway-receiver", "", lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
-        self._housekeeper = threading.Thread(target=self._keep_house, name=f"{self.name}-housekeeping", daemon=True)
-        self._housekeeper.start()
+        self._housekeeper = start_thread(f"member {self.name} cannot start", f"{self.name}-housekeeping", self._keep_house)
         self._ready = True
 
     # What it is

@@ -20,6 +20,7 @@ from pywan.config import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.files import FileError, read_regular
 from pywan.forks import in_child, of_one_process
+from pywan.threads import start_thread
 
 log = logging.getLogger("pywan.disk_store")
 
@@ -293,14 +294,8 @@ class DiskStore:
 
     def start_writer(self, owner: str, thread_name: str, write: Callable[[], None]) -> None:
         """Runs `write`, which writes the log of `owner` until that is told to end, in a thread. Until then nobody else opens the store."""
-        thread = threading.Thread(target=self._write, args=(owner, write), name=thread_name, daemon=True)
-        with self._guard:
-            self._writers[owner] = thread
-            try:
-                thread.start()
-            except BaseException:
-                del self._writers[owner]
-                raise
+        with self._guard:       # The thread takes itself out under it.
+            self._writers[owner] = start_thread(f"disk store {self.name!r}: nobody writes {owner}", thread_name, self._write, owner, write)
 
     def _write(self, owner: str, write: Callable[[], None]) -> None:
         try:

@@ -24,6 +24,7 @@ from pywan.protocol.discovery import (
     HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
+from pywan.threads import start_thread
 from pywan.transport.control import ControlClient, ControlServer, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
 
@@ -135,16 +136,22 @@ class Locator:
                 extra=self._configuration.entries, extra_digest=self._configuration.digest, merge_extra=self._merge_configuration,
             )
             self._running = True
-            self._server.start()
-            self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
-            self._gossip = threading.Thread(target=self._run, name=f"locator {self.name}-gossip", daemon=True)
-            self._gossip.start()
-            with self._changed:
-                self._changed.wait_for(lambda: self._state.first_round_done() or self._state.conflicts(), FIRST_ROUND_S)
-                conflicts = self._state.conflicts()
-        if conflicts:
+            reason: PywanError | None = None
+            try:
+                self._server.start()
+                self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
+                self._gossip = start_thread(f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run)
+            except IllegalStateError as error:
+                reason = error
+            else:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._state.first_round_done() or self._state.conflicts(), FIRST_ROUND_S)
+                    conflicts = self._state.conflicts()
+                if conflicts:
+                    reason = IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
+        if reason is not None:
             self.stop()
-            raise IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
+            raise reason
         log.info("locator %s: listening on %s[%d], distributed-system-id %d", self.name, self.bind_address, self.port, self.distributed_system_id)
         return self
 

@@ -111,6 +111,8 @@ class Membership:
                 raise IllegalStateError(f"member {self.name} has joined already")
             for address in self._configured:
                 self._add_link(address)
+            if not self._links:
+                raise IllegalStateError(f"member {self.name}: the system gives this process no thread to ask the locators with; end other processes, or raise the limit (ulimit -u)")
             self._changed.wait_for(self._joined_or_hopeless, timeout)
             if any(link.joined for link in self._links.values()):
                 # The others usually answer as fast, and one that says another site must not go unnoticed.

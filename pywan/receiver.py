@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterable, Iterator
 from pywan import _core
 from pywan.addresses import WILDCARDS, check_told_host
 from pywan.config import ReceiverAttributes, port_range_error
-from pywan.errors import GatewayReceiverError, ProtocolError, PywanError
+from pywan.errors import GatewayReceiverError, IllegalStateError, ProtocolError, PywanError
 from pywan.floors import SourceFloors
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
@@ -201,7 +201,12 @@ class GatewayReceiver:
             if not self.attributes.hostname_for_senders and self._bind_address in WILDCARDS:
                 self._host = reachable_address(self._bind_address, self._peers())
             self._acceptor = Acceptor(listener, self._serve, name="receiver", log=log, ended=self._ended)
-            self._acceptor.start()
+            try:
+                self._acceptor.start()
+            except IllegalStateError:
+                self._acceptor.stop()
+                self._acceptor, self._port = None, 0
+                raise
         log.info("gateway receiver listens on %s port %d, known to senders as %s", self._bind_address or "every interface", self._port, self.host)
         self._on_change(self)
 

@@ -13,6 +13,7 @@ from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflic
 from pywan.config import RegionAttributes, let_through
 from pywan.errors import BatchError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
+from pywan.threads import start_thread
 
 log = logging.getLogger("pywan.region")
 
@@ -79,8 +80,7 @@ class Region(_core.RegionCore, MutableMapping):
         if start_writer is not None:
             start_writer(f"region-{self.name}-log", self.commit_loop)
             return
-        self._committer = threading.Thread(target=self.commit_loop, name=f"region-{self.name}-log", daemon=True)
-        self._committer.start()
+        self._committer = start_thread(f"region {self.name!r}: nobody writes its log", f"region-{self.name}-log", self.commit_loop)
 
     def close(self) -> None:
         """Every operation is refused from now on, and the log of a persistent region ends with what was changed: who runs its writer waits for

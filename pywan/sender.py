@@ -18,13 +18,14 @@ from pywan.callbacks import GatewayEventFilter
 from pywan.clocks import clock_trouble
 from pywan.config import CALLBACK_METHODS, SenderAttributes, altered_sender_attributes, let_through, make_instance, to_int
 from pywan.disk_store import DiskStore
-from pywan.errors import ConfigurationError, ConnectivityError, GatewaySenderConfigurationError, GatewaySenderError, ProtocolError, PywanError
+from pywan.errors import ConfigurationError, ConnectivityError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
 from pywan.floors import Floors, QueueFloors, encode_floors
 from pywan.forks import of_one_process
 from pywan.membership import Membership
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode
 from pywan.stats import ledger, sender_statistics
+from pywan.threads import start_thread
 from pywan.transport import data
 from pywan.transport.sockets import connect, shut
 
@@ -308,12 +309,14 @@ class GatewaySender:
             self.queue.running = self.queue.reachable = True
             for session in self._sessions:
                 session.pause(False)
-            self._threads = [
-                threading.Thread(target=self._dispatch, args=(n,), name=f"sender-{self.id}-{n}", daemon=True)
-                for n in range(len(self._sessions))]
+            self._threads = []
             self._on_state(self)
-            for thread in self._threads:
-                thread.start()
+            try:
+                for n in range(len(self._sessions)):
+                    self._threads.append(start_thread(f"gateway sender {self.id!r} is not started", f"sender-{self.id}-{n}", self._dispatch, n))
+            except IllegalStateError:
+                self.stop()
+                raise
         log.info("gateway sender %s started", self.id)
 
     def stop(self) -> None:

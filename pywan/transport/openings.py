@@ -15,6 +15,7 @@ from typing import Callable
 
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
+from pywan.threads import start_thread
 from pywan.transport import sockets
 
 OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.
@@ -130,9 +131,7 @@ class Acceptor:
             if self._stopping:
                 raise IllegalStateError(f"{self.name}: this port was closed; make a new one")
             if self._thread is None:
-                thread = threading.Thread(target=self._accept, name=f"{self.name}-accept", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = start_thread(f"{self.name} takes no connections", f"{self.name}-accept", self._accept)
 
     @property
     def is_stopping(self) -> bool:
