@@ -48,7 +48,7 @@ cdef struct parked_copy:
 cdef class DispatcherSession:
     """Dispatcher `index` of a queue, over one connection after another.
 
-    `transmit_filter(list of record bytes) -> list of bool` and `acknowledged(list of record bytes)` are the user's
+    `transmit_filter(records' bytes, one by one) -> list of bool` and `acknowledged(records' bytes, one by one)` are the user's
     callbacks, None where there are none; `parked` takes failed events.
     """
     cdef EventQueue queue
@@ -82,6 +82,7 @@ cdef class DispatcherSession:
     cdef byte_buffer out, into
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
+    cdef int file                               # -1: sans-IO.
     cdef uint64_t last_sent_us, last_heard_us
     cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
     cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
@@ -103,6 +104,7 @@ cdef class DispatcherSession:
                   acknowledged=None, on_failure=None):
         self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
         self.born = wan_forks
+        self.file = -1
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
@@ -284,6 +286,7 @@ cdef class DispatcherSession:
         cdef wan_partition *partition
         cdef wan_section *section
         cdef uint32_t wanted = self.options.batch_size
+        cdef bint asked
         if self.records_capacity < wanted:
             p = <uint32_t>min(<uint64_t>wanted, wan_read(&self.g.signals[self.index].pending) + 1)
             if p > self.records_capacity:
@@ -330,8 +333,10 @@ cdef class DispatcherSession:
             return 1
         if self.transmit_filter is not None:
             wan_set(&self.callback_since_us, wan_monotonic_us())
-            self.filter_batch(sections)
+            asked = self.filter_batch(sections)
             self.end_callback()
+            if not asked:
+                return 1
         if self.options.batch_conflation and count > 1:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
@@ -410,7 +415,29 @@ cdef class DispatcherSession:
             (<wan_record *>PyBytes_AS_STRING(data)).flags |= WAN_FLAG_POSSIBLE_DUPLICATE
         return data
 
-    cdef void filter_batch(self, uint32_t sections) noexcept with gil:
+    def _one_by_one(self, list records):
+        """Records for the user's callbacks. Between two of them the receiver hears that we live: their time together is not its time-out."""
+        for record in records:
+            end_if_strayed(self.born, "a gateway sender")
+            self.keep_alive()
+            yield record
+
+    cdef void keep_alive(self) noexcept nogil:
+        cdef uint64_t now = wan_monotonic_us()
+        if self.file < 0 or now - self.last_sent_us <= self.heartbeat_us:
+            return
+        if self.out.start < self.out.end or self.ping():
+            stream_send(self.file, &self.out)       # What it does not take, and whether it broke, is the loop's.
+            self.last_sent_us = now
+
+    def _until_stopped(self, list records):
+        for record in self._one_by_one(records):
+            if wan_flag_read(&self.stop_flag):
+                return
+            yield record
+
+    cdef bint filter_batch(self, uint32_t sections) noexcept with gil:
+        """False: the session was told to stop meanwhile. What was peeked is queued as before, and is asked about again."""
         cdef uint32_t at = 0, s, k, base
         try:
             raw = []
@@ -419,9 +446,16 @@ cdef class DispatcherSession:
                     raw.append(self.copy_of(self.records[at]))
                     at += 1
             try:
-                verdicts = [bool(verdict) for verdict in self.transmit_filter(raw)]    # All of the user's Python ends before the lock.
+                verdicts = [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(raw))]    # All of the user's Python ends before the lock.
             finally:
                 end_if_strayed(self.born, "a gateway sender")
+            if len(verdicts) < len(raw) and wan_flag_read(&self.stop_flag):
+                wan_lock_take(&self.g.lock)
+                for s in range(sections):
+                    wan_queue_unpeek(&self.g.queue, self.sections[s].partition, self.sections[s].first - 1)
+                queue_refresh_pending(self.g, self.index)
+                wan_lock_release(&self.g.lock)
+                return False
             if len(verdicts) != len(raw):
                 raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
             at = 0
@@ -434,6 +468,7 @@ cdef class DispatcherSession:
             wan_lock_release(&self.g.lock)
         except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
             report_unraisable("before_transmit", error)
+        return True
 
     cdef void conflate_batch(self, uint32_t sections, uint32_t count) noexcept nogil:
         """Of several updates of one key only the newest stays. Walks from the newest to the oldest."""
@@ -798,7 +833,7 @@ cdef class DispatcherSession:
                     raw.append(self.copy_of(record))
             if raw:
                 try:
-                    self.acknowledged(raw)
+                    self.acknowledged(self._one_by_one(raw))
                 finally:
                     end_if_strayed(self.born, "a gateway sender")
         except BaseException as error:
@@ -881,8 +916,10 @@ cdef class DispatcherSession:
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection
         breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
         cdef int ended
+        self.file = file
         with nogil:
             ended = self.loop(file)
+        self.file = -1
         if ended == 0:
             return "stopped"
         return detail_text()

@@ -10,7 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 from pywan import _core
 from pywan.callback_lock import LifeCycleLock
@@ -501,7 +501,7 @@ class GatewaySender:
                 self._log_callback(f"before_enqueue of {each!r} failed; the event is queued")
         return substitute
 
-    def _filter_batch(self, records: list[bytes]) -> list[bool]:
+    def _filter_batch(self, records: Iterable[bytes]) -> list[bool]:
         verdicts = []
         for record in records:
             event = GatewayQueueEvent.from_record(record)
@@ -517,7 +517,7 @@ class GatewaySender:
             verdicts.append(keep)
         return verdicts
 
-    def _tell_acknowledged(self, records: list[bytes]) -> None:
+    def _tell_acknowledged(self, records: Iterable[bytes]) -> None:
         for record in records:
             event = GatewayQueueEvent.from_record(record)
             for each in self._acknowledgement_filters:

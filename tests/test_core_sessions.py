@@ -587,7 +587,7 @@ def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
 
 
 def test_a_batch_of_nothing_but_filtered_events_settles_them_all(sites):
-    sites.dispatcher.set_callbacks(lambda records: [False] * len(records), None)
+    sites.dispatcher.set_callbacks(lambda records: [False for _ in records], None)
     sites.put(("a", "1"), ("b", "2"))
     sites.settle()
     assert len(sites.queue) == 0 and sites.queue.positions() == [(2, 2, 2)] and sites.history.applied == []

@@ -1,5 +1,6 @@
 """User's Python on the way: event filters, substitution, listeners, what an event shows."""
 import threading
+import time
 
 import pytest
 
@@ -359,6 +360,55 @@ def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_
     gate.set()
     stopping.join(10)       # Far below the time for which a stop waits for a filter that hangs.
     assert not stopping.is_alive() and len(outcomes) == 2 and "is being stopped" in outcomes[1]
+
+
+class Gate(GatewayEventFilter):
+    """Lets one event through with each release, in the method of that name."""
+
+    def __init__(self, method):
+        self.released, self.asked = threading.Semaphore(0), []
+        setattr(type(self), method, self._wait)
+
+    def _wait(self, event):
+        self.asked.append(event.key)
+        assert self.released.acquire(timeout=20)
+        return True
+
+
+@pytest.mark.parametrize("method", ["before_transmit", "after_acknowledgement"])
+def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its_connection(network, method):
+    gate = type("Gate", (Gate,), {})(method)
+    ny, ln = network.add("ny ln")
+    ln.receive(maximum_time_between_pings=1000)
+    sender = ny.send_to(ln, dispatcher_threads=1, batch_size=9, batch_time_interval=60_000, gateway_event_filters=[gate])
+    ny.region(), ln.region()
+    began = time.monotonic()
+    ny.data.put_all({n: n for n in range(9)})
+    for n in range(9):
+        eventually(lambda: len(gate.asked) == n + 1)
+        gate_opens = began + (n + 1) * 0.3
+        eventually(lambda: time.monotonic() > gate_opens)
+        gate.released.release()
+    network.settle()
+    assert gate.asked == list(range(9)) and dict(ln.data) == dict(ny.data)
+    assert sender.stats["batches_redistributed"] == 0 and ln.receiver.stats["batches_received"] == 1
+
+
+def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole_batch(network):
+    gate = type("Gate", (Gate,), {})("before_transmit")
+    ny, ln, sender = link(network, False, dispatcher_threads=1, batch_size=100, batch_time_interval=60_000, gateway_event_filters=[gate])
+    ny.data.put_all({n: n for n in range(100)})
+    eventually(lambda: gate.asked)
+    stopping = threading.Thread(target=sender.stop)
+    stopping.start()
+    eventually(lambda: not sender.is_running)
+    gate.released.release()
+    stopping.join(10)
+    assert not stopping.is_alive() and gate.asked == [0] and len(sender.queue) == 100
+    gate.released.release(200)
+    sender.start()
+    network.settle()
+    assert dict(ln.data) == dict(ny.data)
 
 
 def test_lag_names_a_slow_filter_and_a_slow_receiver(network):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from operator import itemgetter
-from typing import Any
+from typing import Any, Iterable
 
 from pywan import _core
 from pywan.errors import DiskError, ProtocolError, QueueFullError
@@ -139,7 +139,7 @@ class Link:
             if fields["sequence"] > before[partition][2]:
                 self.note(partition, fields["sequence"], fields["key"][1].decode(), fields["operation"], (fields["stamp"], fields["stamp_site"]))
 
-    def _filter(self, records: list[bytes]) -> list[bool]:
+    def _filter(self, records: Iterable[bytes]) -> list[bool]:
         verdicts = []
         for record in records:
             fields = _core.record_fields(record)
