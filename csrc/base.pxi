@@ -8,6 +8,7 @@ cdef extern from "wan_base.h" nogil:
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED
     const char *wan_detail
+    wan_status wan_detail_status
     uint64_t wan_align8(uint64_t length)
 
 cdef extern from "wan_lock.h" nogil:
@@ -398,12 +399,23 @@ cdef object error_for(wan_status status, str during):
     detail = (<bytes>wan_detail).decode("utf-8", "replace")
     message = f"{during}: {detail}" if during else detail
     kind = {
-        WAN_FULL: errors.QueueFullError, WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
+        WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
         WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError, WAN_CLOSED: errors.IllegalStateError,
     }.get(status, errors.InternalError)
     if status == WAN_NO_MEMORY:
         return MemoryError(message)
-    return kind(message)
+    return full_error(message) if status == WAN_FULL else kind(message)
+
+
+cdef object full_error(str message):
+    """The exception of a change that found no room."""
+    from pywan import errors
+    return (errors.DiskError if log_fails() else errors.QueueFullError)(message)
+
+
+cdef inline bint log_fails() noexcept nogil:
+    """Of a change that found no room: because a log is not written, and no room is to be made for it."""
+    return wan_detail_status == WAN_IO or wan_detail_status == WAN_NO_MEMORY
 
 
 if not wan_forks_count():

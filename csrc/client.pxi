@@ -223,6 +223,7 @@ cdef class RowStage:
     cdef byte_buffer into
     cdef readonly uint64_t rows, bytes
     cdef readonly uint64_t applied, missing
+    cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
     cdef StageBudget budget
     cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
     cdef int stop_flag
@@ -324,8 +325,8 @@ cdef class RowStage:
 
     def apply(self, RegionCore region not None):
         """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all
-        are applied; False if a queue had no room (call again later). Any other reason is raised. Whatever ends it, the row that it
-        met and those behind it stay staged, for the next call."""
+        are applied; False if a queue had no room, or a log takes nothing: call again later, `refusal` says why. Any other reason is raised.
+        Whatever ends it, the row that it met and those behind it stay staged, for the next call."""
         cdef bint whole
         cdef wan_status status
         region.check_open()
@@ -339,6 +340,8 @@ cdef class RowStage:
             if status == WAN_CLOSED:
                 region.check_open()
             raise_for(status, f"region {region.name!r}, row {self.applied + self.missing + 1} of the task")
+        elif not whole:
+            self.refusal = full_error(detail_text())
         if whole and wan_flag_read(&region.r.durable):
             region.wait_durable()
         return whole
@@ -392,14 +395,15 @@ cdef class RowStage:
         cdef wan_record *record
         cdef uint64_t size
         while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
-            from pywan.errors import QueueFullError
+            from pywan.errors import DiskError, QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
                 outcome = region.slow_change(record.operation, key, value, None)
             except BaseException as error:
                 wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
-                if isinstance(error, QueueFullError):
+                if isinstance(error, (QueueFullError, DiskError)):
+                    self.refusal = error
                     return False
                 raise
             if outcome == "missing":

@@ -17,10 +17,12 @@ cdef extern from *:
     #define set_full(...) ((void)WAN_FAIL(WAN_FULL, __VA_ARGS__))
     #define set_too_large(...) ((void)WAN_FAIL(WAN_TOO_LARGE, __VA_ARGS__))
     #define set_closed(...) ((void)WAN_FAIL(WAN_CLOSED, __VA_ARGS__))
+    #define set_failing(status, ...) ((void)WAN_FAIL((status), __VA_ARGS__))
     """
     void set_full(const char *format, ...) nogil
     void set_too_large(const char *format, ...) nogil
     void set_closed(const char *format, ...) nogil
+    void set_failing(wan_status status, const char *format, ...) nogil
 
 cdef enum:
     STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
@@ -119,6 +121,13 @@ cdef object log_failure(const log_view *view):
     return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
 
 
+cdef wan_status not_written(const log_view *view) noexcept nogil:
+    """What a change gets whose log is failing. It may be taken later, whatever the reason: the detail says which."""
+    set_failing(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
+                "the log is not written now: %s", view.reason)
+    return WAN_FULL
+
+
 cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
     cdef uint64_t total = 0
     for p in range(g.queue.partition_count):
@@ -139,8 +148,7 @@ cdef wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogi
         set_closed("the log is closed")
         return WAN_CLOSED
     if d.view.failing:
-        set_full("the log is not written now: %s", d.view.reason)
-        return WAN_FULL
+        return not_written(&d.view)
     if length > wan_log_record_bytes(&d.log):
         set_too_large("an event of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
                       <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&d.log))

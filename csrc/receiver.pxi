@@ -297,6 +297,7 @@ cdef class ReceiverSession:
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
     cdef int apply_slow(self, const wan_record *record) noexcept with gil:
+        from pywan.errors import DiskError, QueueFullError
         cdef int result
         try:
             result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
@@ -304,6 +305,9 @@ cdef class ReceiverSession:
                 self.own.conflicts += 1
                 return 0
             return result
+        except (QueueFullError, DiskError) as error:
+            self.refuse(error)
+            return -1
         except BaseException as error:
             report_unraisable("applying an event", error)
             return WAN_FAILED_OTHER
@@ -521,9 +525,14 @@ cdef class ReceiverSession:
                 (<RegionCore>core).wait_durable()
             return 1
         except BaseException as error:
-            report_unraisable("waiting for the disk before an acknowledgement", error)
-            self.refused_code = 1       # Not acknowledged: the sender sends it again.
+            self.refuse(error)      # Not acknowledged: the sender sends it again.
             return 0
+
+    cdef void refuse(self, object error):
+        """What is on its way is not taken now, and the sender hears why."""
+        text = str(error).encode() or b"out of memory: the process has none to apply it"
+        set_detail("%s", <const char *>text)
+        self.refused_code = 1
 
     cdef int tell_progress(self) noexcept nogil:
         """In the middle of a batch: the sender hears that it is being worked on, and of those done before. 0: nobody wants it to go on."""
@@ -720,8 +729,6 @@ cdef class ReceiverSession:
             waited += 1
 
     cdef void say_why(self, int file) noexcept nogil:
-        if self.refused_code:
-            return
         self.out.start = self.out.end = 0
         buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, <uint32_t>strlen(wan_detail))
         stream_send(file, &self.out)

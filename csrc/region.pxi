@@ -274,10 +274,10 @@ cdef class RegionCore:
         if status == WAN_CLOSED:
             self.check_open()
         if status == WAN_FULL:
-            from pywan.errors import QueueFullError
-            detail = (<bytes>wan_detail).decode("utf-8", "replace")
-            raise QueueFullError(f"region {self.name!r}: {what} refused: {detail}; nothing was stored or sent - "
-                                 "repeat it when that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)")
+            remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
+            if log_fails():
+                remedy = "the disk takes writes again" if wan_detail_status == WAN_IO else "the process has memory for it"
+            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent - repeat it when {remedy}")
         return raise_for(status, f"region {self.name!r}: {what}")
 
     cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted, wan_outcome *outcome) except *:

@@ -48,8 +48,7 @@ cdef struct region_log:
 cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
     if log.view.failing:
-        set_full("the log is not written now: %s", log.view.reason)
-        return WAN_FULL
+        return not_written(&log.view)
     cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
     if length > wan_log_record_bytes(&log.log):
         set_too_large("a change of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",

@@ -89,7 +89,7 @@ cdef class DispatcherSession:
     cdef uint64_t callback_since_us             # One runs since then; 0: none.
     cdef uint64_t progress_us                   # When the receiver last showed that it works on what is in flight, or the oldest of that left.
     cdef uint64_t steps                         # The highest count that it told of its work.
-    cdef int has_progressed_flag, is_given_up_flag
+    cdef int has_progressed_flag, is_given_up_flag, is_refused_flag
     cdef uint32_t next_partition                # Round robin over this dispatcher's partitions.
 
     # Scratch of batch building
@@ -207,6 +207,11 @@ cdef class DispatcherSession:
         """Whether the last connection ended since its receiver showed no progress, or no life."""
         return wan_flag_read(&self.is_given_up_flag) != 0
 
+    @property
+    def is_refused(self):
+        """Whether the receiver ended the last connection, and said why."""
+        return wan_flag_read(&self.is_refused_flag) != 0
+
     # The state machine
 
     cdef void note_progress(self) noexcept nogil:
@@ -231,6 +236,7 @@ cdef class DispatcherSession:
         self.last_sent_us = self.last_heard_us = self.progress_us = self.now_us
         wan_flag_set(&self.has_progressed_flag, 0)
         wan_flag_set(&self.is_given_up_flag, 0)
+        wan_flag_set(&self.is_refused_flag, 0)
         wan_flag_set(&self.stop_flag, 0)
 
     def disconnected(self):
@@ -870,6 +876,7 @@ cdef class DispatcherSession:
                 set_detail("the receiver is stopping")
                 return 0
             elif frame.type == WAN_FRAME_ERROR:
+                wan_flag_set(&self.is_refused_flag, 1)
                 set_detail("the receiver says: %.*s", <int>min(frame.length, 400), <const char *>(frame + 1))
                 return 0
             else:

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 _Thread_local char wan_detail[WAN_DETAIL_BYTES];
+_Thread_local wan_status wan_detail_status;
 
 wan_status wan_fail(wan_status status, const char *format, ...)
 {
@@ -13,6 +14,7 @@ wan_status wan_fail(wan_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(wan_detail, sizeof wan_detail, format, arguments);
     va_end(arguments);
+    wan_detail_status = status;
     return status;
 }
 

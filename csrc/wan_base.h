@@ -24,6 +24,7 @@ typedef enum {
 
 #define WAN_DETAIL_BYTES 512
 extern _Thread_local char wan_detail[WAN_DETAIL_BYTES];
+extern _Thread_local wan_status wan_detail_status;  /* What the detail is about: of a change that finds no room (WAN_FULL) because a log fails, that failure. */
 
 /* Notes why, for whoever turns the status into an error; returns `status`. */
 wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -425,6 +425,9 @@ class DispatcherSession:
     @property
     def is_given_up(self) -> bool:
         """Whether the last connection ended since its receiver showed no progress, or no life."""
+    @property
+    def is_refused(self) -> bool:
+        """Whether the receiver ended the last connection, and said why."""
     def pause(self, value: bool) -> None:
         """No new batch is built while paused; acknowledgements are still taken."""
     def flush(self, value: bool) -> None:
@@ -518,6 +521,8 @@ class RowStage:
     def applied(self) -> int: ...
     @property
     def missing(self) -> int: ...
+    @property
+    def refusal(self) -> Exception | None: ...
     def stop(self) -> None: ...
     def receive(self, file: int, silence_ms: int) -> str:
         """Takes rows from a connected socket."""

@@ -9,7 +9,7 @@ from typing import Any, Iterable, Sequence
 
 from pywan import _core
 from pywan.addresses import parse_locators
-from pywan.errors import ConnectivityError, NoLocatorError, PywanError
+from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol.members import check_servers
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
@@ -78,6 +78,8 @@ class DataConnection:
         try:
             self._sock.sendall(_core.pack_frame(_core.FRAME_COMMIT, b"", self._sender.rows))
             done = data.receive_message(self._sock, Committed)
+        except DiskError as told:       # The member's, not ours.
+            raise DiskError(f"member at {self.place}: {told}") from None
         except OSError as error:
             raise self._reason(error) from error
         return {"rows": done.rows, "bytes": self._sender.bytes, "duplicate": done.duplicate, "applied": done.applied, "missing": done.missing}

@@ -64,13 +64,19 @@ def _lock(path: Path, what: str) -> list[int]:
         descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         _close(descriptors)
-        remedy = "take a shorter name" if error.errno == errno.ENAMETOOLONG else "make it writable, or name another"
-        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; {remedy}") from error
+        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; {_remedy(error, 'make it writable, or name another')}") from error
     _taken(descriptors, path, what)
     with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
         os.ftruncate(descriptors[0], 0)
         os.pwrite(descriptors[0], str(os.getpid()).encode(), 0)
     return descriptors
+
+
+def _remedy(error: OSError, otherwise: str) -> str:
+    return {
+        errno.ENAMETOOLONG: "take a shorter name", errno.ENOSPC: "free disk space", errno.EDQUOT: "free disk space, or raise the quota",
+        errno.EROFS: "mount it writable, or name another", errno.EIO: "the disk fails: look at it and its mount",
+    }.get(error.errno or 0, otherwise)
 
 
 def _open_own(file: Path, flags: int) -> int:
@@ -240,8 +246,7 @@ class DiskStore:
         except DiskError:
             raise
         except OSError as error:
-            remedy = "take a shorter name" if error.errno == errno.ENAMETOOLONG else "free space or repair its rights"
-            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {remedy}") from error
+            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {_remedy(error, 'repair its rights')}") from error
 
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME

@@ -16,6 +16,7 @@ from pywan.errors import GatewayReceiverError, IllegalStateError, ProtocolError,
 from pywan.floors import SourceFloors
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
+from pywan.repeats import Repeats
 from pywan.stats import receiver_statistics
 from pywan.transport import data
 from pywan.transport.openings import Acceptor, Connection
@@ -153,6 +154,7 @@ class GatewayReceiver:
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
         self._floors = floors
         self._counts = _core.ReceiverCounts()
+        self._repeats = Repeats()       # Why connections were given up: their senders come back at once.
         self._lock = threading.RLock()
         self._acceptor: Acceptor | None = None          # None while stopped. Guarded by _lock, like all below.
         self._senders: dict[Connection, str] = {}       # Whose opening is done -> which sender it is.
@@ -246,8 +248,8 @@ class GatewayReceiver:
                     self._senders[connection] = f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
                 self._on_change(self)
                 outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
-            if outcome not in ("closed", "stopped"):
-                log.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
+            if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
+                connection.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
         except (PywanError, OSError) as error:
             if isinstance(error, PywanError):
                 data.refuse(connection.sock, error)

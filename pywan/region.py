@@ -287,7 +287,8 @@ class Region(_core.RegionCore, MutableMapping):
             return self._change_with_callbacks(operation, key, value, argument, None, None, timestamp_ms, condition)
 
     def apply_record(self, record: bytes) -> int:
-        """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure; -1: one of our queues has no room."""
+        """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure.
+        QueueFullError, DiskError: one of our queues or logs does not take it now."""
         fields = _core.record_fields(record)
         key, value, argument = Encoded(*fields["key"]), Encoded(*fields["value"]), Encoded(*fields["callback"])
         version = (fields["stamp"], fields["stamp_site"])
@@ -296,9 +297,8 @@ class Region(_core.RegionCore, MutableMapping):
             with self._callback_lock:
                 outcome = self._change_with_callbacks(fields["operation"], key, value, argument, version, origin)
             return {"lost": _LOST, "forgotten": _FAILED_FORGOTTEN}.get(outcome, 0)
-        except (QueueFullError, DiskError) as error:
-            log.error("%s", error)
-            return -1
+        except (QueueFullError, DiskError):
+            raise
         except MemoryError as error:
             log.error("%s", error)
             return _FAILED_NO_MEMORY

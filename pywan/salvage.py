@@ -107,4 +107,4 @@ class _written:
         self._committer.join()
         failing = self._owner.log_state()["failing"]
         if failing:
-            raise DiskError(f"what was saved could not be written: {failing}; free space and begin again with an empty folder")
+            raise DiskError(f"what was saved could not be written: {failing}; put that right (on a full disk free space) and begin again with an empty folder")

@@ -24,6 +24,7 @@ from pywan.floors import Floors, QueueFloors, encode_floors
 from pywan.forks import of_one_process
 from pywan.membership import Membership
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode
+from pywan.repeats import Repeats
 from pywan.stats import ledger, sender_statistics
 from pywan.threads import start_thread
 from pywan.transport import data
@@ -102,10 +103,10 @@ class GatewaySender:
         self._times: tuple[float, list[dict[str, int]], dict[str, float]] = (
             time.monotonic(), self._measure_times(), dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0))
         self._trouble: str | None = None            # Why the last attempt to connect failed; None while connected.
-        self._hung: dict[int, str] = {}             # Dispatchers whose last connection was given up -> why, until a receiver shows progress.
+        self._hung: dict[int, str] = {}             # Dispatchers whose last connection was given up, or refused -> why, until a receiver shows progress.
         self._avoided: dict[int, float] = {}        # Members whose receiver did not answer -> until when. Guarded by _avoided_lock.
         self._avoided_lock = threading.Lock()
-        self._trouble_logged_at = 0.0
+        self._repeats = Repeats()                   # Of troubles, until a receiver shows progress.
         self._failures_logged = 0
         self._callbacks_logged_at = 0.0
         self._configure_sessions()
@@ -207,8 +208,8 @@ class GatewaySender:
             return "stopped"
         log_state = self.queue.log_state()
         trouble = clock_trouble(self._clock)
-        if events == 0 and log_state and log_state["failing"]:
-            return f"disk: {log_state['failing']}"      # It takes no event now.
+        if log_state and log_state["failing"]:
+            return f"disk: {log_state['failing']}"      # It takes no event now, whatever else there is.
         if events == 0:
             return f"clock: {trouble.text}" if trouble else "none"
         if self._paused:
@@ -221,8 +222,6 @@ class GatewaySender:
         hung = [reason for n, reason in list(self._hung.items()) if not self._sessions[n].has_progressed]
         if hung:
             return f"link down: {hung[0]}"
-        if log_state and log_state["failing"]:
-            return f"disk: {log_state['failing']}"
         if trouble:
             return f"clock: {trouble.text}"
         if log_state and log_state["staged"] * 2 >= events and seconds > DISK_SLOW_S:
@@ -617,9 +616,11 @@ class GatewaySender:
             if session.has_progressed:
                 retry = min(FIRST_RETRY_S, longest)
                 self._hung.pop(index, None)
+                self._repeats.clear()
             reason = f"connection to the receiver at {place} ended: {outcome}"
-            if session.is_given_up:
+            if session.is_given_up or session.is_refused:
                 self._hung[index] = reason
+            if session.is_given_up:
                 self._avoid(member)
             self._note_trouble(reason)
             self._stopping.wait(retry)
@@ -698,12 +699,10 @@ class GatewaySender:
             raise GatewaySenderError(f"gateway sender {self.id!r} is stopping")
 
     def _note_trouble(self, reason: str) -> None:
-        """In the log when it changes, and every minute while it lasts."""
-        now = time.monotonic()
+        """In the log when it is new, and every minute while it lasts."""
         if self._stopping.is_set():
             return
-        if reason != self._trouble or now - self._trouble_logged_at > 60:
-            self._trouble_logged_at = now
+        if self._repeats.is_due(reason):
             log.warning("gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end", self.id, reason, len(self.queue),
                         self.attributes.retry_interval_ms)
         self._trouble = reason

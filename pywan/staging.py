@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.errors import ConnectivityError, IllegalStateError, ProtocolError, PywanError, QueueFullError, RegionNotFoundError
+from pywan.errors import ConnectivityError, IllegalStateError, ProtocolError, PywanError, RegionNotFoundError
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.transport import data
@@ -138,10 +138,9 @@ class RowStages:
         deadline = time.monotonic() + FULL_WAIT_S
         while not self._apply_some(stage, region):
             if time.monotonic() >= deadline or self._stopping.wait(0.05):
-                raise QueueFullError(
-                    f"region {region.name!r}: the gateway senders' queues had no room for {FULL_WAIT_S:.0f} s after {stage.applied + stage.missing} of"
-                    f" {stage.rows} rows, which are applied; the rest is kept at member {self._member_name} and goes in when the same task is"
-                    " tried again there - free disk space")
+                raise type(stage.refusal)(
+                    f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing} of the task's {stage.rows} rows"
+                    f" are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room")
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
         try:

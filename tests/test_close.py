@@ -5,12 +5,12 @@ import threading
 
 import numpy
 import pytest
-from slow_disk import SlowDisk
+from faulty_disk import FaultyDisk
 
 import pywan
 from pywan.config import DiskStoreAttributes
 from pywan.disk_store import DiskStore
-from pywan.errors import DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
+from pywan.errors import DiskError, IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
 
 MEMBER = """
@@ -57,7 +57,7 @@ def tell(process):
 
 
 def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_path):
-    disk = SlowDisk(tmp_path)
+    disk = FaultyDisk(tmp_path)
     folder = tmp_path / "member"
     process = disk.start(MEMBER, ny.locator.address, folder)
     try:
@@ -197,6 +197,6 @@ def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_pat
         return [record.message for record in caplog.records if "its log is not written" in record.message]
 
     eventually(told)
-    with pytest.raises(QueueFullError, match="refused: the log is not written now: .*was removed while it was in use"):
+    with pytest.raises(DiskError, match="refused: the log is not written now: .*was removed while it was in use"):
         data["k"] = 3
     assert len(told()) == 1 and "region data" in told()[0] and "was removed while it was in use" in told()[0]

@@ -163,5 +163,5 @@ def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_p
             return {**super().log_state(), "failing": "no space left"}
 
     monkeypatch.setattr("pywan.salvage._core.EventQueue", Full)
-    with pytest.raises(DiskError, match="^what was saved could not be written: no space left; free space and begin again with an empty folder$"):
+    with pytest.raises(DiskError, match="^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$"):
         salvage_store(store, tmp_path / "to")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from slow_disk import SlowDisk
+from faulty_disk import FaultyDisk
 
 from pywan.callbacks import CacheListener
 from pywan.errors import BatchError
@@ -115,7 +115,7 @@ say("closed")
 @pytest.mark.parametrize("kind", ["queue", "region"])
 @pytest.mark.parametrize("call", ["put", "put_columns"])
 def test_ctrl_c_ends_a_wait_for_the_disk(ny, tmp_path, call, kind):
-    disk = SlowDisk(tmp_path)
+    disk = FaultyDisk(tmp_path)
     process = disk.start(WAITING, ny.locator.address, tmp_path / "member", call, kind)
 
     def word():
