@@ -410,7 +410,7 @@ cdef object error_for(wan_status status, str during):
 cdef object full_error(str message):
     """The exception of a change that found no room."""
     from pywan import errors
-    return (errors.DiskError if log_fails() else errors.QueueFullError)(message)
+    return (errors.DiskAccessError if log_fails() else errors.QueueFullError)(message)
 
 
 cdef inline bint log_fails() noexcept nogil:

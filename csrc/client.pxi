@@ -395,14 +395,14 @@ cdef class RowStage:
         cdef wan_record *record
         cdef uint64_t size
         while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
-            from pywan.errors import DiskError, QueueFullError
+            from pywan.errors import QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
                 outcome = region.slow_change(record.operation, key, value, None)
             except BaseException as error:
                 wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
-                if isinstance(error, (QueueFullError, DiskError)):
+                if isinstance(error, QueueFullError):
                     self.refusal = error
                     return False
                 raise

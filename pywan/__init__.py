@@ -25,7 +25,7 @@ _ERRORS = (
     "PywanError", "ConfigurationError", "GatewaySenderConfigurationError", "AsyncEventQueueConfigurationError",
     "CacheXmlError", "IllegalStateError", "GatewaySenderError", "GatewayReceiverError", "IncompatibleSystemError",
     "NotFoundError", "RegionNotFoundError", "SerializationError", "EventTooLargeError", "ConnectivityError",
-    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "OutOfMemoryError", "BatchError", "DataLossError",
+    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "DiskAccessError", "OutOfMemoryError", "BatchError", "DataLossError",
     "InternalError",
 )
 _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))

@@ -79,7 +79,7 @@ class DataConnection:
             self._sock.sendall(_core.pack_frame(_core.FRAME_COMMIT, b"", self._sender.rows))
             done = data.receive_message(self._sock, Committed)
         except DiskError as told:       # The member's, not ours.
-            raise DiskError(f"member at {self.place}: {told}") from None
+            raise type(told)(f"member at {self.place}: {told}") from None
         except OSError as error:
             raise self._reason(error) from error
         return {"rows": done.rows, "bytes": self._sender.bytes, "duplicate": done.duplicate, "applied": done.applied, "missing": done.missing}

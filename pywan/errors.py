@@ -83,7 +83,11 @@ class QueueFullError(PywanError):
 
 
 class DiskError(PywanError, OSError):
-    """A file operation under a queue or store failed, or a log is not written for another reason than a full disk; names the file and the reason."""
+    """A file operation under a queue or store failed; names the file and the reason."""
+
+
+class DiskAccessError(QueueFullError, DiskError):
+    """A log is not written, and not since its disk is full; the operation did not happen."""
 
 
 class OutOfMemoryError(PywanError, MemoryError):

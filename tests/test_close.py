@@ -10,7 +10,7 @@ from faulty_disk import FaultyDisk
 import pywan
 from pywan.config import DiskStoreAttributes
 from pywan.disk_store import DiskStore
-from pywan.errors import DiskError, IllegalStateError, RegionNotFoundError
+from pywan.errors import DiskAccessError, DiskError, IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
 
 MEMBER = """
@@ -197,6 +197,6 @@ def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_pat
         return [record.message for record in caplog.records if "its log is not written" in record.message]
 
     eventually(told)
-    with pytest.raises(DiskError, match="refused: the log is not written now: .*was removed while it was in use"):
+    with pytest.raises(DiskAccessError, match="refused: the log is not written now: .*was removed while it was in use"):
         data["k"] = 3
     assert len(told()) == 1 and "region data" in told()[0] and "was removed while it was in use" in told()[0]

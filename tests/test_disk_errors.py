@@ -11,7 +11,7 @@ import pytest
 from faulty_disk import FaultyDisk
 
 from pywan.client import DataConnection
-from pywan.errors import DiskError
+from pywan.errors import DiskAccessError
 from pywan.testing.waiting import eventually
 
 MEMBER = """
@@ -102,7 +102,7 @@ def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, erro
 
     eventually(is_refused, 30)
     reason = os.strerror(error)
-    assert refused["kind"] == ("QueueFullError" if error in FULL else "DiskError")
+    assert refused["kind"] == ("QueueFullError" if error in FULL else "DiskAccessError")
     assert reason in refused["error"] and str(member.folder) in refused["error"] and "nothing was stored or sent" in refused["error"]
     assert ("free disk space" in refused["error"]) == (error in FULL) and ("repeat it when the disk takes writes again" in refused["error"]) == (error not in FULL)
     assert member.do("sender.lag()['cause']")["found"].startswith("disk: cannot ") and member.do("sender.lag()['cause']")["found"].endswith(reason)
@@ -158,7 +158,7 @@ def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member,
         disk.fail(pwrite=errno.EIO)
         member.do("data.put('before', 1)")
         eventually(lambda: member.do("data.log_state()['failing']")["found"])
-        with pytest.raises(DiskError, match=f"nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"):
+        with pytest.raises(DiskAccessError, match=f"member at .*nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"):
             rows.commit()
 
 
