@@ -132,10 +132,11 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef uint32_t lengths[RUN]
     cdef uint16_t partitions[RUN]
     cdef uint32_t n, count, key_length, value_length = 0, done = 0
-    cdef uint64_t length, used = 0, stamp, hash
+    cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
     cdef const uint8_t *key
     cdef const uint8_t *value = NULL
     cdef uint8_t *to
+    cdef uint8_t key_form = 0, value_form = 0, operation = WAN_UPDATE, flags
     cdef int wake = -1, file
     cdef bint many
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
@@ -150,43 +151,44 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     head.region = r.number
     head.stamp_site = head.origin_site = r.site
     head.event_member, head.event_thread = r.member, wan_thread_number()
-    head.event_sequence = wan_thread_first_event()
     head.recipients_count = 1
     head.callback_form = WAN_FORM_NONE
-    head.operation = WAN_UPDATE
+    first_event = wan_thread_first_event()
     stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
     if value_column != NULL:
         values = value_column[0]
     wan_lock_take(&g.lock)
     run.room = 0
     for n in range(count):
-        column_row(&keys, row + n, &key, &key_length, &head.key_form)
-        if key_fault(key, key_length, head.key_form):
+        column_row(&keys, row + n, &key, &key_length, &key_form)
+        if key_fault(key, key_length, key_form):
             break
         if codes != NULL:
-            head.operation = codes[row + n]
-        if value_column != NULL and head.operation != WAN_DESTROY:
-            column_row(&values, row + n, &value, &value_length, &head.value_form)
+            operation = codes[row + n]
+        if value_column != NULL and operation != WAN_DESTROY:
+            column_row(&values, row + n, &value, &value_length, &value_form)
         else:
-            value_length, head.value_form = 0, WAN_FORM_NONE
+            value_length, value_form = 0, WAN_FORM_NONE
         length = wan_record_size(key_length, value_length, 0, 1)
         if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&g.queue, length, &run) != WAN_OK:
             break
         if used + length > run.room:
             break
-        head.length, head.value_length, head.key_length = <uint32_t>length, value_length, <uint16_t>key_length
-        head.stamp, head.flags = stamp + n, 0
-        if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < head.stamp:
-            head.stamp, head.flags = (<uint64_t>stamps[row + n]) << 16, WAN_FLAG_GIVEN
+        row_stamp, flags = stamp + n, 0
+        if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < row_stamp:
+            row_stamp, flags = (<uint64_t>stamps[row + n]) << 16, WAN_FLAG_GIVEN
         lengths[n] = <uint32_t>length
         if many:
-            hash = wan_key_hash(key, key_length, head.key_form)
+            hash = wan_key_hash(key, key_length, key_form)
             partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
         (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
-        (<wan_record *>to)[0] = head
-        head.event_sequence += 1
+        record = <wan_record *>to
+        record[0] = head        # Unchanged by the rows: what was just written in small parts cannot be copied at once without a wait.
+        record.length, record.value_length, record.key_length = <uint32_t>length, value_length, <uint16_t>key_length
+        record.stamp, record.event_sequence = row_stamp, first_event + n
+        record.operation, record.flags, record.key_form, record.value_form = operation, flags, key_form, value_form
         to += sizeof(wan_record)
         wan_copy_small(to, key, key_length)
         to += key_length
