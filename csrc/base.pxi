@@ -36,10 +36,12 @@ cdef extern from "wan_clock.h" nogil:
     uint64_t wan_clock_raise_low(wan_clock *clock)
 
 cdef extern from "wan_thread.h" nogil:
+    ctypedef struct wan_thread:
+        uint64_t events
+        uint32_t number
+    wan_thread *wan_thread_self()
     uint32_t wan_thread_number()
     uint64_t wan_thread_next_event()
-    uint64_t wan_thread_first_event()
-    void wan_thread_count_events(uint64_t count)
     void wan_count(uint64_t *counter, uint64_t by)
     void wan_tally(uint64_t *counter, uint64_t by)
     void wan_set(uint64_t *counter, uint64_t value)

@@ -358,6 +358,7 @@ cdef class RowStage:
         cdef wan_partition *partition = &g.queue.partitions[0]
         cdef uint64_t through
         cdef wan_status status
+        cdef wan_thread *maker = wan_thread_self()
         while True:
             taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
             if taken == 0:
@@ -376,7 +377,7 @@ cdef class RowStage:
                     wan_prefetch_entry(&r.table, changes[n].hash)
             through = partition.removed
             for n in range(taken):
-                origin_local(&from_, r)
+                origin_local(&from_, r, maker)
                 status = region_change(r, &changes[n], &from_, NULL, &outcome)
                 if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                     status = WAN_NO_MEMORY

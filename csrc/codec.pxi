@@ -5,6 +5,11 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bint PyBytes_CheckExact(object obj)
+    bint PyUnicode_CheckExact(object obj)
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    const void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
 
 cdef struct encoded:
     const uint8_t *data
@@ -62,8 +67,27 @@ cdef class Encoded:
         return repr(self.plain)
 
 
-cdef object encode(object obj, encoded *out, bint is_key=False):
+cdef inline bint encode_plain(object obj, encoded *out, Py_ssize_t most):
+    """Fills `out` if the bytes lie in the object as they are: bytes and ASCII text, up to `most` of them."""
+    cdef Py_ssize_t size
+    if PyBytes_CheckExact(obj):
+        size = PyBytes_GET_SIZE(obj)
+        out.data, out.form = <const uint8_t *>PyBytes_AS_STRING(obj), WAN_FORM_BYTES
+    elif PyUnicode_CheckExact(obj) and PyUnicode_IS_COMPACT_ASCII(obj):
+        size = PyUnicode_GET_LENGTH(obj)
+        out.data, out.form = <const uint8_t *>PyUnicode_DATA(obj), WAN_FORM_TEXT
+    else:
+        return False
+    out.length = <uint32_t>size
+    return size <= most
+
+
+cdef inline object encode(object obj, encoded *out):
     """Fills `out`; the bytes live as long as the returned holder (and `out` itself) do."""
+    return obj if encode_plain(obj, out, <Py_ssize_t>WAN_VALUE_BYTES_MAX) else encode_by_type(obj, out, False)
+
+
+cdef object encode_by_type(object obj, encoded *out, bint is_key):
     cdef Py_ssize_t size = 0
     cdef int overflow = 0
     cdef type kind = type(obj)
@@ -109,7 +133,7 @@ cdef object encode_other(object obj, encoded *out, bint is_key):
     else:
         form, found = pack_tagged(obj, is_key)
         if form is None:        # It is worth what a plain object is.
-            return encode(found, out, is_key)
+            return encode_by_type(found, out, is_key)
         out.form, data = form, found
     if PyBytes_GET_SIZE(data) > <Py_ssize_t>WAN_VALUE_BYTES_MAX:
         raise_value_too_large(PyBytes_GET_SIZE(data))
@@ -136,11 +160,16 @@ cdef str described(object obj):
         return f"a {type(obj).__qualname__} that cannot be printed"
 
 
-cdef object encode_key(object obj, encoded *out):
+cdef inline object encode_key(object obj, encoded *out):
+    """`encode` of what has to be a key."""
+    return obj if encode_plain(obj, out, <Py_ssize_t>WAN_KEY_BYTES_MAX) else encode_key_by_type(obj, out)
+
+
+cdef object encode_key_by_type(object obj, encoded *out):
     cdef type kind = type(obj)
     if obj is None:
         raise refused("None cannot be a key; use bytes, str, int or another value")
-    holder = encode(obj, out, True)
+    holder = encode_by_type(obj, out, True)
     if out.length > WAN_KEY_BYTES_MAX:
         from pywan.errors import EventTooLargeError
         raise EventTooLargeError(f"a key of {out.length} bytes is over the limit of {WAN_KEY_BYTES_MAX} bytes; nothing was stored")

@@ -442,7 +442,7 @@ cdef class RegionCore:
         c.hash = wan_key_hash(k.data, k.length, k.form)
         wan_table_prefetch_slot(&self.r.table, c.hash)
         value_holder = encode(value, &v)
-        origin_local(&from_, &self.r)
+        origin_local(&from_, &self.r, wan_thread_self())
         if callback_argument is not None:
             argument_holder = encode_callback(callback_argument, &a)
             from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
@@ -500,7 +500,7 @@ cdef class RegionCore:
         key_holder = encode_key(key, &k)
         value_holder = encode(value, &v)
         if origin_ is None:
-            origin_local(&from_, &self.r)
+            origin_local(&from_, &self.r, wan_thread_self())
         else:
             memset(&from_, 0, sizeof(from_))
             from_.callback_form = WAN_FORM_NONE

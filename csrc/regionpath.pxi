@@ -122,21 +122,24 @@ cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) n
     return False
 
 
-cdef inline uint32_t union_recipients(const origin *from_, const attachment *attached, uint8_t own, uint8_t *out) noexcept nogil:
-    cdef uint32_t count = from_.recipient_count, known
-    cdef uint32_t n, k
+cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space, uint32_t *count) noexcept nogil:
+    """Whom the event has reached or will reach. `space`: for as many sites as there can be."""
+    cdef uint32_t n, k, found = from_.recipient_count
     cdef uint8_t site
-    if count:
-        memcpy(out, from_.recipients, count)
+    count[0] = attached.recipient_count
+    if found == 0:
+        return attached.recipients
+    memcpy(space, from_.recipients, found)
     for n in range(attached.recipient_count):
         site = attached.recipients[n]
-        for k in range(count):
-            if out[k] == site:
+        for k in range(found):
+            if space[k] == site:
                 break
         else:
-            out[count] = site
-            count += 1
-    return count
+            space[found] = site
+            found += 1
+    count[0] = found
+    return space
 
 
 cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint8_t operation,
@@ -242,7 +245,8 @@ cdef wan_status region_change_held(region_core *r, wan_shard *shard, wan_change 
     cdef uint8_t takes[MAX_ATTACHED]
     cdef uint8_t drops[MAX_ATTACHED]
     cdef int wake_files[MAX_ATTACHED]
-    cdef uint8_t recipients[512]
+    cdef uint8_t space[512]
+    cdef const uint8_t *recipients
     cdef uint32_t recipient_count, n, taken = 0, done, partition
     cdef uint64_t length
     cdef uint8_t operation
@@ -266,7 +270,7 @@ cdef wan_status region_change_held(region_core *r, wan_shard *shard, wan_change 
                 queue_note_not_queued(attached.queues[n])
         return status
 
-    recipient_count = union_recipients(from_, attached, r.site, recipients)
+    recipients = union_recipients(from_, attached, space, &recipient_count)
     if recipient_count > 255:
         recipient_count = 255
     for n in range(attached.count):
@@ -549,12 +553,12 @@ cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noe
         wan_lock_release(&shard.lock)
 
 
-cdef inline void origin_local(origin *from_, const region_core *r) noexcept nogil:
+cdef inline void origin_local(origin *from_, const region_core *r, wan_thread *maker) noexcept nogil:
     memset(from_, 0, sizeof(origin))
     from_.site = r.site
     from_.event_member = r.member
-    from_.event_thread = wan_thread_number()
-    from_.event_sequence = wan_thread_next_event()
+    maker.events += 1
+    from_.event_thread, from_.event_sequence = maker.number, maker.events
     from_.callback_form = WAN_FORM_NONE
 
 

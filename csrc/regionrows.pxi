@@ -60,6 +60,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef const uint8_t *data
     row = result.done
     cdef bint straight = not r.stores and r.forwards
+    cdef wan_thread *maker = wan_thread_self()
     while row < keys.length:
         if straight:
             k = region_forward_rows(r, keys, values, codes, stamps, row)
@@ -103,7 +104,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 bulk_fail(result, base + k, c.keep)
                 row += 1
                 continue
-            origin_local(&from_, r)
+            origin_local(&from_, r, maker)
             status = region_change(r, c, &from_, NULL, &outcome)
             result.waits |= c.waits
             if status != WAN_OK:
@@ -139,6 +140,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef uint8_t key_form = 0, value_form = 0, operation = WAN_UPDATE, flags
     cdef int wake = -1, file
     cdef bint many
+    cdef wan_thread *maker = wan_thread_self()
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
     attached = r.attached
     if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
@@ -150,10 +152,10 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     memset(&head, 0, sizeof(head))
     head.region = r.number
     head.stamp_site = head.origin_site = r.site
-    head.event_member, head.event_thread = r.member, wan_thread_number()
+    head.event_member, head.event_thread = r.member, maker.number
     head.recipients_count = 1
     head.callback_form = WAN_FORM_NONE
-    first_event = wan_thread_first_event()
+    first_event = maker.events + 1
     stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
     if value_column != NULL:
         values = value_column[0]
@@ -199,7 +201,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         done = 0
     if run.room:
         done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done)
-    wan_thread_count_events(done)
+    maker.events += done
     g.counts.queued += done
     g.counts.received += done
     if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.

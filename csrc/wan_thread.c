@@ -2,5 +2,4 @@
 #include "wan_thread.h"
 
 _Atomic uint32_t wan_thread_count;
-_Thread_local uint32_t wan_thread_own;
-_Thread_local uint64_t wan_thread_events;
+_Thread_local wan_thread wan_thread_own;

@@ -5,18 +5,18 @@
 #include <stdint.h>
 
 extern _Atomic uint32_t wan_thread_count;
-extern _Thread_local uint32_t wan_thread_own;
-extern _Thread_local uint64_t wan_thread_events;
+typedef struct { uint64_t events; uint32_t number; } wan_thread;
+extern _Thread_local wan_thread wan_thread_own __attribute__((visibility("hidden")));
 
-static inline uint32_t wan_thread_number(void)
+/* This thread, which has its number. To be asked once for both: it is a call into the dynamic linker. */
+static inline wan_thread *wan_thread_self(void)
 {
-    if (__builtin_expect(wan_thread_own == 0, 0)) wan_thread_own = atomic_fetch_add(&wan_thread_count, 1) + 1;
-    return wan_thread_own;
+    wan_thread *self = &wan_thread_own;
+    if (__builtin_expect(self->number == 0, 0)) self->number = atomic_fetch_add(&wan_thread_count, 1) + 1;
+    return self;
 }
-static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_events; }
-/* For many events at once: the number of the first of them; they count when they are told. */
-static inline uint64_t wan_thread_first_event(void) { return wan_thread_events + 1; }
-static inline void wan_thread_count_events(uint64_t count) { wan_thread_events += count; }
+static inline uint32_t wan_thread_number(void) { return wan_thread_self()->number; }
+static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_own.events; }
 
 static inline void wan_count(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
 /* A number with one writer at a time (under its lock), which others read without the lock by wan_read. */
