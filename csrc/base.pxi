@@ -300,11 +300,12 @@ cdef extern from "wan_table.h" nogil:
         wan_lock lock
         uint32_t used
         uint32_t tombstones
-        uint64_t mask
+        uint32_t mask
         wan_slot *slots
         uint64_t bytes, tombstone_bytes
         wan_shrunk *shrunk
-        uint64_t shrunk_count, shrunk_log_bytes
+        uint32_t shrunk_count
+        uint64_t shrunk_log_bytes
     ctypedef struct wan_table:
         wan_shard *shards
     ctypedef enum wan_outcome:

@@ -13,8 +13,10 @@
 
 wan_status wan_table_init(wan_table *table)
 {
-    table->shards = calloc(WAN_TABLE_SHARDS, sizeof *table->shards);
-    return table->shards ? WAN_OK : WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
+    table->shards = aligned_alloc(_Alignof(wan_shard), WAN_TABLE_SHARDS * sizeof *table->shards);
+    if (!table->shards) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
+    memset(table->shards, 0, WAN_TABLE_SHARDS * sizeof *table->shards);
+    return WAN_OK;
 }
 
 void wan_table_close(wan_table *table)
@@ -29,7 +31,8 @@ wan_shard_content wan_table_take_all(wan_shard *shard)
     wan_shard_content content = {shard->slots, shard->mask, shard->shrunk};
     wan_memory_note_freed(shard->bytes);
     shard->shrunk = NULL;
-    shard->shrunk_count = shard->shrunk_log_bytes = shard->tombstone_bytes = 0;
+    shard->shrunk_log_bytes = shard->tombstone_bytes = 0;
+    shard->shrunk_count = 0;
     wan_set(&shard->bytes, 0);
     shard->slots = NULL;
     shard->mask = 0;
@@ -73,7 +76,7 @@ static inline uint64_t home_of_slot(const wan_shard *shard, const wan_slot *slot
     return home_of(shard, slot->hash, slot->entry->bytes, slot->entry->key_length, slot->entry->key_form);
 }
 
-static wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
 {
     if (!shard->slots) return NULL;
     for (uint64_t at = home_of(shard, hash, key, key_length, key_form);; at = (at + 1) & shard->mask) {
@@ -89,13 +92,15 @@ wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *
     return slot ? slot->entry : NULL;
 }
 
+static inline uint64_t slots_of(const wan_shard *shard) { return (uint64_t)shard->mask + 1; }
+
 static int resize(wan_shard *shard, uint64_t capacity)
 {
-    wan_slot *slots = calloc(capacity, sizeof *slots), *before = shard->slots;
+    wan_slot *slots = capacity <= WAN_SHARD_SLOTS_MAX ? calloc(capacity, sizeof *slots) : NULL, *before = shard->slots;
     if (!slots) return 0;
-    uint64_t count = before ? shard->mask + 1 : 0;
+    uint64_t count = before ? slots_of(shard) : 0;
     shard->slots = slots;
-    shard->mask = capacity - 1;
+    shard->mask = (uint32_t)(capacity - 1);
     for (uint64_t n = 0; n < count; n++) {
         if (!before[n].entry) continue;
         uint64_t at = home_of_slot(shard, &before[n]);
@@ -115,28 +120,28 @@ static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
         for (; shard->slots[at].entry; at = (at + 1) & shard->mask) probes++;
         if (WAN_LIKELY(probes <= PROBES_MAX) || shard->by_seat) return &shard->slots[at];
         shard->by_seat = 1;
-        if (!resize(shard, shard->mask + 1)) {
+        if (!resize(shard, slots_of(shard))) {
             shard->by_seat = 0;
             return &shard->slots[at];
         }
     }
 }
 
-static int grow(wan_shard *shard) { return resize(shard, shard->slots ? (shard->mask + 1) * 2 : FIRST_SLOTS); }
+static int grow(wan_shard *shard) { return resize(shard, shard->slots ? slots_of(shard) * 2 : FIRST_SLOTS); }
 
 /* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not resized again soon, and what it
  * costs is paid for by what was taken out. Without memory for it the shard stays as it is. */
 static void shrink(wan_shard *shard)
 {
-    if (!shard->slots || (uint64_t)shard->used * 8 > shard->mask + 1) return;
+    if (!shard->slots || (uint64_t)shard->used * 8 > slots_of(shard)) return;
     if (shard->used == 0) {
-        wan_memory_note_freed((shard->mask + 1) * sizeof *shard->slots);
+        wan_memory_note_freed(slots_of(shard) * sizeof *shard->slots);
         free(shard->slots);
         shard->slots = NULL;
         shard->mask = 0;
         return;
     }
-    uint64_t capacity = FIRST_SLOTS, before = shard->mask + 1;
+    uint64_t capacity = FIRST_SLOTS, before = slots_of(shard);
     while (capacity < (uint64_t)shard->used * 4) capacity *= 2;
     if (capacity < before && resize(shard, capacity)) wan_memory_note_freed((before - capacity) * sizeof *shard->slots);
 }
@@ -153,7 +158,7 @@ static inline uint64_t tombstone_bytes_of(const wan_entry *entry)
 
 /* The change against what is stored, by version and then by content: 0 if it is what made the entry, so that the event has come before. An entry
  * that lost its value here is taken for what any value of its version left. */
-static int order_of(const wan_change *change, const wan_entry *entry)
+static inline int order_of(const wan_change *change, const wan_entry *entry)
 {
     int order = wan_version_order(change->stamp, change->stamp_site, entry->stamp, entry->stamp_site);
     if (order) return order;
@@ -184,20 +189,24 @@ static inline int may_be_forgotten(const wan_shard *shard, const wan_change *cha
     return change->stamp < change->absent_below || (shard->shrunk_count && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
 }
 
+/* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
+static inline wan_outcome judge_local(const wan_shard *shard, const wan_entry *entry, int is_live, wan_change *change)
+{
+    if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
+    if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
+    if (WAN_UNLIKELY(!is_live && shard->shrunk_count)) {
+        uint64_t destroyed = wan_table_shrunk_stamp(shard, change->hash);
+        if (change->stamp <= destroyed) change->stamp = destroyed + 1;
+    }
+    return change->operation == WAN_DESTROY ? WAN_DESTROYED : is_live ? WAN_UPDATED : WAN_CREATED;
+}
+
 /* The stored version, against the proposed one: does the change take effect? */
-static wan_outcome judge(const wan_shard *shard, const wan_entry *entry, wan_change *change)
+static inline wan_outcome judge(const wan_shard *shard, const wan_entry *entry, wan_change *change)
 {
     change->keep = entry != NULL;
     int is_live = entry && entry->state != WAN_ENTRY_TOMBSTONE;
-    if (change->local) {
-        if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
-        if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
-        if (!is_live && shard->shrunk_count) {
-            uint64_t destroyed = wan_table_shrunk_stamp(shard, change->hash);
-            if (change->stamp <= destroyed) change->stamp = destroyed + 1;
-        }
-        return change->operation == WAN_DESTROY ? WAN_DESTROYED : is_live ? WAN_UPDATED : WAN_CREATED;
-    }
+    if (change->local) return judge_local(shard, entry, is_live, change);
     if (entry) {
         int order = order_of(change, entry);
         if (order == 0) return WAN_SAME;
@@ -245,7 +254,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
         wan_entry *fresh = malloc(entry_bytes(change->key_length, capacity));
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {
-            if (!shard->slots || (uint64_t)(shard->used + 1) * 4 > (shard->mask + 1) * 3) {
+            if (!shard->slots || ((uint64_t)shard->used + 1) * 4 > slots_of(shard) * 3) {
                 if (!grow(shard)) { free(fresh); return WAN_OUT_OF_MEMORY; }
             }
             slot = free_slot(shard, change);
@@ -325,7 +334,7 @@ static uint64_t expire_shrunk(wan_shard *shard, uint64_t below)
     for (uint64_t n = 0; n < count; n++)
         if (shard->shrunk[n].stamp >= below) shard->shrunk[kept++] = shard->shrunk[n];
     if (kept == count) return 0;
-    shard->shrunk_count = kept;
+    shard->shrunk_count = (uint32_t)kept;
     shard->shrunk_log_bytes = shard->shrunk_log_bytes / count * kept;
     wan_shrunk *fitting = kept ? realloc(shard->shrunk, kept * sizeof *fitting) : NULL;
     if (!kept) free(shard->shrunk);
@@ -375,7 +384,7 @@ wan_status wan_table_shrink(wan_shard *shard)
         else if (grown[kept - 1].stamp < grown[n].stamp) grown[kept - 1].stamp = grown[n].stamp;
     }
     shard->shrunk = grown;
-    shard->shrunk_count = kept;
+    shard->shrunk_count = (uint32_t)kept;
     shrink(shard);
     return WAN_OK;
 }

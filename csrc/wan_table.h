@@ -10,6 +10,7 @@
 #include "wan_record.h"
 
 #define WAN_TABLE_SHARDS 1024u
+#define WAN_SHARD_SLOTS_MAX (1u << 31)
 
 typedef struct {
     uint64_t stamp;
@@ -31,19 +32,22 @@ typedef struct { uint64_t hash; wan_entry *entry; } wan_slot;
 /* A tombstone of which only this is kept: two keys with one hash share it. */
 typedef struct { uint64_t hash, stamp; } wan_shrunk;
 
+/* One cache line: a table's shards are met at random, and all of them together are to stay near. */
 typedef struct {
-    wan_lock lock;
+    _Alignas(64) wan_lock lock;
     uint32_t used;              /* Slots taken: live entries and tombstones. used <= 3/4 of mask + 1. */
     uint32_t tombstones;        /* Those with their key, in slots. */
-    uint64_t mask;
+    uint32_t mask;
+    uint32_t by_seat : 1;       /* Its slots are laid out by wan_seat_hash: too many keys had met in one place. Else by the hash. */
+    uint32_t shrunk_count : 31;
     wan_slot *slots;            /* NULL while the shard is empty. */
-    uint8_t by_seat;            /* Its slots are laid out by wan_seat_hash: too many keys had met in one place. Else by the hash. */
     uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */
     uint64_t tombstone_bytes;   /* Those of tombstones with their key, slots included. */
     wan_shrunk *shrunk;         /* Ascending by hash, each once. */
-    uint64_t shrunk_count;
     uint64_t shrunk_log_bytes;  /* Bytes of the records of these, as a log holds them, more or less. */
 } wan_shard;
+
+_Static_assert(sizeof(wan_shard) == 64, "a shard is a cache line");
 
 typedef struct {
     wan_shard *shards;
