@@ -235,10 +235,33 @@ cdef wan_status condition_look(condition *wanted, const wan_entry *entry) noexce
     return wan_stage_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
-cdef wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
-                                   wan_outcome *outcome) noexcept nogil:
+cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
+                                          wan_outcome *outcome) noexcept nogil:
     """`region_change`, by who has the entry lock."""
-    cdef attachment *attached
+    cdef attachment *attached = r.attached
+    cdef wan_status status
+    c.waits = 0
+    if not c.local:
+        c.absent_below = absent_below(r)
+    else:
+        c.absent_below = 0
+        if c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
+            c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # It took its stamp, and waited: floors have been told since.
+    status = way_of(attached, decisions != NULL)
+    if status != WAN_OK:
+        return status
+    if attached != NULL and attached.count and r.forwards:
+        return region_enqueue(r, shard, c, from_, attached, decisions, outcome)
+    status = region_apply(r, shard, c, outcome)
+    if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
+        for n in range(attached.count):
+            queue_note_not_queued(attached.queues[n])
+    return status
+
+
+cdef wan_status region_enqueue(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached, const decision *decisions,
+                               wan_outcome *outcome) noexcept nogil:
+    """`region_change` of a region that has senders."""
     cdef gateway_queue *g
     cdef wan_status status = WAN_OK
     cdef wan_reservation reservations[MAX_ATTACHED]
@@ -254,22 +277,6 @@ cdef wan_status region_change_held(region_core *r, wan_shard *shard, wan_change 
     cdef uint32_t value_length
     cdef uint8_t value_form
     cdef bint forwards
-
-    c.waits = 0
-    if c.local and c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
-        c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # It took its stamp, and waited: floors have been told since.
-    c.absent_below = absent_below(r) if not c.local else 0
-    attached = r.attached
-    status = way_of(attached, decisions != NULL)
-    if status != WAN_OK:
-        return status
-    if attached == NULL or attached.count == 0 or not r.forwards:
-        status = region_apply(r, shard, c, outcome)
-        if status == WAN_OK and attached != NULL and outcome[0] <= WAN_DESTROYED:
-            for n in range(attached.count):
-                queue_note_not_queued(attached.queues[n])
-        return status
-
     recipients = union_recipients(from_, attached, space, &recipient_count)
     if recipient_count > 255:
         recipient_count = 255

@@ -17,7 +17,7 @@ cdef enum:
 
 cdef enum:
     BUFFER_BYTES_MAX = 1 << 30      # What nobody comes near: the frames of one read, or a batch with its acknowledgements.
-    RECEIVE_BYTES = 131072          # Read at once, at least.
+    RECEIVE_BYTES = 262144          # Read at once, at least: less than a batch or two costs calls, and copies of what begins the next one.
 
 cdef struct byte_buffer:
     uint8_t *data           # 8-aligned: frames are padded to 8, so records are read where they lie.
