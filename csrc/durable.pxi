@@ -1006,7 +1006,9 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     cdef wan_record *copy
     cdef uint16_t own
     cdef const wan_hole *hole
-    cdef uint64_t at = 0
+    cdef uint64_t at = 0, newest = g.counts.newest_stamp
+    cdef uint64_t *highest = d.log.segments[index].highest
+    cdef wan_partition *partition
     cdef wan_status status, found = WAN_OK
     if head.kind == WAN_PART_NAMES:
         return recover_names(d, data, head.length)
@@ -1034,15 +1036,17 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
         if record.partition >= g.queue.partition_count or record.sequence == 0:
             return corrupt("a record in the log names a partition that is not there")
-        if (record.sequence > g.queue.partitions[record.partition].appended + EVENTS_OF_SEGMENT_MAX
+        partition = &g.queue.partitions[record.partition]
+        if (record.sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
                 and record.sequence > newest_possible(g, record.partition, d.log.segments[index].number)):
             return impossible("a record has the sequence", record.sequence, record.partition, newest_possible(g, record.partition, d.log.segments[index].number))
         if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
             return corrupt("a record in the log names a region that is not there")
-        if record.sequence > d.log.segments[index].highest[record.partition]:
-            d.log.segments[index].highest[record.partition] = record.sequence
-        g.counts.newest_stamp = max(g.counts.newest_stamp, record.stamp)
-        if record.sequence > g.queue.partitions[record.partition].removed:
+        if record.sequence > highest[record.partition]:
+            highest[record.partition] = record.sequence
+        if record.stamp > newest:
+            newest = g.counts.newest_stamp = record.stamp
+        if record.sequence > partition.removed:
             queue_note_copy(g, record)
         own = d.process_numbers[record.region]
         if d.adopting and own == record.region:

@@ -39,16 +39,21 @@ static inline int wan_is_ascii(const uint8_t *at, size_t length)
     return (all & 0x8080808080808080ull) == 0;
 }
 
-/* The half of `wan_key_check` for forms whose content says more than its length. */
+/* Whether a key is of a kind that is checked without a call: what most keys are. */
+static inline int wan_key_is_plain(const uint8_t *key, size_t length, uint8_t form)
+{
+    return form == WAN_FORM_BYTES || (form == WAN_FORM_TEXT && wan_is_ascii(key, length))
+        || ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8);
+}
+
+/* `wan_key_check` of all others. */
 wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form);
 
 /* A key's content fits its form and is written in the one way in which its object is written, so that two keys are the same object only
  * if their bytes are the same. WAN_CORRUPT with the reason otherwise. */
 static inline wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 {
-    if (form == WAN_FORM_BYTES || (form == WAN_FORM_TEXT && wan_is_ascii(key, length))) return WAN_OK;
-    if ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8) return WAN_OK;
-    return wan_key_check_content(key, length, form);
+    return WAN_LIKELY(wan_key_is_plain(key, length, form)) ? WAN_OK : wan_key_check_content(key, length, form);
 }
 
 #endif

@@ -33,7 +33,7 @@ static inline wan_status restore_room(wan_queue *queue, const wan_record *record
     *known = record->sequence <= partition->removed;
     if (*known) return WAN_OK;
     if (record->sequence > partition->appended) {
-        status = skip_to(queue, partition, record->sequence - 1);
+        status = record->sequence == partition->appended + 1 ? WAN_OK : skip_to(queue, partition, record->sequence - 1);
         return status == WAN_OK ? entry_room(queue, partition) : status;
     }
     *known = *entry_of(partition, record->sequence) != 0;

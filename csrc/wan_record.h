@@ -129,9 +129,21 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
+/* `wan_record_check`, one thing after the other: of what is not of the usual kind. */
+wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes);
+
 /* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go through here
  * before any field is believed; values and callback arguments are believed by nobody until they are read. WAN_CORRUPT with the reason otherwise. */
-wan_status wan_record_check(const uint8_t *at, uint64_t bytes);
+static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
+{
+    const wan_record *record = (const wan_record *)at;
+    if (WAN_LIKELY(bytes >= sizeof *record && record->length <= bytes && record->value_length <= WAN_VALUE_BYTES_MAX
+                   && record->length == wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count)
+                   && record->operation < WAN_OPERATION_COUNT && record->value_form < WAN_FORM_COUNT && record->callback_form < WAN_FORM_COUNT
+                   && wan_key_is_plain(wan_record_key(record), record->key_length, record->key_form)))
+        return WAN_OK;
+    return wan_record_check_slow(at, bytes);
+}
 
 /* Whether a record that did not pass at least says where the next one begins. */
 static inline int wan_record_has_end(const wan_record *record, uint64_t bytes)

@@ -183,15 +183,9 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
     return WAN_OK;
 }
 
-wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
+wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
 {
     wan_segment *segment = &store->segments[segment_id];
-    wan_store_run *last = segment->run_count ? &segment->runs[segment->run_count - 1] : NULL;
-    segment->used += (uint32_t)bytes;
-    if (last && (uint64_t)last->offset + last->bytes == offset) {
-        last->bytes += (uint32_t)bytes;
-        return WAN_OK;
-    }
     if (segment->run_count == segment->run_capacity) {
         uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
         wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
@@ -199,6 +193,7 @@ wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t off
         segment->runs = runs;
         segment->run_capacity = capacity;
     }
+    segment->used += (uint32_t)bytes;
     segment->runs[segment->run_count++] = (wan_store_run){(uint32_t)offset, (uint32_t)bytes};
     return WAN_OK;
 }
