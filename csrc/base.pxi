@@ -46,6 +46,7 @@ cdef extern from "wan_thread.h" nogil:
     void wan_tally(uint64_t *counter, uint64_t by)
     void wan_set(uint64_t *counter, uint64_t value)
     uint64_t wan_read(const uint64_t *counter)
+    int wan_falls_short(int64_t *number, int64_t by)
     int wan_flag_read(const int *flag)
     void wan_flag_set(int *flag, int value)
 
@@ -68,7 +69,7 @@ cdef extern from "wan_form.h" nogil:
 cdef extern from "wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -305,7 +306,6 @@ cdef extern from "wan_table.h" nogil:
         uint64_t bytes, tombstone_bytes
         wan_shrunk *shrunk
         uint32_t shrunk_count
-        uint64_t shrunk_log_bytes
     ctypedef struct wan_table:
         wan_shard *shards
     ctypedef enum wan_outcome:
@@ -327,6 +327,7 @@ cdef extern from "wan_table.h" nogil:
         uint8_t ask
         uint8_t keep
         uint8_t waits
+        int64_t tombstone_bytes
     wan_status wan_table_init(wan_table *table)
     void wan_table_close(wan_table *table)
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
@@ -337,7 +338,10 @@ cdef extern from "wan_table.h" nogil:
     int wan_table_made_by(const wan_entry *entry, const wan_change *change)
     int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
     uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
+    uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
     wan_status wan_table_shrink(wan_shard *shard)
+    uint64_t wan_table_shrunk_log_bytes(const wan_shard *shard)
+    int wan_table_is_worth_shrinking(const wan_shard *shard)
     uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
     ctypedef struct wan_shard_content:
         wan_slot *slots

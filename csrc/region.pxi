@@ -41,6 +41,28 @@ cdef class Clock:
         return wan_clock_raise_low(&self.clock)
 
 
+cdef class Bell:
+    """Something asks a thread, which sleeps meanwhile, to look before its time."""
+    cdef uint32_t word, heard
+
+    def ring(self):
+        wan_signal_change(&self.word)
+
+    def wait(self, double seconds):
+        """Until it rings, or for so long. Whether it rang since the last call. One caller at a time."""
+        cdef uint64_t now = wan_monotonic_us(), until = now + <uint64_t>(max(0.0, seconds) * 1e6)
+        cdef uint32_t seen
+        with nogil:
+            seen = __atomic_load_n(&self.word, __ATOMIC_ACQUIRE)
+            while seen == self.heard and now < until:
+                wan_wait_change(&self.word, seen, <uint32_t>((until - now) // 1000 + 1))
+                seen = __atomic_load_n(&self.word, __ATOMIC_ACQUIRE)
+                now = wan_monotonic_us()
+        rang = seen != self.heard
+        self.heard = seen
+        return rang
+
+
 cdef void attachment_publish(region_core *r, attachment *fresh) noexcept nogil:
     """Every change from now on goes by `fresh`. When it returns nobody goes by, or has in hand, what was published before, and that is freed."""
     cdef attachment *old
@@ -148,8 +170,12 @@ cdef class RegionCore:
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     cdef object environment         # Of the log: keeps the capsule alive.
     cdef LogBudget budget           # Of the log: keeps it alive.
+    cdef Bell bell                  # Kept alive.
     cdef uint64_t forgetting        # Tombstones up to this stamp go when the mark that says so is on the disk; 0: none are about to.
-    cdef uint64_t mark_staged       # When that is: once so many records are.
+    cdef uint64_t forgetting_staged     # When that is: once so many records are.
+    # The same of those that are let go. With a log they go at the look after the one that chose them.
+    cdef uint64_t letting_go, letting_go_staged
+    cdef uint64_t let_go            # The disk knows that those up to this stamp may be gone.
     cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
     # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way is straight again: a
     # caller that has just been told to go by it does.
@@ -363,6 +389,7 @@ cdef class RegionCore:
             log.staged_max = min(log.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
             wan_log_share(&log.log, &log_budget.b, log_known, False)
         self.r.log, self.environment, self.budget = log, environment, log_budget
+        self.let_go = self.r.let_go
         self.full_timeout_us = SLOW_DISK_US
         self.choose_durable(self.attached_queues)
         return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}
@@ -593,7 +620,7 @@ cdef class RegionCore:
         cdef wan_shard *shard = wan_table_shard(&self.r.table, c.hash)
         cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
-        c.absent_below = absent_below(&self.r)
+        c.absent_below = absent_below(&self.r, flags)
         outcome = wan_table_judge(shard, &c)
         if condition_ is not None:
             status = condition_look(&condition_.c, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
@@ -780,7 +807,8 @@ cdef class RegionCore:
                 wan_table_free(content)
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
-        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left)."""
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left).
+        Nothing is known of them afterwards: `keep_tombstones` says first that they may be gone."""
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
@@ -793,14 +821,26 @@ cdef class RegionCore:
                 wan_lock_release(&shard.lock)
         return dropped, left
 
+    def watch_tombstones(self, uint64_t limit, Bell bell):
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later. Returns whether they do."""
+        cdef tombstone_counts found
+        with nogil:
+            region_tombstones(&self.r.table, &found)
+        wan_set(<uint64_t *>&self.r.tombstone_room, limit - found.bytes if found.bytes <= limit else limit // 16)
+        if bell is not self.bell:
+            self.bell = bell
+            self.r.bell = &bell.word
+        return found.bytes > limit
+
     def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
         """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. Where the others take more than `limit` bytes
-        they shrink to hash and stamp; where these do too, the older half of them is forgotten, and up to which stamp is remembered."""
+        they shrink to hash and stamp; where these do too, the older half of them is forgotten, and up to which stamp is remembered. True: that is to be called again soon, since
+        these go when the disk knows."""
         cdef tombstone_counts found
         cdef wan_status status = WAN_OK
-        self.expire_tombstones(before_ms, below)
+        self.drop_needless(below, before_ms)
         if below > wan_read(&self.r.mark):
-            wan_set(&self.r.mark, 0)        # Nothing older can come, so nothing has to be known of it.
+            wan_set(&self.r.mark, 0)        # Nothing older can come from who is waited for. What is let go speaks of all others.
         with nogil:
             region_tombstones(&self.r.table, &found)
             if found.bytes > limit and found.whole:
@@ -813,9 +853,30 @@ cdef class RegionCore:
         raise_for(status, f"region {self.name!r}: tombstones")
         if found.bytes > limit and not self.forgetting:
             self.begin_forgetting(found.bytes, limit)
-        if self.forgetting and self.mark_is_durable():
+        if self.forgetting and self.is_on_disk(self.forgetting_staged):
             self.expire_tombstones(0, self.forgetting + 1)
-            self.forgetting = 0
+            self.let_go, self.forgetting = max(self.let_go, self.forgetting), 0
+        if self.bell is not None:
+            self.watch_tombstones(limit, self.bell)
+        return self.forgetting != 0
+
+    cdef int drop_needless(self, uint64_t below, uint64_t before_ms) except -1:
+        """When the disk knows up to which stamp destroys may not be remembered any more."""
+        cdef uint64_t newest
+        if self.letting_go and self.is_on_disk(self.letting_go_staged):
+            self.let_go, self.letting_go = max(self.let_go, self.letting_go), 0
+        with nogil:
+            newest = region_newest_to_expire(&self.r.table, before_ms, below)
+        if newest == 0:
+            return 0
+        if newest > self.r.let_go and not self.letting_go and region_raise_mark(&self.r, newest, WAN_FLAG_LET_GO) == WAN_OK:
+            if self.r.log == NULL:
+                self.let_go = newest
+            else:
+                self.letting_go, self.letting_go_staged = newest, self.staged_now()
+        if self.let_go:
+            self.expire_tombstones(before_ms, min(below, self.let_go + 1))
+        return 0
 
     cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1:
         """Chooses up to which stamp, and says so before any of them goes."""
@@ -832,20 +893,25 @@ cdef class RegionCore:
             return 0
         mark = ordered[min(len(ordered) - 1, len(ordered) - int(len(ordered) * (limit / 2) / held))]
         mark = max(mark, wan_read(&self.r.mark))
-        if region_raise_mark(&self.r, mark) != WAN_OK:
+        if region_raise_mark(&self.r, mark, 0) != WAN_OK:
             return 0                        # The log has no room now. The next look tries again.
-        self.forgetting, self.mark_staged = mark, 0
-        if self.r.log != NULL:
-            wan_lock_take(&self.r.log.lock)
-            self.mark_staged = self.r.log.staged
-            wan_lock_release(&self.r.log.lock)
+        self.forgetting, self.forgetting_staged = mark, self.staged_now()
         return 0
 
-    cdef bint mark_is_durable(self):
+    cdef uint64_t staged_now(self):
+        """What is staged now is on the disk once so many records are."""
+        cdef uint64_t staged = 0
+        if self.r.log != NULL:
+            wan_lock_take(&self.r.log.lock)
+            staged = self.r.log.staged
+            wan_lock_release(&self.r.log.lock)
+        return staged
+
+    cdef bint is_on_disk(self, uint64_t staged):
         cdef bint done = True
         if self.r.log != NULL:
             wan_lock_take(&self.r.log.lock)
-            done = self.r.log.durable >= self.mark_staged
+            done = self.r.log.durable >= staged
             wan_lock_release(&self.r.log.lock)
         return done
 
@@ -856,11 +922,13 @@ cdef class RegionCore:
 
     @property
     def tombstone_state(self):
-        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, and up to which stamp others have been forgotten (0: none)."""
+        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, up to which stamp others have been forgotten (0: none), and
+        up to which some may not be remembered, forgotten or needless."""
         cdef tombstone_counts found
         with nogil:
             region_tombstones(&self.r.table, &found)
-        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes, "forgotten_through": wan_read(&self.r.mark)}
+        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes, "forgotten_through": wan_read(&self.r.mark),
+                "let_go_through": wan_read(&self.r.let_go)}
 
     def copy_into(self, RegionCore to not None, uint64_t cursor=0):
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region. Returns where to go on

@@ -177,7 +177,7 @@ cdef inline bint region_log_is_limited(const region_log *log) noexcept nogil:
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
     cdef uint64_t total = 0
     for n in range(WAN_TABLE_SHARDS):
-        total += wan_read(&log.region.table.shards[n].bytes) + wan_read(&log.region.table.shards[n].shrunk_log_bytes)
+        total += wan_read(&log.region.table.shards[n].bytes) + wan_table_shrunk_log_bytes(&log.region.table.shards[n])
     return total
 
 
@@ -398,7 +398,8 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         at += record.length
         change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
         if record.flags & WAN_FLAG_MARK:
-            if record.stamp == wan_read(&log.region.mark):
+            # The newest of each kind; but all as long as a newer one may be staged only.
+            if log.moves_alone or record.stamp == wan_read(&log.region.mark) or record.stamp == wan_read(&log.region.let_go):
                 status = wan_stage_add(&log.moved, record, record.length)
             continue
         shard = wan_table_shard(&log.region.table, c.hash)
@@ -439,7 +440,9 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
         if record.stamp > highest:
             highest = record.stamp
         if record.flags & WAN_FLAG_MARK:
-            wan_set(&log.region.mark, max(log.region.mark, record.stamp))
+            wan_set(&log.region.let_go, max(log.region.let_go, record.stamp))
+            if not record.flags & WAN_FLAG_LET_GO:
+                wan_set(&log.region.mark, max(log.region.mark, record.stamp))
             continue
         change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
         shard = wan_table_shard(&log.region.table, c.hash)

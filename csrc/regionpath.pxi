@@ -36,7 +36,10 @@ cdef struct region_core:
     int closed              # Once set, every attachment that is published has WAY_CLOSED.
     int durable             # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
     region_log *log         # NULL unless the region is persistent.
-    uint64_t mark           # Destroys with stamps up to here may have been forgotten; 0: none was. Raised before they are.
+    uint64_t mark           # Destroys with stamps up to here may have been forgotten, with senders that can send older events; 0: none was.
+    uint64_t let_go         # Destroys with stamps up to here may not be remembered, for whatever reason; never falls. Both are raised before.
+    int64_t tombstone_room  # Bytes that tombstones may still take before the bell rings. Atomic.
+    uint32_t *bell          # Of the housekeeper; NULL: nobody wants to know.
     uint64_t conflicts      # Changes that lost against a later version.
     uint64_t applied        # Remote changes that took effect.
 
@@ -176,9 +179,10 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
     wan_copy_small(to, recipients, recipient_count)
 
 
-cdef inline uint64_t absent_below(const region_core *r) noexcept nogil:
-    # Under an entry lock: what was forgotten under it is below this.
-    cdef uint64_t mark = wan_read(&r.mark)
+cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept nogil:
+    # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from a sender that was known
+    # then; who sends it was not, or speaks for another one. Stamps that callers give were not waited for.
+    cdef uint64_t mark = wan_read(&r.mark if flags & WAN_FLAG_GIVEN else &r.let_go)
     return mark + 1 if mark else 0
 
 
@@ -242,7 +246,7 @@ cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_
     cdef wan_status status
     c.waits = 0
     if not c.local:
-        c.absent_below = absent_below(r)
+        c.absent_below = absent_below(r, c.flags)
     else:
         c.absent_below = 0
         if c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
@@ -399,9 +403,23 @@ cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wa
         wan_lock_release(&r.log.lock)
         if status != WAN_OK:
             return status
+    if outcome[0] == WAN_DESTROYED and r.bell != NULL:
+        region_note_tombstone(r, shard, c.tombstone_bytes)
     if c.stamp != proposed:
         wan_clock_see(r.clock, c.stamp)
     return WAN_OK
+
+
+cdef inline void region_note_tombstone(region_core *r, wan_shard *shard, int64_t bytes) noexcept nogil:
+    """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those that lie beside his, so that no bulk
+    destroy outruns the housekeeper."""
+    cdef uint64_t before
+    if wan_falls_short(&r.tombstone_room, bytes):
+        wan_signal_change(r.bell)
+    if <int64_t>wan_read(<uint64_t *>&r.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
+        before = shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
+            wan_count(<uint64_t *>&r.tombstone_room, before - shard.shrunk_count * sizeof(wan_shrunk))
 
 
 cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, bint *found) noexcept nogil:
@@ -452,7 +470,9 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     cdef wan_outcome outcome
     cdef uint64_t at
     cdef bint found
-    cdef wan_status status = region_raise_mark(to, r.mark) if r.mark > to.mark else WAN_OK
+    cdef wan_status status = region_raise_mark(to, r.mark, 0) if r.mark > to.mark else WAN_OK
+    if status == WAN_OK and r.let_go > to.let_go:
+        status = region_raise_mark(to, r.let_go, WAN_FLAG_LET_GO)
     while cursor[0] < WAN_TABLE_SHARDS and status == WAN_OK:
         shard = &r.table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
@@ -514,8 +534,9 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t l
     return status
 
 
-cdef wan_status region_raise_mark(region_core *r, uint64_t mark) noexcept nogil:
-    """Destroys up to there are about to be forgotten: from now on it is known that they may have been, and once its log is written on the disk too."""
+cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) noexcept nogil:
+    """Destroys up to there are about to be forgotten, or let go (WAN_FLAG_LET_GO): from now on it is known that they may have been, and once its log is
+    written on the disk too."""
     cdef wan_change c
     cdef wan_status status = WAN_OK
     memset(&c, 0, sizeof(c))
@@ -524,11 +545,23 @@ cdef wan_status region_raise_mark(region_core *r, uint64_t mark) noexcept nogil:
         wan_lock_take(&r.log.lock)
         status = region_log_reserve(r.log, &c)
         if status == WAN_OK:
-            region_log_stage(r.log, &c, WAN_FLAG_MARK)
+            region_log_stage(r.log, &c, WAN_FLAG_MARK | flag)
         wan_lock_release(&r.log.lock)
     if status == WAN_OK:
-        wan_set(&r.mark, mark)
+        wan_set(&r.let_go, max(mark, r.let_go))
+        if not flag:
+            wan_set(&r.mark, mark)
     return status
+
+
+cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms, uint64_t below) noexcept nogil:
+    """The highest stamp of the tombstones that would go; 0: none would."""
+    cdef uint64_t newest = 0
+    for n in range(WAN_TABLE_SHARDS):
+        wan_lock_take(&table.shards[n].lock)
+        newest = max(newest, wan_table_newest_to_expire(&table.shards[n], before_ms, below))
+        wan_lock_release(&table.shards[n].lock)
+    return newest
 
 
 cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) noexcept nogil:

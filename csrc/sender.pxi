@@ -66,6 +66,7 @@ cdef class DispatcherSession:
     cdef uint64_t read_again_us         # Nothing else is to be sent: until then it is not tried again. 0: it is.
     cdef wan_stage floors               # wan_floor, as last told by `tell_floors`. Under the queue's lock.
     cdef int floors_due                 # They were not sent on this connection.
+    cdef uint64_t floors_told, floors_heard     # Which ones, and which the receiver has answered.
     cdef uint32_t born                          # `wan_forks` of the process that made it.
 
     # This connection's
@@ -157,19 +158,25 @@ cdef class DispatcherSession:
         wan_lock_take(&self.g.lock)
         wan_stage_empty(&self.floors)
         status = wan_stage_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
+        wan_tally(&self.floors_told, 1)
         wan_lock_release(&self.g.lock)
         raise_for(status, f"queue {self.queue.name!r}: floors")
         wan_flag_set(&self.floors_due, 1)
         eventfd_write(self.g.signals[self.index].file, 1)
 
     cdef int ping(self) noexcept nogil:
-        """With the floors. 0: no memory."""
+        """With the floors, whose number comes back with the answer. 0: no memory."""
         cdef int done
         wan_flag_set(&self.floors_due, 0)
         wan_lock_take(&self.g.lock)
-        done = buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, self.floors.bytes, <uint32_t>self.floors.used)
+        done = buffer_frame(&self.out, WAN_FRAME_PING, self.floors_told, 0, self.floors.bytes, <uint32_t>self.floors.used)
         wan_lock_release(&self.g.lock)
         return done
+
+    @property
+    def floors_are_heard(self):
+        """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
+        return wan_read(&self.floors_heard) == wan_read(&self.floors_told)
 
     def pause(self, bint value):
         """No new batch is built while paused; acknowledgements are still taken."""
@@ -864,7 +871,7 @@ cdef class DispatcherSession:
                     self.steps = frame.id
                     self.note_progress()
             elif frame.type == WAN_FRAME_PONG:
-                pass
+                wan_set(&self.floors_heard, max(self.floors_heard, min(frame.id, wan_read(&self.floors_told))))
             elif frame.type == WAN_FRAME_REWIND and frame.length < sizeof(wan_rewind):
                 set_detail("rewind of %u bytes", frame.length)
                 return 0

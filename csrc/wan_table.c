@@ -26,12 +26,20 @@ void wan_table_close(wan_table *table)
     table->shards = NULL;
 }
 
+static inline uint32_t seconds_of(uint64_t ms) { return ms / 1000 < UINT32_MAX ? (uint32_t)(ms / 1000) : UINT32_MAX; }
+
+static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
+{
+    __atomic_store_n(&shard->shrunk_log_words, bytes / 8 < UINT32_MAX ? (uint32_t)(bytes / 8) : UINT32_MAX, __ATOMIC_RELAXED);
+}
+
 wan_shard_content wan_table_take_all(wan_shard *shard)
 {
     wan_shard_content content = {shard->slots, shard->mask, shard->shrunk};
     wan_memory_note_freed(shard->bytes);
     shard->shrunk = NULL;
-    shard->shrunk_log_bytes = shard->tombstone_bytes = 0;
+    set_shrunk_log(shard, 0);
+    shard->tombstone_bytes = 0;
     shard->shrunk_count = 0;
     wan_set(&shard->bytes, 0);
     shard->slots = NULL;
@@ -275,7 +283,14 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     put_value(entry, change, length, value);
     entry->state = outcome == WAN_DESTROYED ? WAN_ENTRY_TOMBSTONE : WAN_ENTRY_LIVE;
     shard->tombstones += (uint32_t)(outcome == WAN_DESTROYED) - (uint32_t)was_tombstone;
-    shard->tombstone_bytes += (outcome == WAN_DESTROYED ? tombstone_bytes_of(entry) : 0) - tombstone_bytes;
+    if (outcome == WAN_DESTROYED) {
+        change->tombstone_bytes = (int64_t)(tombstone_bytes_of(entry) - tombstone_bytes);
+        shard->tombstone_bytes += (uint64_t)change->tombstone_bytes;
+        uint32_t second = seconds_of(change->stamp >> 16);
+        if (shard->tombstones == 1 || second < shard->oldest_s) shard->oldest_s = second;
+    } else {
+        shard->tombstone_bytes -= tombstone_bytes;
+    }
     return outcome;
 }
 
@@ -335,25 +350,56 @@ static uint64_t expire_shrunk(wan_shard *shard, uint64_t below)
         if (shard->shrunk[n].stamp >= below) shard->shrunk[kept++] = shard->shrunk[n];
     if (kept == count) return 0;
     shard->shrunk_count = (uint32_t)kept;
-    shard->shrunk_log_bytes = shard->shrunk_log_bytes / count * kept;
+    set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) / count * kept);
     wan_shrunk *fitting = kept ? realloc(shard->shrunk, kept * sizeof *fitting) : NULL;
     if (!kept) free(shard->shrunk);
     if (fitting || !kept) shard->shrunk = fitting;      /* Else it stays longer than it has to be. */
     return count - kept;
 }
 
+/* Whether it is a tombstone that goes by its stamp and its age. */
+static inline int is_to_expire(const wan_entry *entry, uint64_t before_ms, uint64_t below)
+{
+    if (!entry || entry->state != WAN_ENTRY_TOMBSTONE || entry->stamp >= below) return 0;
+    uint64_t made_ms;
+    memcpy(&made_ms, wan_entry_value(entry), sizeof made_ms);
+    return made_ms < before_ms;
+}
+
+/* Without a look at the entries, which costs a cache miss each. */
+static inline int may_have_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
+{
+    return shard->tombstones && shard->oldest_s <= seconds_of(below >> 16) && shard->oldest_s <= seconds_of(before_ms);
+}
+
+uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
+{
+    uint64_t newest = 0;
+    for (uint64_t n = 0; n < shard->shrunk_count; n++)
+        if (shard->shrunk[n].stamp < below && shard->shrunk[n].stamp > newest) newest = shard->shrunk[n].stamp;
+    if (!may_have_to_expire(shard, before_ms, below)) return newest;
+    for (uint64_t at = 0; at <= shard->mask; at++) {
+        const wan_entry *entry = shard->slots[at].entry;
+        if (is_to_expire(entry, before_ms, below) && entry->stamp > newest) newest = entry->stamp;
+    }
+    return newest;
+}
+
 uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
 {
     uint64_t dropped = shard->shrunk_count ? expire_shrunk(shard, below) : 0;
-    if (!shard->tombstones) return dropped;
+    if (!may_have_to_expire(shard, before_ms, below)) return dropped;
+    uint32_t oldest_s = UINT32_MAX;
     for (uint64_t at = 0; at <= shard->mask;) {
         wan_slot *slot = &shard->slots[at];
-        uint64_t made_ms = UINT64_MAX;
-        if (slot->entry && slot->entry->state == WAN_ENTRY_TOMBSTONE && slot->entry->stamp < below)
-            memcpy(&made_ms, wan_entry_value(slot->entry), sizeof made_ms);
-        if (made_ms < before_ms) { take_out(shard, slot); dropped++; }     /* What moved into its place is looked at next. */
-        else at++;
+        if (is_to_expire(slot->entry, before_ms, below)) { take_out(shard, slot); dropped++; continue; }    /* What moved into its place is looked at next. */
+        if (slot->entry && slot->entry->state == WAN_ENTRY_TOMBSTONE) {
+            uint32_t second = seconds_of(slot->entry->stamp >> 16);
+            if (second < oldest_s) oldest_s = second;
+        }
+        at++;
     }
+    shard->oldest_s = oldest_s;
     shrink(shard);
     return dropped;
 }
@@ -374,7 +420,7 @@ wan_status wan_table_shrink(wan_shard *shard)
         wan_slot *slot = &shard->slots[at];
         if (!slot->entry || slot->entry->state != WAN_ENTRY_TOMBSTONE) { at++; continue; }
         grown[count++] = (wan_shrunk){slot->hash, slot->entry->stamp};
-        shard->shrunk_log_bytes += wan_record_size(slot->entry->key_length, 0, 0, 0);
+        set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_record_size(slot->entry->key_length, 0, 0, 0));
         take_out(shard, slot);
     }
     qsort(grown, count, sizeof *grown, shrunk_order);

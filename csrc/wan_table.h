@@ -44,7 +44,8 @@ typedef struct {
     uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */
     uint64_t tombstone_bytes;   /* Those of tombstones with their key, slots included. */
     wan_shrunk *shrunk;         /* Ascending by hash, each once. */
-    uint64_t shrunk_log_bytes;  /* Bytes of the records of these, as a log holds them, more or less. */
+    uint32_t shrunk_log_words;  /* 8 bytes each: the records of these, as a log holds them, more or less. Read by wan_table_shrunk_log_bytes. */
+    uint32_t oldest_s;          /* No tombstone with its key has a stamp of an earlier second. Of no meaning where there is none. */
 } wan_shard;
 
 _Static_assert(sizeof(wan_shard) == 64, "a shard is a cache line");
@@ -79,6 +80,7 @@ typedef struct {
     uint8_t ask;                /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
     uint8_t keep;               /* Out: an entry (or tombstone) was there. */
     uint8_t waits;              /* Out of the put path: a queue took the event whose makers wait for its disk. */
+    int64_t tombstone_bytes;    /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
 } wan_change;
 
 wan_status wan_table_init(wan_table *table);
@@ -101,10 +103,17 @@ wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *
 int wan_table_made_by(const wan_entry *entry, const wan_change *change);
 /* Takes an entry out without a trace (local destroy). True if it was there. */
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
-/* Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns how many. */
+/* Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`, and where all of a shard have later stamps
+ * than that, none. Returns how many. */
 uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below);
+/* The highest stamp of those that this would drop; 0: none. */
+uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below);
 /* Keeps of every tombstone its hash and stamp only. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_table_shrink(wan_shard *shard);
+/* The bytes of shrunk ones in a log, more or less. Without the lock. */
+static inline uint64_t wan_table_shrunk_log_bytes(const wan_shard *shard) { return (uint64_t)__atomic_load_n(&shard->shrunk_log_words, __ATOMIC_RELAXED) * 8; }
+/* Whether that costs little for each of them: the whole shard is looked at. */
+static inline int wan_table_is_worth_shrinking(const wan_shard *shard) { return shard->tombstones >= 32 && (uint64_t)shard->tombstones * 16 >= shard->used; }
 /* The stamp of the shrunk tombstone with this hash; 0: there is none. */
 uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash);
 

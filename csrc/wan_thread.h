@@ -23,6 +23,12 @@ static inline void wan_count(uint64_t *counter, uint64_t by) { __atomic_fetch_ad
 static inline void wan_tally(uint64_t *counter, uint64_t by) { __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED); }
 static inline void wan_set(uint64_t *counter, uint64_t value) { __atomic_store_n(counter, value, __ATOMIC_RELAXED); }
 static inline uint64_t wan_read(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
+/* Takes `by` from a number. Whether it fell below 0 with that. */
+static inline int wan_falls_short(int64_t *number, int64_t by)
+{
+    int64_t before = __atomic_fetch_sub(number, by, __ATOMIC_RELAXED);
+    return before >= 0 && before < by;
+}
 static inline int wan_flag_read(const int *flag) { return __atomic_load_n(flag, __ATOMIC_ACQUIRE); }
 static inline void wan_flag_set(int *flag, int value) { __atomic_store_n(flag, value, __ATOMIC_RELEASE); }
 

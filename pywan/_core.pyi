@@ -204,6 +204,13 @@ _Record = bytes     # Outside the class, whose property `bytes` hides the type.
 
 # Regions
 
+class Bell:
+    """Something asks a thread, which sleeps meanwhile, to look before its time."""
+
+    def ring(self) -> None: ...
+    def wait(self, seconds: float) -> bool:
+        """Until it rings, or for so long. Whether it rang since the last call. One caller at a time."""
+
 class Clock:
     """The hybrid logical clock that all regions of a member share."""
 
@@ -330,13 +337,15 @@ class RegionCore:
         """Gives the memory of a closed region's entries back, when nobody writes its log any more: whoever knows the region may do so for long."""
     def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
         """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
-    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> None:
+    def watch_tombstones(self, limit: int, bell: Bell) -> bool:
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
+    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
         """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
     def settle_stamps(self) -> None:
         """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
     @property
     def tombstone_state(self) -> dict[str, int]:
-        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, and up to which stamp others were forgotten."""
+        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
     def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
     def scan_keys(self) -> Iterator[Any]:
@@ -408,6 +417,9 @@ class DispatcherSession:
         """Replaces the user's callbacks; takes effect with the next batch."""
     def tell_floors(self, floors: bytes) -> None:
         """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
+    @property
+    def floors_are_heard(self) -> bool:
+        """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
     def stop(self) -> None:
         """Makes `run` return soon."""
     def times(self) -> dict[str, int]:

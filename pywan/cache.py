@@ -49,6 +49,7 @@ log = logging.getLogger("pywan.cache")
 TOMBSTONE_AGE_MS = 60_000           # A destroyed key is remembered for so long whatever floors say: stamps that callers give are in none of them.
 TOMBSTONE_MEMORY_MB = 64            # For the tombstones of a region, unless the user says otherwise.
 HOUSEKEEPING_S = 5.0
+DISK_LOOK_S = 0.2                   # Until a look at tombstones that wait for a disk.
 TROUBLE_S = 60.0        # How often a log that cannot be written is told again.
 DRAIN_LOOK_S = 0.01                 # Between two looks at queues that are to become empty.
 FLOORS_SAVED_S = 60.0
@@ -91,6 +92,7 @@ class Cache:
         self._receiver: GatewayReceiver | None = None
         self._stores: dict[str, DiskStore] = {}             # Open ones; "DEFAULT" is made when it is first needed.
         self._clock = _core.Clock()
+        self._bell = _core.Bell()                           # Calls the housekeeper.
         self._tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._applied = AppliedMemory()
         self._resolver = conflict_resolver
@@ -258,6 +260,7 @@ class Cache:
                 self._make_persistent(region, made)
             else:
                 self._warn_of_log(f"region {made.name}", f"region-{made.name}")
+            region.watch_tombstones(self._tombstone_bytes, self._bell)
             self._attach(region)
             self._regions[made.name] = region
             self._note_missing_senders(region)
@@ -488,9 +491,16 @@ class Cache:
             self._stages.serve(connection, first)
 
     def _keep_house(self) -> None:
-        while not self._closed.wait(HOUSEKEEPING_S):
+        is_waiting = False          # Tombstones go as soon as the disk knows that they may be gone.
+        while True:
+            was_called = self._bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
+            if self._closed.is_set():
+                return
+            # A bell tells what was destroyed, not what came back since: counted anew, that may still be within the limit.
+            if was_called and not any([region.watch_tombstones(self._tombstone_bytes, self._bell) for region in list(self._regions.values())]):
+                continue
             try:
-                self._keep_tombstones()
+                is_waiting = self._keep_tombstones()
             except (PywanError, MemoryError) as error:
                 log.error("member %s: tombstones were not looked at, and stay: %s", self.name, error)
             for sender in list(self._senders.values()):
@@ -500,8 +510,9 @@ class Cache:
             self._watch_clock()
             _core.trim_memory(TRIM_BYTES)
 
-    def _keep_tombstones(self) -> None:
-        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that what they told makes needless."""
+    def _keep_tombstones(self) -> bool:
+        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that what they told makes needless. Whether
+        some more go as soon as a disk has taken something."""
         low = self._clock.raise_low()
         regions = list(self._regions.values())
         for region in regions:
@@ -512,11 +523,11 @@ class Cache:
             reached = self._reached_with(sender)
             sender.tell_floors({**self._floors.forwarded(remote, reached), self._site: Floor(low, reached)})
         below = min(low, self._floors.lowest()[0])
-        for region in regions:
-            region.keep_tombstones(below, int(time.time() * 1000) - TOMBSTONE_AGE_MS, self._tombstone_bytes)
+        is_waiting = [region.keep_tombstones(below, int(time.time() * 1000) - TOMBSTONE_AGE_MS, self._tombstone_bytes) for region in regions]
         if time.monotonic() - self._floors_saved_at >= FLOORS_SAVED_S:
             self._floors_saved_at = time.monotonic()
             self._floors.save()
+        return any(is_waiting)
 
     def _reached_with(self, sender: GatewaySender) -> frozenset[int]:
         """The remote sites that every event of this sender is stamped as reaching, whatever its region."""
@@ -604,6 +615,7 @@ class Cache:
     def _close_all(self, wait_s: float) -> None:
         with self._lock:        # What is being made is there, and ends with the rest.
             self._closed.set()
+        self._bell.ring()
         self.shutdown_requested.set()
         try:
             if self._receiver is not None and self._receiver.is_running:

@@ -57,6 +57,10 @@ def _lower(floors: Floors, other: Mapping[int, Floor]) -> None:
         floors[origin] = Floor(min(mine.stamp, floor.stamp), mine.reached & floor.reached)
 
 
+# Of a queue from which nothing comes any more, of whatever origin.
+GOODBYE = encode_floors({origin: Floor(NONE_COMES, frozenset()) for origin in range(256)})
+
+
 class QueueFloors:
     """What one sender can promise. Not by looking at its events: what is put into the queue after a checkpoint is not below the stamps that
     could still come then, so when all from before it has left, that is the floor. One caller at a time."""
@@ -137,7 +141,8 @@ class SourceFloors:
             self._save()
 
     def told(self, site: int, member: str, sender: str, data: bytes) -> None:
-        """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted, and not heard of it yet."""
+        """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted, and not heard of it yet. One
+        from which nothing at all comes any more was destroyed, and is not waited for."""
         floors = decode_floors(data)
         with self._lock:
             source = self._sources.get((site, member, sender))
@@ -147,7 +152,10 @@ class SourceFloors:
             source.floors.update(floors)
             for origin in [origin for origin, floor in source.floors.items() if floor.stamp == NONE_COMES]:
                 del source.floors[origin]
-            if set(source.floors) - known:
+            if not source.floors:
+                del self._sources[source.key]
+                log.info("%s says that nothing more comes from it: destroyed keys are no longer kept for it", source)
+            if set(source.floors) != known:
                 self._save()
 
     def lowest(self) -> tuple[int, str]:

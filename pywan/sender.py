@@ -20,7 +20,7 @@ from pywan.config import CALLBACK_METHODS, SenderAttributes, altered_sender_attr
 from pywan.disk_store import DiskStore
 from pywan.errors import ConfigurationError, ConnectivityError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
-from pywan.floors import Floors, QueueFloors, encode_floors
+from pywan.floors import GOODBYE, Floors, QueueFloors, encode_floors
 from pywan.forks import of_one_process
 from pywan.membership import Membership
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode
@@ -36,13 +36,14 @@ CONNECT_TIMEOUT_S = 5.0
 FIRST_RETRY_S = 0.05    # After a connection that worked; then twice as long each time, up to retry-interval-ms.
 AVOID_S = 60.0          # A receiver that did not answer is not chosen for so long where there is another one.
 JOIN_TIMEOUT_S = 15.0
+GOODBYE_S = 2.0         # How long a sender that is destroyed waits for its receivers to hear it.
 BUCKETS = 113
 DISK_SLOW_S = 0.1       # Events that wait for longer than this, most of them for the disk, do so since it is slow.
 FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
 REASONS = {
     1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
     3: "the remote site is out of memory", 4: "the conflict resolver failed", 5: "the remote site could not apply it (see its log)",
-    6: "it is older than destroys that the remote site has forgotten, or remembers by a hash only: its key may have been one of them",
+    6: "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may have been one of them",
 }
 
 
@@ -93,6 +94,8 @@ class GatewaySender:
         self._times_lock = threading.Lock()
         self._parked_lock = threading.Lock()        # One replay or drop at a time.
         self._floors = QueueFloors(site, clock.raise_low())    # Of the housekeeper.
+        self._tell_lock = threading.Lock()          # One word to the receivers at a time; after the goodbye there is none.
+        self._has_said_goodbye = False
         self._stopping = threading.Event()
         self._stopping.set()
         self._paused = False
@@ -378,6 +381,7 @@ class GatewaySender:
         """Stops it and drops its queue. GatewaySenderError while a region is attached to it."""
         with self._lock:
             self._on_destroy(self)      # Refuses while a region refers to it.
+            self._say_goodbye()
             self.close()
             dropped, parked = len(self.queue), len(self._parked)
             if dropped or parked:
@@ -385,6 +389,22 @@ class GatewaySender:
             if self._store is not None:
                 for kind in ("queue", "parked"):
                     self._store.forget(f"{kind}-{self.id}")
+
+    def _say_goodbye(self) -> None:
+        """The receivers that it is connected to hear that nothing more comes from here: they keep no destroyed keys for it. Others need `forget site`."""
+        for session in self._sessions:
+            session.pause(True)
+        with self._tell_lock:
+            self._has_said_goodbye = True
+            for session in self._sessions:
+                session.tell_floors(GOODBYE)
+        deadline = time.monotonic() + (GOODBYE_S if threading.current_thread() not in self._threads else 0)
+        while any(not session.floors_are_heard for n, session in enumerate(self._sessions) if n in self._connections):
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stopping.wait(min(left, 0.005)):
+                log.warning("gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed keys may be kept for it at site %d until that is told "
+                            "to forget this one (forget site --distributed-system-id=%d)", self.id, self.attributes.remote_distributed_system_id, self._site)
+                return
 
     def close(self) -> None:
         """Ends it, and its logs with what was enqueued: its disk store waits for that."""
@@ -564,8 +584,9 @@ class GatewaySender:
         positions = self.queue.positions()
         parked = self._parked.lowest_copied(until_empty=True)
         told = self._floors.look(positions, parked, self.queue.lowest_copied(), still_coming)
-        for session in self._sessions:
-            session.tell_floors(encode_floors(told))
+        with self._tell_lock:
+            for session in self._sessions if not self._has_said_goodbye else ():
+                session.tell_floors(encode_floors(told))
 
     def replay_parked(self, *, force: bool = False) -> int:
         """Queues every event that is parked now again, behind what waits. Returns how many. With `force` the remote site also applies those whose

@@ -9,14 +9,17 @@ import struct
 import pytest
 from records import BATCH, PING, PONG, REGION, UPDATE, make_batch, make_record, read_record, split_frames
 
+import pywan
 import pywan.cache
 from pywan import _core
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 from pywan.floors import FLOOR, NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
 from pywan.testing.waiting import eventually
+from sites import QUICK, Site
 
 NY, LN, TK, HK = 1, 2, 3, 4
 FORGOTTEN = 6
+GIVEN = 16
 
 
 def coming(stamp, **others):
@@ -249,8 +252,71 @@ def test_beyond_that_the_older_half_is_forgotten_and_an_older_event_for_an_absen
     assert region.get(b"yy") == b"newer" and region.get(b"pp") == b"present"
     assert send(region, make_record(b"k1", b"forced", stamp=5, flags=32)) == {}
     assert region.get(b"k1") == b"forced"
-    region.keep_tombstones(mark + 1, 0, 8_000)          # Nothing so old can come any more.
-    assert region.tombstone_state["forgotten_through"] == 0 and send(region, make_record(b"zz", b"?", stamp=mark)) == {}
+    assert send(region, make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {b"xx": FORGOTTEN}
+    region.keep_tombstones(mark + 1, 0, 8_000)          # Nothing so old can come any more, from those who were waited for.
+    assert region.tombstone_state["forgotten_through"] == 0
+    assert send(region, make_record(b"zz", b"?", stamp=mark), make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {b"zz": FORGOTTEN}
+
+
+# Those who were not waited for
+
+def let_go(region, count=3):
+    """Destroys keys, and drops their tombstones: nothing older can come. The highest stamp of them."""
+    for n in range(count):
+        region.put(b"k%d" % n, b"v")
+        region.destroy(b"k%d" % n)
+    stamps = [region.lookup(b"k%d" % n)[1] for n in range(count)]
+    region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
+    return max(stamps)
+
+
+def test_an_event_older_than_tombstones_that_were_let_go_is_parked_where_its_key_is_absent():
+    region = _core.RegionCore("floors", _core.Clock(), site=LN)
+    assert send(region, make_record(b"aa", b"old", stamp=5)) == {}          # Nothing was let go yet.
+    region.put(b"pp", b"present")
+    through = let_go(region)
+    assert region.tombstone_state == {"tombstones": 0, "shrunk_tombstones": 0, "tombstone_bytes": 0, "forgotten_through": 0, "let_go_through": through}
+    assert send(region, make_record(b"k1", b"old", stamp=5), make_record(b"yy", b"as old", stamp=through), make_record(b"zz", b"newer", stamp=through + 1),
+                make_record(b"pp", b"old", stamp=5)) == {b"k1": FORGOTTEN, b"yy": FORGOTTEN}
+    assert b"k1" not in region and region.get(b"pp") == b"present" and region.get(b"zz") == b"newer"
+    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=32), make_record(b"yy", b"given", stamp=6, flags=GIVEN)) == {}
+    assert region.get(b"k1") == b"forced" and region.get(b"yy") == b"given"
+    region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
+    assert region.tombstone_state["let_go_through"] == through
+
+
+def test_what_holds_no_tombstone_lets_none_go():
+    region = _core.RegionCore("floors", _core.Clock(), site=LN)
+    region.put(b"k", b"v")
+    region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
+    assert region.tombstone_state["let_go_through"] == 0
+
+
+def test_what_was_let_go_is_known_after_a_restart(tmp_path):
+    """While its log is shortened, too; and no tombstone goes before the disk knows."""
+    def opened():
+        region = _core.RegionCore("floors", _core.Clock(), site=LN)
+        region.open_log(str(tmp_path), log_id=5, synchronous=False, log_budget=_core.LogBudget(4 << 20))
+        return region
+
+    region = opened()
+    through = let_go(region)
+    assert region.tombstone_state["tombstones"] == 3
+    assert region.commit_once()
+    region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
+    assert region.tombstone_state["tombstones"] == 0
+    for n in range(900):
+        region.put(b"other-%d" % (n % 7), b"x" * 20_000)
+        if n % 5 == 0:
+            assert region.commit_once()
+    region.stop_log()
+    region.commit_loop()
+    del region
+    again = opened()
+    assert again.tombstone_state == {"tombstones": 0, "shrunk_tombstones": 0, "tombstone_bytes": 0, "forgotten_through": 0, "let_go_through": through}
+    assert send(again, make_record(b"k1", b"old", stamp=5)) == {b"k1": FORGOTTEN}
+    copy = _core.RegionCore("floors", _core.Clock(), site=LN)
+    assert again.copy_into(copy) is None and copy.tombstone_state["let_go_through"] == through
 
 
 def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembered(tmp_path):
@@ -302,9 +368,9 @@ def looks(site, count=5):
     eventually(has_looked)
 
 
-def until_told(network):
-    """Every member has heard floors from all that feed it."""
-    for site in network.sites.values():
+def until_told(network, *sites):
+    """Every member (or those of `sites`) has heard floors from all that feed it."""
+    for site in sites or network.sites.values():
         eventually(lambda: 0 < site.cache._floors.lowest()[0] < NONE_COMES, what=f"floors at {site}")
 
 
@@ -389,6 +455,142 @@ def test_a_site_that_never_comes_back_can_be_forgotten(network, attentive):
     assert ln.cache._management.handle({"op": "describe region", "name": "data"})["stats"]["tombstones_held_by"].startswith("sender ln of server_ny (site 1), which may send")
     assert ln.cache._management.handle({"op": "forget site", "distributed_system_id": "1"})["forgotten"] == ["sender ln of server_ny (site 1)"]
     eventually(lambda: tombstones(ln) == 0)
+
+
+def introduce(site, *others):
+    """A site that knew of no other one gets a locator that does."""
+    port = site.locator.port
+    site.locator.stop()
+    site.locator = pywan.Locator(f"locator_{site.name}", distributed_system_id=site.id, port=port, timings=QUICK,
+                                 remote_locators=",".join(str(other.locator.address) for other in others)).start()
+
+
+def parked_reasons(sender):
+    return {event["key"]: event["reason"] for event in sender.parked()}
+
+
+def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, attentive):
+    """Its first events are older than tombstones that nobody waited for it with."""
+    ny, ln = network.mesh("ny ln")
+    tk = network.sites["tk"] = Site(network, "tk", ())
+    tk.send_to(ny)
+    tk.send_to(ln)
+    tk.region()
+    tk.data["k"] = "old"
+    tk.data["never heard of"] = "old too"
+    until_told(network, ny, ln)
+    ny.data["present"] = ny.data["k"] = "newer"
+    eventually(lambda: "k" in ln.data)
+    del ny.data["k"]
+    for site in (ny, ln):
+        eventually(lambda: site.data.tombstone_state["let_go_through"] and tombstones(site) == 0, what=f"no tombstone at {site}")
+    tk.data["present"] = tk.data["new"] = "after that"
+    introduce(tk, ny, ln)
+    for site in (ny, ln):
+        eventually(lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site).queue), 20, f"what tk parks for {site}")
+        reasons = parked_reasons(tk.sender(site))
+        assert set(reasons) == {"k", "never heard of"} and all("its key may have been one of them" in reason for reason in reasons.values())
+        assert dict(site.data) == {"present": "after that", "new": "after that"}
+        assert tk.sender(site).ledger()["balanced"]
+    del tk.data["k"]        # Whoever knows that it was destroyed drops what is parked; what was not is sent once more.
+    network.settle()
+    assert tk.sender(ny).drop_parked() == 2 and tk.sender(ln).replay_parked(force=True) == 2
+    network.settle()
+    assert "k" not in ln.data and ln.data["never heard of"] == "old too" and "never heard of" not in ny.data
+    until_told(network, ny, ln)
+    ny.data["later"] = 1
+    del ny.data["later"]
+    for site in (ny, ln):           # It is waited for now, and tells.
+        eventually(lambda: tombstones(site) == 0, what=f"no tombstone at {site}")
+
+
+def test_a_forgotten_site_that_comes_back_does_not_either(network, attentive):
+    ny, ln, tk = network.mesh("ny ln tk")
+    until_told(network)
+    tk.sender(ln).pause()
+    tk.data["k"] = "held up"
+    eventually(lambda: "k" in ny.data)
+    ny.sender(ln).wait_until_flushed()
+    ln.data["k"] = "newer"
+    del ln.data["k"]
+    looks(ln)
+    assert tombstones(ln) == 1
+    ln.cache.forget_site(3)
+    eventually(lambda: tombstones(ln) == 0)
+    tk.sender(ln).resume()
+    eventually(lambda: tk.sender(ln).parked_count == 1)
+    assert "k" not in ln.data
+
+
+def test_an_old_load_with_timestamps_of_its_own_is_not_held_up_by_what_was_let_go(network, attentive):
+    ny, ln = network.mesh("ny ln")
+    until_told(network)
+    ln.data["k"] = 1
+    del ln.data["k"]
+    eventually(lambda: ln.data.tombstone_state["let_go_through"])
+    ny.data.put_columns(["a", "b"], ["1990", "1991"], timestamps=[1, 2])
+    network.settle()
+    assert ln.data["a"] == "1990" and ny.sender(ln).parked_count == 0
+
+
+def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_later(network, monkeypatch, tmp_path):
+    monkeypatch.setattr(pywan.cache, "HOUSEKEEPING_S", 3600.0)
+    ny, ln = network.add("ny ln")
+    ny.cache.close()
+    ny.new_cache(maximum_tombstone_memory=1, dir=tmp_path)
+    ny.receive()
+    ln.send_to(ny)
+    eventually(lambda: ny.receiver.connected_senders)       # It tells no floor for an hour.
+    for type in ("REPLICATE", "REPLICATE_PERSISTENT"):
+        region = ny.cache.create_region(type.lower(), type)
+        keys = [b"key %d" % n for n in range(100_000)]      # 8 MB of tombstones.
+        for at in range(0, len(keys), 1000):
+            region.put_columns(keys[at:at + 1000], keys[at:at + 1000])
+            region.put_columns(keys[at:at + 1000], None, operations=["destroy"] * 1000)
+        eventually(lambda: region.tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound")
+        assert region.tombstone_state["forgotten_through"] > 0
+
+
+def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, tmp_path):
+    ny, ln, tk = network.add("ny ln tk")
+    ln.cache.close()
+    ln.new_cache(dir=tmp_path)
+    network.connect([("ny", "ln"), ("tk", "ln")])
+    until_told(network, ln)
+    ny.sender(ln).pause()
+    ny.data["k"] = "held up"
+    ln.data["k"] = 1
+    del ln.data["k"]
+    looks(ln)
+    assert tombstones(ln) == 1 and "sender ln of server_ny" in ln.cache.tombstones_held_by()
+    ny.data.alter(gateway_sender_ids=())
+    ny.sender(ln).destroy()
+    assert all(source["site"] == 3 for source in json.loads((tmp_path / "gateway-sources-server_ln.json").read_text())["sources"])
+    eventually(lambda: tombstones(ln) == 0)
+    ny.send_to(ln)                  # Another one of that name is waited for.
+    ny.data.alter(gateway_sender_ids=("ln",))
+    until_told(network, ln)
+    ny.sender(ln).pause()
+    ny.data["k"] = "held up"
+    ln.data["k"] = 2
+    del ln.data["k"]
+    looks(ln)
+    assert tombstones(ln) == 1
+    ny.sender(ln).resume()
+    network.settle()
+    assert "k" not in ln.data
+    eventually(lambda: tombstones(ln) == 0)
+
+
+def test_a_sender_that_cannot_say_goodbye_is_destroyed_all_the_same(network, monkeypatch, caplog):
+    monkeypatch.setattr("pywan.sender.GOODBYE_S", 0.2)
+    ny, ln = network.add("ny ln")
+    ln.receive(through_proxy=True)
+    sender = ny.send_to(ln)
+    eventually(lambda: ln.receiver.connected_senders)
+    ln.proxy.hang()
+    sender.destroy()
+    assert any("its receiver did not answer" in record.message for record in caplog.records)
 
 
 def test_where_nobody_feeds_a_region_its_tombstones_go(network, attentive):

@@ -243,7 +243,7 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
     EXPECT_EQUAL(apply(&marked), WAN_UPDATED);      /* It is there, so it was not destroyed later. */
     for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) wan_table_expire(&table.shards[n], UINT64_MAX, UINT64_MAX);
     for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++)
-        EXPECT(!table.shards[n].shrunk && !table.shards[n].shrunk_count && !table.shards[n].shrunk_log_bytes && !table.shards[n].tombstone_bytes);
+        EXPECT(!table.shards[n].shrunk && !table.shards[n].shrunk_count && !table.shards[n].shrunk_log_words && !table.shards[n].tombstone_bytes);
     wan_table_close(&table);
 }
 

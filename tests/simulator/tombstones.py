@@ -36,10 +36,14 @@ class MeshLink(Link):
     def __init__(self, rng: random.Random, sender: Site, receiver: Site):
         super().__init__(rng, sender.site, receiver)
         self.sender = sender
-        self.is_down = False
+        self.is_down = self.was_unknown = rng.random() < 0.15       # Then its first events may be older than what nobody waited for it with.
         self.floors = QueueFloors(sender.site, sender.clock.raise_low())
-        receiver.sources.opened(sender.site, str(sender.site), self.name, 1)
+        if not self.was_unknown:
+            self.introduce()
         sender.out.append(self)
+
+    def introduce(self) -> None:
+        self.receiver.sources.opened(self.sender.site, str(self.sender.site), self.name, 1)
 
     def _filter(self, records: list[bytes]) -> list[bool]:
         return [True] * len(records)
@@ -111,6 +115,7 @@ class TombstonesWorld(World):
 
     def pump_one(self, link: MeshLink, n: int) -> None:
         if not link.is_down:
+            link.introduce()        # As whoever opens a connection.
             super().pump_one(link, n)
 
     def keep_tombstones(self) -> None:
@@ -123,7 +128,7 @@ class TombstonesWorld(World):
             reached = frozenset(self.sites) - {site.site}
             for link in site.out:
                 link.tell(low, reached)
-            site.core.keep_tombstones(min(low, site.sources.lowest()[0]), self.now_ms + 1, site.tombstone_bytes)
+            site.core.keep_tombstones(min(low, site.sources.lowest()[0]), 1 << 60, site.tombstone_bytes)
 
     # The end
 
@@ -148,6 +153,9 @@ class TombstonesWorld(World):
     def check_convergence(self) -> None:
         """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was destroyed later."""
         forgotten = {key for link in self.links for key in link.forgotten_keys}
+        for link in self.links:
+            if not any(other.was_unknown for other in self.links) and link.receiver.tombstone_bytes == max(TOMBSTONE_BYTES):
+                must(not link.forgotten_keys, f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and has room for all tombstones")
         for key in KEYS:
             held = {site: _live(core.lookup(key)) for site, core in self.sites.items()}
             must(key in forgotten or len(set(held.values())) == 1, f"sites differ in {key}, and nothing of it is parked: {held}")
