@@ -127,6 +127,7 @@ cdef class ReceiverSession:
     cdef object find_region
     cdef object on_slow
     cdef object on_floors
+    cdef object on_no_memory        # Called for each event that there was no memory for.
     cdef dict names, cores
     cdef list replaced              # Regions that were looked up anew in batch `replaced_batch`: kept alive until the next such batch.
     cdef uint64_t replaced_batch
@@ -154,10 +155,10 @@ cdef class ReceiverSession:
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
-                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None):
+                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None, on_no_memory=None):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
-        self.on_floors = on_floors
+        self.on_floors, self.on_no_memory = on_floors, on_no_memory
         self.names, self.cores, self.replaced = {}, {}, []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.file = -1
@@ -308,11 +309,20 @@ cdef class ReceiverSession:
         except (QueueFullError, DiskError) as error:
             self.refuse(error)
             return -1
+        except MemoryError:
+            return WAN_FAILED_NO_MEMORY
         except BaseException as error:
             report_unraisable("applying an event", error)
             return WAN_FAILED_OTHER
         finally:
             end_if_strayed(self.born, "a gateway receiver")
+
+    cdef void tell_no_memory(self) noexcept with gil:
+        try:
+            if self.on_no_memory is not None:
+                self.on_no_memory()
+        except BaseException:
+            pass                    # No memory to say so: the sender parks the event with that reason.
 
     cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
         cdef size_t capacity
@@ -440,6 +450,8 @@ cdef class ReceiverSession:
                     wan_lock_release(&slot.lock)
                     return 0
                 if result > 0:
+                    if result == WAN_FAILED_NO_MEMORY:
+                        self.tell_no_memory()
                     self.own.exceptions_occurred += 1
                     if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)

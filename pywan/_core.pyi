@@ -486,6 +486,7 @@ class ReceiverSession:
     def __new__(
         cls, memory: SourceMemory, counts: ReceiverCounts, find_region: Callable[[str], RegionCore | None],
         on_slow: Callable[[Any, bytes], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
+        on_no_memory: Callable[[], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
         """Makes `run` return soon: after the event in work."""

@@ -274,10 +274,15 @@ class GatewayReceiver:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello
 
+    def _say_no_memory(self, hello: gateway.SenderHello) -> None:
+        if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
+            log.error("gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are parked there, and can be replayed", hello.sender, hello.site)
+
     def _welcome(self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[tuple[int, int, int]]) -> Any:
         sock = connection.sock
         session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES, mount=hello.mount,
-                                         on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors))
+                                         on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
+                                         on_no_memory=lambda: self._say_no_memory(hello))
         self._memory.take_over(hello, session)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
         connection.opened(session.stop)

@@ -13,6 +13,7 @@ from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflic
 from pywan.config import RegionAttributes, let_through
 from pywan.errors import BatchError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
+from pywan.lines import Lines
 from pywan.threads import start_thread
 
 log = logging.getLogger("pywan.region")
@@ -61,6 +62,7 @@ class Region(_core.RegionCore, MutableMapping):
         self._listeners = tuple(listeners)
         self._resolver = resolver
         self._alter = alter
+        self._lines = Lines(log)                    # About callbacks and events that fail.
         self._senders: dict[Any, Any] = {}          # Attached EventQueue -> GatewaySender.
         # Changes that meet user code go one at a time, so that a filter, resolver or listener sees them in the order of the queue.
         self._callback_lock = CallbackLock(name)
@@ -299,13 +301,12 @@ class Region(_core.RegionCore, MutableMapping):
             return {"lost": _LOST, "forgotten": _FAILED_FORGOTTEN}.get(outcome, 0)
         except (QueueFullError, DiskError):
             raise
-        except MemoryError as error:
-            log.error("%s", error)
-            return _FAILED_NO_MEMORY
+        except MemoryError:
+            return _FAILED_NO_MEMORY        # The receiver says it.
         except RegionNotFoundError:
             return _FAILED_NOT_FOUND
         except Exception:
-            log.exception("region %s: a remote %s of key %r failed", self.name, OPERATIONS[fields["operation"]], key)
+            self._lines.exception("region %s: a remote %s of key %r failed", self.name, OPERATIONS[fields["operation"]], key)
             return _FAILED_OTHER
 
     def _change_with_callbacks(
@@ -374,7 +375,7 @@ class Region(_core.RegionCore, MutableMapping):
             self._resolver.on_event(event, helper)
         except BaseException as error:
             let_through(error)
-            log.exception("region %s: the conflict resolver failed for key %r; the later version wins", self.name, key)
+            self._lines.exception("region %s: the conflict resolver failed for key %r; the later version wins", self.name, key)
             return None
         return helper
 
@@ -387,7 +388,7 @@ class Region(_core.RegionCore, MutableMapping):
                 getattr(listener, f"after_{operation}")(event)
             except BaseException as error:
                 let_through(error)
-                log.exception("region %s: the listener %r failed after a %s of key %r", self.name, listener, operation, key)
+                self._lines.exception("region %s: the listener %r failed after a %s of key %r", self.name, listener, operation, key)
 
 
 def _core_now_ms() -> int:

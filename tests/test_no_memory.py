@@ -1,9 +1,15 @@
 """What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one works."""
+import contextlib
+import resource
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+from test_kill import Machine
+
+import pywan
 
 
 def run(script: str) -> str:
@@ -101,3 +107,46 @@ SWEEP = REGION + """
 def test_no_allocation_that_fails_leaves_a_lock_held():
     pytest.importorskip("_testcapi")
     assert int(run(SWEEP)) > 50
+
+
+@pytest.mark.parametrize("listens", [False, True], ids=["plain", "with a listener"])
+def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_take(network, tmp_path, listens):
+    """The member is a process of its own, whose address space ends 64 MiB above what it has."""
+    machine = Machine(tmp_path)
+    with contextlib.closing(machine):
+        ny, ln = network.add("ny ln")
+        listener = "<region-attributes><cache-listener><class-name>pywan:CacheListener</class-name></cache-listener></region-attributes>" if listens else ""
+        machine.server(ln, f'<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" refid="PARTITION">{listener}</region></cache>')
+        sender = ny.send_to(ln)
+        ny.region()
+        ny.data["first"] = 1
+        network.settle()
+        pid = machine.running["process_ln"][0]
+        kilobytes = int(next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize")).split()[1])
+        limits = resource.prlimit(pid, resource.RLIMIT_AS)
+        resource.prlimit(pid, resource.RLIMIT_AS, ((kilobytes << 10) + (64 << 20), limits[1]))
+        for n in range(2000):
+            ny.data[n] = bytes(100_000)
+        network.settle(60)
+        assert sender.parked_count > 50
+        assert {event["reason"] for event in sender.parked(10)} == {"the remote site is out of memory"}
+        log = (tmp_path / "process_ln" / "process_ln.log").read_text()
+        assert "Traceback" not in log and log.count("out of memory") == 1
+        resource.prlimit(pid, resource.RLIMIT_AS, limits)
+        sender.replay_parked()
+        network.settle(60)
+        assert sender.parked_count == 0 and machine.ask("process_ln", "query size", region="data")["size"] == 2001
+
+
+def test_a_listener_that_fails_for_each_of_thousands_writes_few_lines(two_sites, network, caplog):
+    class Broken(pywan.CacheListener):
+        def after_create(self, event):
+            raise ValueError("broken")
+
+    ny, ln = two_sites
+    ny.data.add_listener(Broken())
+    ln.data.add_listener(Broken())
+    ny.data.put_all({n: n for n in range(3000)})
+    network.settle()
+    said = [record for record in caplog.records if "the listener" in record.getMessage()]
+    assert 2 <= len(said) <= 2 * 3 * 20 and said[0].exc_info

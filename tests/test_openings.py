@@ -9,7 +9,7 @@ import pytest
 from test_bad_input import answer, hello
 
 import pywan
-from pywan import _core, errors
+from pywan import _core, errors, lines
 from pywan.addresses import resolve
 from pywan.protocol.discovery import Timings
 from pywan.protocol.gateway import SenderHello, Welcome, encode, encode_known
@@ -284,7 +284,7 @@ def test_a_flood_of_connections_is_no_flood_of_lines(caplog):
     with ControlServer("127.0.0.1", 0, ask, name="test") as server:
         for _ in range(200):
             assert answer(server.port, b"GET / HTTP/1.1\r\n\r\n") == b""
-        assert 0 < len([r for r in caplog.records if "HTTP" in r.getMessage()]) <= openings.LINES_AT_ONCE
+        assert 0 < len([r for r in caplog.records if "HTTP" in r.getMessage()]) <= lines.LINES_AT_ONCE
 
 
 def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):

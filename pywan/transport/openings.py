@@ -15,6 +15,7 @@ from typing import Callable
 
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
+from pywan.lines import Lines
 from pywan.threads import start_thread
 from pywan.transport import sockets
 
@@ -25,31 +26,6 @@ YOUNG_S = 1.0                   # A half-open connection that is younger does no
 MAX_CONNECTIONS = 1024          # Open connections of a port.
 STOP_TIMEOUT_S = 10.0
 ACCEPT_PAUSE_S = 0.05           # After an accept that failed: a descriptor may be free by then.
-LINES_AT_ONCE = 20              # Lines of the log about connections ...
-LINES_PERIOD_S = 10.0           # ... in this time. The next line says how many were left out.
-
-
-class Lines:
-    """Lines of a log that others cause: a flood of connections must not become a flood of lines."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._lock = threading.Lock()
-        self._since, self._count, self._left_out = float("-inf"), 0, 0      # Guarded by _lock.
-
-    def warning(self, text: str, *values: object) -> None:
-        with self._lock:
-            now = time.monotonic()
-            if now - self._since > LINES_PERIOD_S:
-                self._since, self._count = now, 0
-            self._count += 1
-            if self._count > LINES_AT_ONCE:
-                self._left_out += 1
-                return
-            left_out, self._left_out = self._left_out, 0
-        if left_out:
-            self._log.warning("%d lines like the next were left out", left_out)
-        self._log.warning(text, *values)
 
 
 class Connection:
@@ -301,4 +277,4 @@ def share_of(host: str) -> str:
     return socket.inet_ntop(socket.AF_INET6, packed[:8] + bytes(8)) + "/64"
 
 
-__all__ = ["Acceptor", "Connection", "Lines"]
+__all__ = ["Acceptor", "Connection"]
