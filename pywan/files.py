@@ -1,4 +1,4 @@
-"""Owns how a file that somebody named is read: only a regular one, and only so much of it."""
+"""Owns how a file that somebody named is found and read: only a regular one, and only so much of it."""
 from __future__ import annotations
 
 import errno
@@ -7,9 +7,26 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from pywan.errors import ConfigurationError
+from pywan.names import quoted
+
 
 class FileError(Exception):
     """Why a file was not read, in words that go on behind its name."""
+
+
+def given_path(path: str | os.PathLike) -> Path:
+    """The path that somebody wrote, with `~` for a home. ConfigurationError if no file can have that name."""
+    try:
+        usable = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"{quoted(os.fspath(path))} is no name that a file can have")
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise ConfigurationError(f"{quoted(expanded)}: that user has no home here; for a file of that name write ./{quoted(expanded)[1:-1]}")
+    return Path(expanded)
 
 
 class Read(NamedTuple):

@@ -21,6 +21,8 @@ log = logging.getLogger("pywan.management")
 MAX_SCAN_ENTRIES = 100_000
 MAX_SCAN_BYTES = 12 * 1024 * 1024      # Of one answer: a control message holds 16 MiB.
 MAX_PARKED_SHOWN = 10_000
+SHOWN_VALUE_CHARACTERS = 200            # Of each key and value in a list of parked events.
+PLAIN_DEPTH = 24                        # Containers in each other; a control message has room for 32, with what they are in.
 
 # Fields of a request that are about the request, not options of the command.
 _ENVELOPE = ("op",)
@@ -181,20 +183,20 @@ class ManagementService:
 
     def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> dict:
         found = self._region(region)
-        if config.to_bool(if_not_exists, "if-not-exists") and key in found:
+        if not config.to_bool(if_not_exists, "if-not-exists"):
+            found.put(key, value)
+        elif not found.change_if("absent", 1, key, value)[0]:
             return {"done": False, "status": "the key is there already"}
-        found.put(key, value)
         return {"done": True}
 
     def on_remove(self, region: str, key: Any = None, all: Any = False) -> dict:
         found = self._region(region)
         if config.to_bool(all, "all"):
-            keys = list(found)
-            found.remove_all(keys)
-            return {"done": True, "count": len(keys)}
-        if key not in found:
+            return {"done": True, "count": found.remove_all(list(found))}
+        try:
+            found.destroy(key)
+        except KeyError:
             return {"done": False, "count": 0, "status": "the key is not there"}
-        found.destroy(key)
         return {"done": True, "count": 1}
 
     def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> dict:
@@ -274,7 +276,7 @@ class ManagementService:
     def on_list_parked_events(self, id: str, limit: Any = 100) -> dict:
         sender = self._sender(id)
         shown = sender.parked(config.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
-        return {"parked_count": sender.parked_count, "events": [_plain_map(event) for event in shown]}
+        return {"parked_count": sender.parked_count, "events": [{name: shown_value(value) for name, value in event.items()} for event in shown]}
 
     def on_replay_parked_events(self, id: str, force: Any = False) -> dict:
         return {"replayed": self._sender(id).replay_parked(force=config.to_bool(force, "force"))}
@@ -388,17 +390,32 @@ def sender_status(view: Mapping[str, Any]) -> str:
     return "Running and Connected" if view["connected"] else "Running, not Connected"
 
 
-def to_plain_value(value: Any) -> Any:
-    """`value` if it is made of plain values only, else its text: a control message holds nothing that names code."""
+def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
+    """`value` if it is made of plain values only, and containers at most `depth` deep; else its text: a control message holds nothing that names code."""
     if value is None or isinstance(value, (str, bytes, bool, float)):
         return value
     if isinstance(value, int):
-        return value if -2**63 <= value < 2**64 else str(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_plain_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): to_plain_value(item) for key, item in value.items()}
-    return repr(value)
+        return value if -2**63 <= value < 2**64 else _text(value)
+    if depth and isinstance(value, (list, tuple, set, frozenset)):
+        return [to_plain_value(item, depth - 1) for item in value]
+    if depth and isinstance(value, dict):
+        return {key if isinstance(key, str) else _text(key): to_plain_value(item, depth - 1) for key, item in value.items()}
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:           # A class of the user's, or a number of more digits than Python writes.
+        return quoted(value)
+
+
+def shown_value(value: Any) -> Any:
+    """For a list of many: of a long value the beginning."""
+    if value is None or isinstance(value, (bool, float)) or isinstance(value, (str, bytes)) and len(value) <= SHOWN_VALUE_CHARACTERS:
+        return value
+    text = quoted(value, SHOWN_VALUE_CHARACTERS + 1)
+    return to_plain_value(value) if len(text) <= SHOWN_VALUE_CHARACTERS else f"{text[:SHOWN_VALUE_CHARACTERS]}..."
 
 
 def _plain_map(value: Any) -> dict[str, Any]:

@@ -37,9 +37,17 @@ def is_host(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(value) is not None
 
 
+class _Cut(reprlib.Repr):
+    def repr_int(self, value: int, level: int) -> str:
+        try:
+            return super().repr_int(value, level)
+        except ValueError:      # Python writes no decimal numbers of so many digits.
+            return f"{'-' if value < 0 else ''}0x{abs(value) >> (value.bit_length() - 64):x}..."
+
+
 def quoted(value: Any, limit: int = SHOWN_CHARACTERS) -> str:
-    """A value from outside, as an error quotes it: on one line, without characters that a terminal obeys, and cut."""
-    cut = reprlib.Repr()        # It makes no more of megabytes than is shown.
+    """A value from outside, as an error quotes it: on one line, without characters that a terminal obeys, and cut. Never fails."""
+    cut = _Cut()                # It makes no more of megabytes than is shown.
     cut.maxstring = cut.maxother = cut.maxlong = limit
     cut.maxdict = cut.maxlist = cut.maxtuple = 8
     return printable(f"{cut.repr(value):.{limit}}")

@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import config, errors
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
+from pywan.files import given_path
 from pywan.names import check_name, printable
 from pywan.forks import in_child
 
@@ -53,7 +54,7 @@ class Place:
     @classmethod
     def of(cls, directory: str | os.PathLike | None, name: str) -> "Place":
         check_name(name, "--name")
-        return cls(Path(directory or ".").expanduser().absolute(), name)
+        return cls(given_path(directory or ".").absolute(), name)
 
     @property
     def folder(self) -> Path:

@@ -125,7 +125,7 @@ def test_properties_that_cannot_be_are_refused(tmp_path):
 def test_keys_and_values_have_types():
     assert [_typed("1", t, "--key") for t in ("str", "int", "float", "java.lang.Integer")] == ["1", 1, 1.0, 1]
     assert _typed('{"a": [1]}', "json", "--value") == {"a": [1]} and _typed("00ff", "hex", "--value") == b"\x00\xff"
-    for text, type_ in (("x", "int"), ("{", "json"), ("yes", "bool"), ("x", "colour")):
+    for text, type_ in (("x", "int"), ("{", "json"), ("[" * 100_000, "json"), ("yes", "bool"), ("x", "colour")):
         with pytest.raises(ConfigurationError):
             _typed(text, type_, "--key")
 
@@ -187,7 +187,7 @@ def test_only_a_regular_file_of_a_fitting_size_is_run(tmp_path):
     os.mkfifo(fifo)
     large.write_bytes(b"#" * (1024 * 1024 + 1))
     for path, says in ((link, f"symbolic link.*{good}"), (fifo, "not a regular file"), (tmp_path, "not a regular file"), ("/dev/zero", "not a regular file"),
-                       (large, "more than 1048576 bytes"), ("/no/such", "No such file"), ("a\0b", "null")):
+                       (large, "more than 1048576 bytes"), ("/no/such", "No such file"), ("a\0b", "no name that a file can have")):
         session, out, err = session_with(grammar.Command("works", "", works))
         assert session.run(["run", f"--file={path}"]) is False
         assert re.search(says, err.getvalue()) and out.getvalue() == ""
@@ -250,3 +250,30 @@ def test_without_a_locator_a_command_says_how_to_connect(monkeypatch):
 def test_docs_name_every_command():
     text = (Path(__file__).parent.parent / "docs" / "cli.md").read_text()
     assert [c.name for c in COMMANDS if f"`{c.name}`" not in text] == []
+
+
+ODD = ["", " ", "-1", "1e999", "9" * 40, "~nosuch/x", "a" * 5000, "\0", "\ud800", "\x1b[31m", "[" * 100_000, "host[99999]", "../x"]
+STARTS_OR_ENDS = {"start locator", "start server", "exit", "quit"}
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.name not in STARTS_OR_ENDS], ids=lambda command: command.name)
+def test_no_value_of_an_option_is_answered_by_a_traceback(command, tmp_path, monkeypatch):
+    """Whatever is given is an error in words, which no terminal obeys. Where no locator is."""
+    monkeypatch.chdir(tmp_path)
+    required = {option.name: "x" for option in command.options if option.required}
+    for option in command.options:
+        for value in ODD:
+            out = io.StringIO()
+            session = Session(COMMANDS, Output(False, out, out), "127.0.0.1[1]")
+            values = {**required, option.name: value}
+            session.run([*command.name.split(), *(f"--{name}={each}" for name, each in values.items())])
+            assert "Traceback" not in out.getvalue() and "\x1b" not in out.getvalue() and "\0" not in out.getvalue()
+
+
+@pytest.mark.parametrize("command", ["start locator", "start server --locators=127.0.0.1[1]"])
+@pytest.mark.parametrize("option", ["--dir=~nosuch", "--dir=" + "a" * 5000, "--properties-file=~nosuch/x"])
+def test_a_path_that_cannot_be_is_an_error_and_makes_no_folder(command, option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = io.StringIO()
+    assert not Session(COMMANDS, Output(False, out, out)).run([*command.split(), "--name=x", option])
+    assert out.getvalue().startswith("error: ") and not list(tmp_path.iterdir())

@@ -1,11 +1,14 @@
 """Conditional changes: put_if_absent, setdefault, replace, remove, pop; `|=` and clear."""
+import sys
 import threading
+import traceback
 
 import pytest
 
 from pywan import CacheListener, GatewayEventFilter
 from pywan.errors import IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.testing.waiting import eventually
+from pywan.transport.control import call_once
 
 
 class Heard(CacheListener):
@@ -107,6 +110,39 @@ def test_of_many_threads_one_wins_each_key(data):
     popped = at_once(8, lambda n: [data.pop(("new", key), None) for key in keys])
     assert [next(own[key] for own in popped if own[key] is not None) for key in keys] == given[0]
     assert all(sum(own[key] is not None for own in popped) == 1 for key in keys) and len(data) == 0
+
+
+def functions(frame):
+    """The names of those that run in a thread."""
+    return [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
+
+
+@pytest.mark.parametrize("absent", [True, False], ids=["put --if-not-exists", "remove"])
+def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
+    """The first of two stands in a filter while the second one comes."""
+    entered, gate = threading.Event(), threading.Event()
+
+    class Gate(GatewayEventFilter):
+        def before_enqueue(self, event):
+            entered.set()
+            assert gate.wait(20)
+            return True
+
+    ny, _ = two_sites
+    if not absent:
+        ny.data["k"] = 0
+    ny.sender("ln").alter(gateway_event_filters=[Gate()])
+    command = {"op": "put", "region": "data", "key": "k", "value": 1, "if_not_exists": True} if absent else {"op": "remove", "region": "data", "key": "k"}
+    done = []
+    threads = [threading.Thread(target=lambda: done.append(call_once(("127.0.0.1", ny.cache.port), timeout=30.0, **command)["done"])) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(20)
+    threads[1].start()
+    eventually(lambda: sum("_change_locally" in functions(frame) for frame in sys._current_frames().values()) == 2)
+    gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(done) == [False, True]
 
 
 def test_counting_by_replace_loses_no_step(data):

@@ -1,14 +1,20 @@
 """What can be asked of a member, with a plain stand-in for the cache."""
 from __future__ import annotations
 
+import io
+import json
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+import pywan
 from pywan import config
+from pywan.cli.commands import COMMANDS
+from pywan.cli.output import Output
+from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError, NotFoundError, RegionNotFoundError
-from pywan.management import ManagementService, sender_status, to_plain_value
+from pywan.management import PLAIN_DEPTH, ManagementService, sender_status, shown_value, to_plain_value
 from pywan.transport.control import ControlClient, ControlServer
 
 
@@ -20,8 +26,11 @@ class PlainRegion(dict):
     put, destroy = dict.__setitem__, dict.__delitem__
 
     def remove_all(self, keys):
-        for key in keys:
-            del self[key]
+        return sum(self.pop(key, self) is not self for key in keys)
+
+    def change_if(self, kind, operation, key, value):
+        assert (kind, operation) == ("absent", 1)
+        return key not in self and self.setdefault(key, value) is value, False, None
 
     def alter(self, gateway_sender_ids):
         self.gateway_sender_ids = gateway_sender_ids
@@ -259,6 +268,48 @@ def test_answers_are_plain_and_travel_over_a_control_connection(cache):
 
 def test_what_is_not_plain_becomes_text():
     assert to_plain_value({1: (1, 2**70, {"x": SimpleNamespace()})}) == {"1": [1, str(2**70), {"x": "namespace()"}]}
+    deep = nested = []
+    for _ in range(63):
+        nested.append([])
+        nested = nested[0]
+    shown = to_plain_value(deep)
+    for _ in range(PLAIN_DEPTH):
+        shown = shown[0]
+    assert shown == repr(eval("[" * (64 - PLAIN_DEPTH) + "]" * (64 - PLAIN_DEPTH)))
+
+
+def test_a_list_of_many_shows_the_beginning_of_what_is_long():
+    assert [shown_value(each) for each in ("k", b"k", None, 5, 1.5, (1, [2]))] == ["k", b"k", None, 5, 1.5, [1, [2]]]
+    for long in ("x" * 10_000, b"x" * 10_000, ["x" * 10_000], 2**100_000):
+        assert len(shown_value(long)) < 300
+
+
+class NoWords:
+    def __repr__(self):
+        raise ValueError("no words")
+
+
+def test_values_that_cannot_be_printed_are_shown_and_hide_no_other(two_sites, network):
+    """An operator sees every parked event, whatever one of them is."""
+    pywan.register_serializer(NoWords, lambda _: b"", lambda _: NoWords(), name="no words")
+    ny, ln = two_sites
+    ln.cache.destroy_region("data")
+    values = {"odd": NoWords(), "inside": [NoWords()], "digits": 2**20_000, "deep": eval("[" * 64 + "]" * 64), "long": "x" * 20_000_000, "plain": 1}
+    ny.data.put_all(values)
+    ny.data[2**8000] = 2
+    network.settle()
+    site = ny.locator.address
+    events = did(site, "list parked-events --id=ln")["members"][0]["events"]
+    assert {event["key"] for event in events} >= values.keys() and len(events) == 7
+    for key in values.keys() - {"long"}:
+        assert did(site, f"get --region=data --key={key}")["found"]
+    assert did(site, "get --region=data --key=plain")["value"] == 1
+
+
+def did(site, line):
+    out = io.StringIO()
+    assert Session(COMMANDS, Output(True, out, out), str(site)).run_line(line), out.getvalue()
+    return json.loads(out.getvalue())["data"]
 
 
 def test_a_senders_status_has_geodes_words():

@@ -20,7 +20,7 @@ from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
 from pywan.config import MAX_WAIT_S, to_int, to_wait_time
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
-from pywan.files import FileError, read_regular
+from pywan.files import FileError, given_path, read_regular
 from pywan.stats import volatile_text
 
 Values = dict[str, Any]
@@ -288,6 +288,8 @@ def _typed(text: str, type_: str, what: str) -> Any:
         raise ConfigurationError(f"{what}-type {type_!r} is not one of {', '.join(sorted(set(_TYPES) - {t for t in _TYPES if '.' in t}))}") from None
     except ValueError as error:
         raise ConfigurationError(f"{what} {text[:60]!r} is not of type {type_}: {error}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{what} {text[:60]!r} is nested too deep") from None
 
 
 def _boolean(text: str) -> bool:
@@ -383,7 +385,7 @@ START_OPTIONS = (
 
 
 def _properties(values: Values) -> Properties:
-    return gather(values.pop("java", ()), values.pop("properties_file", None), [Path(values.get("dir") or "."), Path(".")])
+    return gather(values.pop("java", ()), values.pop("properties_file", None), [given_path(values.get("dir") or "."), Path(".")])
 
 
 def _number(text: str | None, what: str) -> int | None:
@@ -404,7 +406,7 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
     options["log_level"] = values.get("log_level") or properties.get("log-level")
     # A member keeps its own current directory, so what is relative to ours must not stay so.
     classpath = values.get("classpath")
-    options["classpath"] = ":".join(str(Path(part).expanduser().absolute()) for part in classpath.split(":") if part) if classpath else None
+    options["classpath"] = ":".join(str(given_path(part).absolute()) for part in classpath.split(":") if part) if classpath else None
     options = {key: value for key, value in options.items() if value is not None}
     timeout = _timeout(values) or process.START_TIMEOUT_S
     if values.get("foreground", "false").lower() == "true":
@@ -452,7 +454,7 @@ def start_locator(session: Session, values: Values) -> Result:
 def salvage_disk_store(session: Session, values: Values) -> Result:
     from pywan.salvage import salvage_store
 
-    found = salvage_store(values["dir"], values["to"])
+    found = salvage_store(given_path(values["dir"]), given_path(values["to"]))
     table = Table(("Log", "Saved", "Damage"), [(each["log"], each["saved"], each["damage"] or "none") for each in found])
     return Result(data={"logs": found, "to": values["to"]}, tables=[table],
                   lines=[f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of the damaged folder."])
@@ -461,12 +463,12 @@ def salvage_disk_store(session: Session, values: Values) -> Result:
 def start_server(session: Session, values: Values) -> Result:
     properties = _properties(values)
     xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
-    if xml is not None and not Path(xml).expanduser().is_file():
+    if xml is not None and not given_path(xml).is_file():
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
     locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
     timeout = _timeout(values)
     return _start(session, "server", values, {
-        "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(Path(xml).expanduser().absolute()) if xml else None,
+        "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(given_path(xml).absolute()) if xml else None,
         "bind_address": values.get("bind_address") or properties.get("bind-address"), "port": _number(values.get("server_port"), "--server-port"),
         "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
         "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
@@ -598,7 +600,7 @@ def export_configuration(session: Session, values: Values) -> Result:
     data = {"things": things, "xml": text}
     if "xml_file" not in values:
         return Result(data=data, lines=text.splitlines())
-    path = Path(values["xml_file"]).expanduser()
+    path = given_path(values["xml_file"])
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -612,7 +614,7 @@ def import_configuration(session: Session, values: Values) -> Result:
     from pywan.cache_xml import parse, to_things
 
     action = config.to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
-    things = to_things(parse(Path(values["xml_file"]).expanduser(), for_this_member=False))
+    things = to_things(parse(given_path(values["xml_file"]), for_this_member=False))
     servers = session.ask_locator("servers")["servers"] if action == "APPLY" else []
     for server in servers:
         regions, gateways = (session.ask_member(server, op, {}) for op in ("list regions", "list gateways"))
@@ -676,7 +678,7 @@ def status_member(session: Session, values: Values) -> Result:
 
 def run_file(session: Session, values: Values) -> Result:
     """The lines of a file; stops at the first that fails unless told to go on."""
-    path = Path(values["file"]).expanduser()
+    path = given_path(values["file"])
     try:
         data, identity = read_regular(path, MAX_SCRIPT_BYTES, follow=False)
         text = data.decode()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Iterable, Mapping
 
 from pywan.errors import ConfigurationError
-from pywan.files import FileError, read_regular
+from pywan.files import FileError, given_path, read_regular
 
 FILE_NAME = "gemfire.properties"
 SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"
@@ -52,7 +52,7 @@ def gather(java_options: Iterable[str], properties_file: str | None, directories
     for option in java_options:
         _add_java_option(found, option)
     if properties_file is not None:
-        _add_file(found, Path(properties_file).expanduser())
+        _add_file(found, given_path(properties_file))
     for directory in dict.fromkeys(Path(d).absolute() for d in directories):
         file = directory / FILE_NAME
         if file.is_file():

@@ -9,6 +9,7 @@ from typing import Any, Iterable, Iterator
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
+from pywan.names import printable
 from pywan.protocol.members import check_servers
 
 log = logging.getLogger("pywan.cli")
@@ -46,6 +47,8 @@ class Session:
             result = command.handler(self, values)
         except PywanError as error:
             result = Result(errors=[str(error)])
+        except OSError as error:        # A path that the system does not take.
+            result = Result(errors=[f"{name}: {printable(str(error))}"])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if not self._asked:
                 raise

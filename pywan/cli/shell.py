@@ -4,10 +4,10 @@ from __future__ import annotations
 import cmd
 import contextlib
 import os
-from pathlib import Path
 
 from pywan.cli import grammar
 from pywan.cli.session import Session
+from pywan.files import given_path
 
 HISTORY_VARIABLE = "PYWAN_HISTORY"
 HISTORY_FILE = "~/.pywan_history"
@@ -101,7 +101,7 @@ def _history(wanted: bool):
     if not wanted:
         yield
         return
-    path = Path(os.environ.get(HISTORY_VARIABLE) or HISTORY_FILE).expanduser()
+    path = given_path(os.environ.get(HISTORY_VARIABLE) or HISTORY_FILE)
     readline.set_completer_delims(" ")
     readline.set_history_length(HISTORY_LINES)
     with contextlib.suppress(OSError):
