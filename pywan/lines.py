@@ -20,9 +20,6 @@ class Lines:
     def warning(self, text: str, *values: object) -> None:
         self._write(logging.WARNING, text, values)
 
-    def error(self, text: str, *values: object) -> None:
-        self._write(logging.ERROR, text, values)
-
     def exception(self, text: str, *values: object) -> None:
         """With the traceback of what is being handled."""
         self._write(logging.ERROR, text, values, True)
