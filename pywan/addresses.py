@@ -18,6 +18,7 @@ from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.files import FileError, read_regular
 from pywan.names import is_host, quoted
 from pywan.forks import in_child
+from pywan.threads import Thread
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
 MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.
@@ -212,7 +213,7 @@ class _Lookups:
                     self._forget_old(now)
                 lookup = _Lookup()
                 try:
-                    threading.Thread(target=self._ask, args=(host, lookup), name=f"pywan-resolve-{host}", daemon=True).start()
+                    Thread(self._ask, host, lookup, name=f"pywan-resolve-{host}").start()
                 except (RuntimeError, MemoryError) as error:
                     raise ConnectivityError(f"host {host!r}: the name service could not be asked: {error or 'no memory'}") from None
                 self._by_host[host] = lookup

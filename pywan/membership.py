@@ -17,6 +17,7 @@ from pywan.errors import (
 from pywan.forks import of_one_process
 from pywan.names import quoted
 from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
+from pywan.threads import Thread
 from pywan.transport.control import ControlClient, call_once
 
 log = logging.getLogger("pywan.membership")
@@ -155,7 +156,7 @@ class Membership:
             self._changed.notify_all()
         threads = []
         for link in links[1:]:
-            thread = threading.Thread(target=link.end, args=(goodbye,), name=f"{self.name}-leave", daemon=True)
+            thread = Thread(link.end, goodbye, name=f"{self.name}-leave")
             try:
                 thread.start()
                 threads.append(thread)
@@ -329,7 +330,7 @@ class _Link:
         self._heartbeat_s = owner._heartbeat_s  # Shorter where the locator's lease is.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator")
-        self.thread = threading.Thread(target=self._run, name=f"{owner.name}-locator-{address}", daemon=True)
+        self.thread = Thread(self._run, name=f"{owner.name}-locator-{address}")
 
     @property
     def hopeless(self) -> bool:

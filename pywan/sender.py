@@ -603,49 +603,52 @@ class GatewaySender:
     # Dispatching
 
     def _dispatch(self, index: int) -> None:
-        session = self._sessions[index]
         longest = self.attributes.retry_interval_ms / 1000
         retry = min(FIRST_RETRY_S, longest)
         while not self._stopping.is_set():
             try:
-                sock, place, member, welcome = self._connect(index)
-            except (PywanError, OSError, MemoryError) as error:
-                self._note_trouble(str(error) or "out of memory: the process has none for a connection")
-                self._stopping.wait(retry)
-                retry = min(2 * retry, longest)
-                continue
-            except Exception:
-                log.exception("gateway sender %s: dispatcher %d failed to connect", self.id, index)
-                self._stopping.wait(retry)
-                retry = min(2 * retry, longest)
-                continue
-            finally:
-                self._connecting.pop(index, None)
+                if self._serve_connection(index, longest):
+                    retry = min(FIRST_RETRY_S, longest)
+            except Exception as error:
+                with contextlib.suppress(MemoryError):      # Not even for the line.
+                    if isinstance(error, (PywanError, OSError, MemoryError)):
+                        self._note_trouble(str(error) or "out of memory: the process has none for a connection")
+                    else:
+                        log.exception("gateway sender %s: dispatcher %d failed to connect", self.id, index)
+            self._stopping.wait(retry)
+            retry = min(2 * retry, longest)
+
+    def _serve_connection(self, index: int, long_s: float) -> bool:
+        """One connection from its opening to its end. Whether it worked: the receiver showed progress, or it stood for longer than `long_s`."""
+        session = self._sessions[index]
+        try:
+            sock, place, member, welcome = self._connect(index)
+        finally:
+            self._connecting.pop(index, None)
+        try:
+            since = time.monotonic()
             session.connected(welcome.credit_events, welcome.credit_bytes, 0, welcome.maximum_time_between_pings * 1000 // 3)
             self._connections[index] = sock, place
             self._trouble = None
             if self._stopping.is_set():     # `stop` may have come between: `connected` clears what it told the session.
                 session.stop()
-            try:
-                outcome = session.run(sock.fileno())
-            finally:
-                self._connections.pop(index, None)
-                session.disconnected()
-                sock.close()
-            if outcome == "stopped":
-                continue
-            if session.has_progressed:
-                retry = min(FIRST_RETRY_S, longest)
-                self._hung.pop(index, None)
-                self._repeats.clear()
-            reason = f"connection to the receiver at {place} ended: {outcome}"
-            if session.is_given_up or session.is_refused:
-                self._hung[index] = reason
-            if session.is_given_up:
-                self._avoid(member)
-            self._note_trouble(reason)
-            self._stopping.wait(retry)
-            retry = min(2 * retry, longest)
+            outcome = session.run(sock.fileno())
+        finally:
+            self._connections.pop(index, None)
+            session.disconnected()
+            sock.close()
+        if outcome == "stopped":
+            return False
+        if session.has_progressed:
+            self._hung.pop(index, None)
+            self._repeats.clear()
+        reason = f"connection to the receiver at {place} ended: {outcome}"
+        if session.is_given_up or session.is_refused:
+            self._hung[index] = reason
+        if session.is_given_up:
+            self._avoid(member)
+        self._note_trouble(reason)
+        return session.has_progressed or not session.is_given_up and time.monotonic() - since > long_s
 
     def _avoid(self, member: int) -> None:
         with self._avoided_lock:

@@ -2,9 +2,11 @@
 import threading
 
 import pytest
+from test_bad_input import answer, hello
 
 import pywan
-from pywan import errors
+from pywan import errors, threads
+from pywan.transport.control import ControlClient
 
 
 @pytest.fixture
@@ -85,3 +87,22 @@ def test_what_is_persistent_is_made_once_there_are_threads(network, tmp_path, wi
     cache.close()
     cache = ny.new_cache(dir=tmp_path)
     assert cache.create_region("kept", type="PARTITION_PERSISTENT")["k"] == 1 and ny.send_to("tk", enable_persistence=True).queue_size == 1
+
+
+def test_a_port_goes_on_when_a_thread_was_started_and_does_not_begin(network, monkeypatch, caplog):
+    """So ends a thread that finds no memory for its first steps."""
+    monkeypatch.setattr(threads, "BEGIN_TIMEOUT_S", 0.2)
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")])
+    ports = ln.receiver.port, ln.cache.port, ln.locator.port
+    begin = threading.Thread._bootstrap
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "_bootstrap", lambda thread: None if thread.name.startswith(("receiver-", "member server_ln-", "locator locator_ln-")) else begin(thread))
+        for port in ports:
+            assert answer(port, hello()) == b""
+    ny.data["k"] = 1
+    network.settle()
+    assert ln.data["k"] == 1 and "did not begin" in caplog.text
+    for port in ports[1:]:
+        with ControlClient(("127.0.0.1", port), 5) as client:
+            assert client.call("ping")["ok"]

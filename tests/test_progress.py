@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,19 @@ def test_the_first_retries_come_at_once_and_later_ones_at_the_configured_interva
     eventually(lambda: sender.is_connected)
     ny.data["b"] = 1
     network.settle()
+
+
+def test_a_connection_that_stood_for_long_is_retried_at_once_though_nothing_was_sent(network):
+    ny, ln = network.add("ny ln")
+    ln.receive(through_proxy=True)
+    sender = ny.send_to(ln, dispatcher_threads=1, retry_interval_ms=800)
+    for _ in range(6):
+        eventually(lambda: sender.is_connected)
+        enough = time.monotonic() + 1.0
+        eventually(lambda: time.monotonic() > enough)
+        ln.proxy.cut()
+        eventually(lambda: not sender.is_connected)
+        ln.proxy.restore()
+        broke = time.monotonic()
+        eventually(lambda: sender.is_connected)
+    assert time.monotonic() - broke < 0.6       # Doubled each time, it would be 0.8 s by now.

@@ -6,6 +6,7 @@ none of the half-open ones of other addresses.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import socket
@@ -16,7 +17,7 @@ from typing import Callable
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.lines import Lines
-from pywan.threads import start_thread
+from pywan.threads import Thread, start_thread
 from pywan.transport import sockets
 
 OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.
@@ -149,10 +150,12 @@ class Acceptor:
                     sock.close()
                 if self._stopping:
                     return
-                self.lines.warning("%s: could not take a connection: %s", self.name, error or type(error).__name__)
+                with contextlib.suppress(MemoryError):      # Not even for the line.
+                    self.lines.warning("%s: could not take a connection: %s", self.name, error or type(error).__name__)
+                    if sock is None:
+                        self._make_descriptor(error)
                 if sock is None:
-                    self._make_descriptor(error)
-                    threading.Event().wait(ACCEPT_PAUSE_S)
+                    time.sleep(ACCEPT_PAUSE_S)
 
     def _make_descriptor(self, error: BaseException) -> None:
         if getattr(error, "errno", None) not in (errno.EMFILE, errno.ENFILE):
@@ -164,7 +167,7 @@ class Acceptor:
 
     def _admit(self, sock: socket.socket, peer: tuple) -> None:
         connection = Connection(self, sock, peer)
-        thread = threading.Thread(target=self._run, args=(connection,), name=f"{self.name}-{connection.place}", daemon=True)
+        thread = Thread(self._run, connection, name=f"{self.name}-{connection.place}")
         with self._lock:
             refusal = "the port is being closed" if self._stopping else self._make_place(connection)
             if not refusal:
