@@ -266,8 +266,15 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     ctypedef struct wan_store_span:
         const char *file
+        const uint8_t *base
+        uint64_t mapped
+        uint64_t first "from"
+        uint64_t end "to"
     wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
     wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through)
+    void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through, uint32_t *lengths)
+    wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+    wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
     void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked)
     wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
     wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length, uint32_t *segment_id)

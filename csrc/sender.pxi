@@ -18,6 +18,7 @@ cdef enum:
     IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
     PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
+    TOGETHER = 8                        # Records in a file are copied with what lies between them, up to so many times their bytes.
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
     HEARTBEAT_US = 5000000
     SILENCE_US = 30000000               # No progress for so long with batches in flight, or no byte without: the receiver is given up. Unless the user says otherwise.
@@ -98,6 +99,8 @@ cdef class DispatcherSession:
     cdef uint32_t records_capacity
     cdef wan_section *sections
     cdef wan_store_span *spans                  # Of each section.
+    cdef uint32_t *lengths                      # Of those of `records` that lie in files.
+    cdef wan_stage copied                       # These, out of the files.
     cdef byte_buffer pack
     cdef str why                                # Why the last run ended badly.
 
@@ -111,7 +114,8 @@ cdef class DispatcherSession:
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
         self.sections = <wan_section *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_section))
         self.spans = <wan_store_span *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_store_span))
-        if self.records == NULL or self.sections == NULL or self.spans == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
+        self.lengths = <uint32_t *>malloc(self.records_capacity * sizeof(uint32_t))
+        if self.records == NULL or self.lengths == NULL or self.sections == NULL or self.spans == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
             raise MemoryError()
         wan_window_init(&self.window, 0, 0)
         self.configure(100, 1000)
@@ -123,6 +127,8 @@ cdef class DispatcherSession:
         free(self.records)
         free(self.sections)
         free(self.spans)
+        free(self.lengths)
+        wan_stage_close(&self.copied)
         buffer_close(&self.out)
         buffer_close(&self.into)
         buffer_close(&self.pack)
@@ -294,8 +300,8 @@ cdef class DispatcherSession:
 
     cdef int build_batch(self) noexcept nogil:
         """Peeks, filters, conflates and lays out one batch into `out`. 0: no memory (nothing was peeked)."""
-        cdef uint32_t count = 0, sections = 0, n, p, room, taken, mine
-        cdef uint64_t size, total = 0, before
+        cdef uint32_t count = 0, sections = 0, n, p, taken, mine
+        cdef uint64_t size, total = 0, before, room = 0
         cdef wan_partition *partition
         cdef wan_section *section
         cdef uint32_t wanted = self.options.batch_size
@@ -306,7 +312,11 @@ cdef class DispatcherSession:
                 grown = realloc(self.records, p * sizeof(wan_record *))
                 if grown == NULL:
                     return 0
-                self.records, self.records_capacity = <wan_record **>grown, p
+                self.records = <wan_record **>grown
+                grown = realloc(self.lengths, p * sizeof(uint32_t))
+                if grown == NULL:
+                    return 0
+                self.lengths, self.records_capacity = <uint32_t *>grown, p
             wanted = min(wanted, self.records_capacity)
         if self.g.queue.partition_count <= self.index:
             return 1
@@ -331,6 +341,12 @@ cdef class DispatcherSession:
             section.settled = partition.removed
             section.bytes = size
             self.spans[sections] = wan_queue_span(&self.g.queue, p, section.first, section.through)
+            if self.spans[sections].file != NULL:
+                if self.lies_together(section, &self.spans[sections]):
+                    room += self.spans[sections].end - self.spans[sections].first
+                elif self.transmit_filter is not None:
+                    wan_queue_lengths(&self.g.queue, p, section.first, section.through, self.lengths + count)
+                    room += size
             sections += 1
             count += taken
             total += size
@@ -341,7 +357,8 @@ cdef class DispatcherSession:
         if count == 0:
             return 1
         # From here on the records are ours: peeked, so neither changed nor moved by anybody.
-        sections = self.check_files(sections, &count)
+        if room or self.copied.capacity or self.unreadable[0]:
+            sections = self.read_files(sections, &count, room)
         if count == 0:
             return 1
         if self.transmit_filter is not None:
@@ -354,16 +371,20 @@ cdef class DispatcherSession:
             self.conflate_batch(sections, count)
         return self.lay_out_batch(sections)
 
-    cdef uint32_t check_files(self, uint32_t sections, uint32_t *count) noexcept nogil:
-        """Of what was peeked, what lies in a file that somebody cut off, or whose disk fails, stays queued: touching it would end the process.
-        Returns how many sections are left, and *count of records."""
+    cdef uint32_t read_files(self, uint32_t sections, uint32_t *count, uint64_t room) noexcept nogil:
+        """Of what was peeked, what lies in files that somebody cut off, or whose disk fails, stays queued: touching it would end the process. `room`: for
+        all that is copied out of them. Returns how many sections are left, and *count of records."""
         cdef uint32_t s, taken, left = 0, at = 0, kept = 0
         cdef wan_section section
-        cdef bint readable
+        cdef bint readable, has_room
+        wan_stage_empty(&self.copied)
+        if room == 0:
+            wan_stage_close(&self.copied)       # It was the last of them.
+        has_room = wan_stage_reserve(&self.copied, room) == WAN_OK
         for s in range(sections):
             section = self.sections[s]
             taken = section.count
-            readable = wan_store_check(&self.g.queue.store, &self.spans[s]) == WAN_OK
+            readable = self.spans[s].file == NULL or (has_room and self.read_section(&section, &self.spans[s], at))
             if not readable or (self.unreadable[0] and self.unreadable_partition == section.partition):
                 self.note_readable(&section, readable)
             if readable:
@@ -376,6 +397,27 @@ cdef class DispatcherSession:
         self.read_again_us = self.now_us + READ_AGAIN_US if left == 0 else 0
         count[0] = kept
         return left
+
+    cdef inline bint lies_together(self, const wan_section *section, const wan_store_span *span) noexcept nogil:
+        return span.end - span.first <= TOGETHER * section.bytes
+
+    cdef bint read_section(self, const wan_section *section, const wan_store_span *span, uint32_t at) noexcept nogil:
+        """Copies the records from `at` on out of their file, so that nothing that happens to it from here on matters. Records that lie far from each other are
+        only checked, since each would cost as much as sending it; but not where a filter's Python comes between the check and the sending."""
+        cdef uint8_t *to = self.copied.bytes + self.copied.used
+        cdef uint32_t n
+        if not self.lies_together(section, span):
+            if self.transmit_filter is None:
+                return wan_store_check(&self.g.queue.store, span) == WAN_OK
+            self.copied.used += section.bytes
+            return wan_queue_copy(&self.g.queue, span, self.records + at, self.lengths + at, section.count, to) == WAN_OK
+        self.copied.used += span.end - span.first
+        if wan_queue_copy_span(&self.g.queue, span, to) != WAN_OK:
+            return False
+        for n in range(at, at + section.count):
+            if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:     # Others are in memory.
+                self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.first))
+        return True
 
     cdef void note_readable(self, const wan_section *section, bint readable) noexcept nogil:
         cdef bint was = self.unreadable[0] != 0

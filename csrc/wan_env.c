@@ -9,11 +9,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_READ      /* Older headers do not know it. */
 #define MADV_POPULATE_READ 22
 #endif
+#define PIECES_AT_ONCE 1024u        /* As many as the kernel takes. */
 
 static int open_nameless(const char *directory)
 {
@@ -67,18 +69,56 @@ static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t
     return WAN_FAIL(WAN_IO, "cannot fetch a file of %" PRIu64 " bytes into memory", bytes);
 }
 
-static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes)
+/* The end of a file inside a page is no fault: it reads as zeros. A file that is not there any more was removed by its log, and nobody cuts it by its name. */
+static wan_status look_whether_cut(const char *path, uint64_t mapped)
 {
     struct stat now;
-    /* A file that is not there any more was removed by its log, and nobody cuts it by its name. The end of a file inside a page is no fault: it
-     * would read as zeros. */
-    if (stat(path, &now) == 0 && (uint64_t)now.st_size < mapped)
-        return WAN_FAIL(WAN_IO, "%.300s was cut off: it has %" PRIu64 " bytes, and had %" PRIu64, path, (uint64_t)now.st_size, mapped);
-    uint64_t begin = at & ~(uint64_t)4095;
-    while (madvise((void *)(base + begin), at + bytes - begin, MADV_POPULATE_READ) < 0)
-        if (errno == EFAULT || errno == EHWPOISON) return WAN_FAIL(WAN_IO, "%.300s cannot be read at %" PRIu64 " any more: it was cut off, or its disk fails", path, at);
+    if (stat(path, &now) < 0 || (uint64_t)now.st_size >= mapped) return WAN_OK;
+    return WAN_FAIL(WAN_IO, "%.300s was cut off: it has %" PRIu64 " bytes, and had %" PRIu64, path, (uint64_t)now.st_size, mapped);
+}
+
+static wan_status unreadable(const char *path) { return WAN_FAIL(WAN_IO, "%.300s cannot be read any more: it was cut off, or its disk fails", path); }
+
+static wan_status populate(const char *path, const uint8_t *from, uint64_t bytes)
+{
+    uint64_t before = (uintptr_t)from & 4095;
+    while (madvise((void *)(from - before), bytes + before, MADV_POPULATE_READ) < 0)
+        if (errno == EFAULT || errno == EHWPOISON) return unreadable(path);
         else if (errno != EINTR && errno != EAGAIN) return WAN_OK;      /* The system did not look. */
     return WAN_OK;
+}
+
+static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes)
+{
+    wan_status status = look_whether_cut(path, mapped);
+    return status == WAN_OK ? populate(path, base + at, bytes) : status;
+}
+
+/* By the kernel: it meets a page that is not to be had with an error, where a copy of ours would meet a SIGBUS. */
+static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t mapped, const struct iovec *pieces, uint32_t count, uint8_t *to)
+{
+    while (count) {
+        uint32_t some = count < PIECES_AT_ONCE ? count : PIECES_AT_ONCE;
+        struct iovec into = {to, 0};
+        for (uint32_t n = 0; n < some; n++) into.iov_len += pieces[n].iov_len;
+        ssize_t done = process_vm_readv(getpid(), &into, 1, pieces, some, 0);
+        if (done < 0 && (errno == ENOSYS || errno == EPERM)) {      /* Not let: checked, and copied at once. */
+            for (uint32_t n = 0; n < some; n++) {
+                wan_status status = populate(path, pieces[n].iov_base, pieces[n].iov_len);
+                if (status != WAN_OK) return status;
+                memcpy(to, pieces[n].iov_base, pieces[n].iov_len);
+                to += pieces[n].iov_len;
+            }
+        } else if (done != (ssize_t)into.iov_len) {
+            wan_status status = look_whether_cut(path, mapped);
+            return status == WAN_OK ? unreadable(path) : status;
+        } else {
+            to += done;
+        }
+        pieces += some;
+        count -= some;
+    }
+    return look_whether_cut(path, mapped);      /* Behind the copy, so that no zeros are in it. */
 }
 
 static wan_status failed(int reason, const char *what, const char *path)
@@ -181,7 +221,7 @@ static wan_status list_files(const wan_env *env, const char *directory, wan_stat
 }
 
 const wan_env wan_env_posix = {
-    .map_overflow = map_overflow, .unmap = unmap, .map_file = map_file, .fetch = fetch_mapped, .create = create_file, .open = open_file, .write = write_file,
+    .map_overflow = map_overflow, .unmap = unmap, .map_file = map_file, .fetch = fetch_mapped, .copy = copy_mapped, .create = create_file, .open = open_file, .write = write_file,
     .read = read_file, .sync = sync_file, .replace = replace_file, .remove = remove_file, .close = close_file,
     .list = list_files,
 };

@@ -4,6 +4,8 @@
 #define WAN_ENV_H
 #include "wan_base.h"
 
+struct iovec;
+
 typedef struct wan_env {
     /* Opens a nameless file in `directory` (gone when the process is) with `bytes` reserved on the disk, and maps
      * it. WAN_FULL when the disk has no room: then nothing is left behind. */
@@ -26,6 +28,9 @@ typedef struct wan_env {
     /* Says whether `bytes` at `at` of a mapping of `path`, of `mapped` bytes, can be touched now, and fetches them. WAN_IO with the file and
      * the reason: touching them would end the process, or find zeros. NULL: they always can. */
     wan_status (*fetch)(const struct wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes);
+    /* Copies `count` pieces of a mapping of `path`, of `mapped` bytes, to `to`, one behind the other. WAN_IO with the file and the reason, as above, but also for
+     * what happens to the file meanwhile. NULL: they can be touched where they are. */
+    wan_status (*copy)(const struct wan_env *env, const char *path, uint64_t mapped, const struct iovec *pieces, uint32_t count, uint8_t *to);
     void *state;    /* A test's own. */
 } wan_env;
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                           uint32_t partitions, int conflate)
@@ -386,6 +387,41 @@ wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t 
         if (end > span.to) span.to = end;
     }
     return span;
+}
+
+void wan_queue_lengths(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through, uint32_t *lengths)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    for (; (from = wan_queue_next_live(partition, from, through)); from++) *lengths++ = (uint32_t)ref_length(&queue->store, *entry_of(partition, from));
+}
+
+wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+{
+    const wan_env *env = queue->store.env;
+    struct iovec pieces[256];
+    if (!env->copy) return WAN_OK;
+    for (uint32_t at = 0; at < count;) {
+        uint32_t used = 0, first = at;
+        for (; at < count; at++) {
+            if (used && (uint8_t *)pieces[used - 1].iov_base + pieces[used - 1].iov_len == (uint8_t *)records[at]) {
+                pieces[used - 1].iov_len += lengths[at];
+                continue;
+            }
+            if (used == sizeof pieces / sizeof *pieces) break;
+            pieces[used++] = (struct iovec){records[at], lengths[at]};
+        }
+        wan_status status = env->copy(env, span->file, span->mapped, pieces, used, to);
+        if (status != WAN_OK) return status;
+        for (uint32_t n = first; n < at; n++) { records[n] = (wan_record *)to; to += lengths[n]; }
+    }
+    return WAN_OK;
+}
+
+wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
+{
+    const wan_env *env = queue->store.env;
+    if (!env->copy) { memcpy(to, span->base + span->from, span->to - span->from); return WAN_OK; }
+    return env->copy(env, span->file, span->mapped, &(struct iovec){(void *)(span->base + span->from), span->to - span->from}, 1, to);
 }
 
 void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)

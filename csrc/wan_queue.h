@@ -112,6 +112,13 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, ui
 /* The part of a mapped file that the records of from..through lie in, for wan_store_check: what one peek took lies in one such file at most.
  * removed < from, through <= appended. */
 wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through);
+/* Of a span that names a file: the lengths of its records, without touching them. */
+void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through, uint32_t *lengths);
+/* What one peek took of a mapped file, and its lengths: copied to `to`, and `records` point there. Nothing that happens to the file ends the process.
+ * WAN_IO with the file and the reason. Needs no lock. */
+wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to);
+/* All of a span, as above. */
+wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to);
 /* What the last peek took, behind `peeked`, is as if it had not been taken. */
 void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked);
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */

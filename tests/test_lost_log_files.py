@@ -25,7 +25,7 @@ def opened(**more):
 
 queue = opened()
 for n in range(2000):
-    queue.append_record(make_record(b"key %d" % n, bytes(1000), operation=UPDATE, stamp=n + 1))
+    queue.append_record(make_record(b"key %d" % n, b"v" * 1000, operation=UPDATE, stamp=n + 1))
 assert queue.commit_once()
 del queue
 queue = opened()
@@ -47,7 +47,7 @@ def check_balance():
 
 def run(folder: Path, program: str) -> str:
     ended = subprocess.run([sys.executable, "-c", textwrap.dedent(PREPARE) + textwrap.dedent(program), str(folder)], capture_output=True, text=True,
-                           cwd=Path(__file__).parent.parent, env={**os.environ, "PYTHONFAULTHANDLER": ""})
+                           cwd=Path(__file__).parent.parent, timeout=60, env={**os.environ, "PYTHONFAULTHANDLER": ""})
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr)
     return ended.stdout
 
@@ -114,4 +114,44 @@ def test_a_queue_that_conflates_compares_with_no_file(folder):
         session.configure(100, -1)
         session.connected(1 << 20, 64 << 20, 1)
         assert sent(1) == 100
+    """)
+
+
+def test_a_file_that_is_cut_off_while_a_filter_looks_at_its_events_ends_no_process(folder):
+    run(folder, """
+        def cut(records):
+            os.truncate(segment, 4096)
+            return [True for _ in records]
+
+        session = _core.DispatcherSession(queue, 0, parked, transmit_filter=cut)
+        session.configure(100, -1)
+        session.connected(1 << 20, 64 << 20, 1)
+        frames = split_frames(session.data_to_send(1))
+        assert sum(frame.count for frame in frames if frame.type == BATCH) == 100
+        assert b"".join(frame.payload for frame in frames).count(b"v" * 1000) == 100        # Of before.
+        assert sent(2) == 0 and "was cut off" in session.unreadable_reason
+    """)
+
+
+def test_a_file_that_shrinks_at_any_moment_of_the_sending_ends_no_process_and_is_sent_whole_or_not_at_all(folder):
+    run(folder, """
+        import threading
+
+        def cut():
+            for left in range(segment.stat().st_size, 4095, -1000):
+                os.truncate(segment, left)
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        for now_us in range(1, 1_000_000):
+            for frame in split_frames(session.data_to_send(now_us)):
+                if frame.type == BATCH:
+                    assert frame.payload.count(b"v" * 1000) == frame.count == 100
+            if session.unreadable_reason is not None:
+                break
+            session.disconnected()      # The same events again.
+            session.connected(1 << 20, 64 << 20, now_us)
+        else:
+            raise AssertionError("never unreadable")
+        thread.join()
     """)
