@@ -378,7 +378,9 @@ cdef extern from "wan_frame.h" nogil:
         uint64_t first
         uint64_t through
         uint64_t settled
-        uint64_t bytes
+        uint32_t bytes
+        uint32_t unsure
+    uint64_t wan_section_sure(const wan_section *section)
     ctypedef struct wan_batch_head:
         uint32_t sections
         uint32_t reserved

@@ -366,16 +366,16 @@ cdef class EventQueue:
         """Identifies this opening of the log; 0 without persistence."""
         return self.g.durable.mount if self.g.durable != NULL else 0
 
-    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last):
-        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences. If not, another
-        copy of its log sent them, or the log is an older copy."""
+    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t settled=0):
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
+        are settled here too. If not, another copy of its log sent them, or the log is an older copy."""
         cdef bint is_it
         self.check_partition(partition)
         if self.g.durable == NULL:
             return False
         with nogil:
             wan_lock_take(&self.g.lock)
-            is_it = is_of_this_past(self.g, mount, partition, last)
+            is_it = is_of_this_past(self.g, mount, partition, last) and settled <= self.g.queue.partitions[partition].removed
             wan_lock_release(&self.g.lock)
         return is_it
 

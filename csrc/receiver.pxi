@@ -19,7 +19,10 @@ cdef struct applied_slot:
     wan_lock lock               # Held while a run of this partition is applied: an old connection and its successor take turns.
     uint64_t last               # All sequences up to here were applied (or failed, below). Only ever grows.
     uint64_t mount              # Of the sender's log, that the newest of them came from.
-    wan_failure *failures       # Of sequences above what the sender has heard of, ascending.
+    uint64_t settled            # All up to here is settled, as the sender's disk knows.
+    uint64_t passed_over        # Up to here there were holes, or settled events that did not come here: what became of those that the sender's disk may
+                                # not know of is not known here.
+    wan_failure *failures       # Of sequences above `settled`, ascending.
     uint32_t failure_count, failure_capacity
 
 
@@ -80,10 +83,26 @@ cdef class SourceMemory:
         return [wan_read(&self.slots[n].last) for n in range(self.partitions)]
 
     def known(self, uint64_t mount):
-        """(partition, last sequence, mount that it came from) of every partition of which something came from another mount than this one. While no
-        session uses it."""
-        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount)) for n in range(self.partitions)
+        """(partition, last sequence, mount that it came from, up to where the sender's disk knew all to be settled) of every partition of which something
+        came from another mount than this one. While no session uses it."""
+        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount), self.slots[n].settled) for n in range(self.partitions)
                 if wan_read(&self.slots[n].last) and wan_read(&self.slots[n].mount) != mount]
+
+    def forget_passed_over(self):
+        """A new mount comes, perhaps of an older copy of the log, which has events that were passed over here and of which another one knows what became.
+        Of such partitions nothing is remembered any more, so that what comes of them is applied. Returns them. While no session uses it."""
+        cdef applied_slot *slot
+        found = []
+        for n in range(self.partitions):
+            slot = &self.slots[n]
+            if slot.passed_over > slot.settled:
+                found.append(n)
+                wan_count(&failures_kept, -<uint64_t>slot.failure_count)
+                free(slot.failures)
+                slot.failures, slot.failure_count, slot.failure_capacity = NULL, 0, 0
+                slot.mount = slot.settled = slot.passed_over = 0
+                wan_set(&slot.last, 0)
+        return found
 
     def mount_of(self, uint32_t partition):
         """The mount that the newest of a partition came from."""
@@ -374,7 +393,7 @@ cdef class ReceiverSession:
         cdef uint32_t left = section.count, n, k
         cdef int result
         cdef wan_rewind rewind
-        cdef uint64_t floor, expected, highest = 0
+        cdef uint64_t floor, expected, highest = 0, sure = wan_section_sure(section)
         cdef uint8_t is_given = 0       # `highest`, by a caller.
         cdef section_mark *covered
         cdef uint32_t told              # Remembered failures before this one are of earlier sequences than the record in hand.
@@ -394,11 +413,13 @@ cdef class ReceiverSession:
         wan_lock_take(&slot.lock)
         if section.through > slot.last:
             wan_set(&slot.mount, self.mount)
+        slot.settled = max(slot.settled, sure)
         if slot.last < section.settled:
+            slot.passed_over = section.settled
             # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
             # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
-        self.forget_failures(slot, section.settled)
+        self.forget_failures(slot, sure)
         expected = min(expected, slot.last + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
@@ -482,6 +503,8 @@ cdef class ReceiverSession:
             self.untold += n
         if section.through > slot.last:
             wan_set(&slot.last, section.through)
+        if section.count < section.through - section.first + 1:
+            slot.passed_over = max(slot.passed_over, section.through)
         wan_lock_release(&slot.lock)
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)

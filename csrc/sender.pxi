@@ -339,7 +339,10 @@ cdef class DispatcherSession:
             section.first = before + 1
             section.through = partition.peeked
             section.settled = partition.removed
-            section.bytes = size
+            section.bytes = <uint32_t>size
+            section.unsure = 0
+            if self.g.durable != NULL:
+                section.unsure = <uint32_t>min(partition.removed - self.g.durable.removed[p], <uint64_t>0xffffffff)
             self.spans[sections] = wan_queue_span(&self.g.queue, p, section.first, section.through)
             if self.spans[sections].file != NULL:
                 if self.lies_together(section, &self.spans[sections]):

@@ -42,7 +42,7 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
     uint64_t records = 0;
     for (uint32_t n = 0; n < head->sections; n++, section++) {
         if (section->bytes > length - at)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu64 " bytes is longer than the batch", n, section->bytes);
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes is longer than the batch", n, section->bytes);
         if (section->first == 0 || section->through < section->first || section->through == UINT64_MAX || section->settled >= section->first
             || section->count > section->through - section->first + 1)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records", n,

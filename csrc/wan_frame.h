@@ -36,8 +36,15 @@ typedef struct {                /* One run of a partition in a batch; the payloa
     uint64_t first;             /* The run covers the sequences first..through, holes included. */
     uint64_t through;
     uint64_t settled;           /* All up to here was acknowledged to the sender: the receiver can forget it. */
-    uint64_t bytes;             /* Bytes of the records of this run. */
+    uint32_t bytes;             /* Bytes of the records of this run. */
+    uint32_t unsure;            /* Of the last so many that are settled the sender's disk may not know it yet: the receiver cannot forget what failed of them. */
 } wan_section;
+
+/* Up to here the sender's disk knows that all is settled. */
+static inline uint64_t wan_section_sure(const wan_section *section)
+{
+    return section->unsure < section->settled ? section->settled - section->unsure : 0;
+}
 
 _Static_assert(sizeof(wan_section) == 40, "the section header is a format");
 

@@ -154,8 +154,9 @@ class EventQueue:
     @property
     def mount(self) -> int:
         """Identifies this opening of the log; 0 without persistence."""
-    def is_past(self, mount: int, partition: int, last: int) -> bool:
-        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences."""
+    def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
+        are settled here too."""
     def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
         """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on."""
     def recovery(self) -> dict[str, Any]:
@@ -470,8 +471,11 @@ class SourceMemory:
 
     def last(self) -> list[int]:
         """The last contiguous sequence applied, of every partition."""
-    def known(self, mount: int) -> list[tuple[int, int, int]]:
-        """(partition, last sequence, mount that it came from) of every partition of which something came from another mount than this one."""
+    def known(self, mount: int) -> list[tuple[int, int, int, int]]:
+        """(partition, last sequence, mount that it came from, up to where the sender's disk knew all to be settled) of every partition of which something
+        came from another mount than this one."""
+    def forget_passed_over(self) -> list[int]:
+        """A new mount comes, perhaps of an older copy of the log, which has events that were passed over here and of which another one knows what became."""
     def mount_of(self, partition: int) -> int:
         """The mount that the newest of a partition came from."""
 

@@ -35,7 +35,7 @@ class _Source:
 
     def __init__(self, partitions: int) -> None:
         self.mount = 0
-        self.known: list[tuple[int, int, int]] = []     # What it had when that mount came: (partition, last, mount before).
+        self.known: list[gateway.Known] = []            # What it knew when that mount came.
         self.memory = _core.SourceMemory(partitions)
         self.newest: dict[int, Any] = {}                # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
@@ -49,7 +49,7 @@ class AppliedMemory:
     """
 
     LIMIT = 10_000                  # Queues.
-    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 40 bytes each.
+    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 56 bytes each.
     FAILURES_LIMIT = 2_000_000      # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
     WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
 
@@ -59,7 +59,7 @@ class AppliedMemory:
         self._partitions = 0
 
     @contextlib.contextmanager
-    def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[tuple[int, int, int]]]]:
+    def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[gateway.Known]]]:
         """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other mounts. A new incarnation is
         logged. ProtocolError if there is no room for it, or another mount of it is connected."""
         source = self._enter(hello)
@@ -105,9 +105,10 @@ class AppliedMemory:
                 del self._sources[key]
             self._sources[key] = source
             if source.mount != hello.mount:
-                source.known = source.memory.known(hello.mount)     # Nobody applies anything of this queue now.
+                source.memory.forget_passed_over()
+                source.known = [gateway.Known(*each) for each in source.memory.known(hello.mount)]      # Nobody applies anything of this queue now.
                 source.mount = hello.mount
-            source.known = [each for each in source.known if source.memory.mount_of(each[0]) != hello.mount]
+            source.known = [each for each in source.known if source.memory.mount_of(each.partition) != hello.mount]
             source.connections[hello.dispatcher] += 1
             return source
 
@@ -278,7 +279,7 @@ class GatewayReceiver:
         if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
             log.error("gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are parked there, and can be replayed", hello.sender, hello.site)
 
-    def _welcome(self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[tuple[int, int, int]]) -> Any:
+    def _welcome(self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[gateway.Known]) -> Any:
         sock = connection.sock
         session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES, mount=hello.mount,
                                          on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),

@@ -700,16 +700,16 @@ class GatewaySender:
             raise
 
     def _check_past(self, incarnation: int, place: str, known: list[Known]) -> None:
-        """What the receiver has from other mounts was sent by this queue, before. If not, the disk store is an older copy, or there is another one: sequences
-        were given twice, and the receiver would take new events for known. Then the queue goes on under another identity, and connects again."""
-        foreign = next((each for each in known if not self.queue.is_past(each.mount, each.partition, each.last)), None)
+        """What the receiver has of other mounts was sent by this queue, before. If not, the disk store is an older copy, or there is another one: sequences were given
+        twice, or events settled that are queued here, and the receiver would take them for known. Then the queue goes on under another identity, and connects again."""
+        foreign = next((each for each in known if not self.queue.is_past(each.mount, each.partition, each.last, each.settled)), None)
         if foreign is None:
             return
         fresh = secrets.randbits(63) | 1
         self.queue.renew(incarnation, fresh)
         renewed = self.queue.incarnation
-        found = (f"the receiver at {place} has events up to {foreign.last} of partition {foreign.partition} that the disk store {self._store.name if self._store else ''} does "
-                 f"not know of: it was restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x}; what is queued is sent as possible "
+        found = (f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled up to {foreign.settled}, of which the disk store "
+                 f"{self._store.name if self._store else ''} does not know: it was restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x}; what is queued is sent as possible "
                  "duplicates, and what only the other copy had is not here")
         if renewed == fresh:        # Else another dispatcher came first, and has said it.
             self._renewals += 1

@@ -587,7 +587,7 @@ def test_a_sender_that_cannot_say_goodbye_is_destroyed_all_the_same(network, mon
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
     sender = ny.send_to(ln)
-    eventually(lambda: ln.receiver.connected_senders)
+    eventually(lambda: sender.is_connected)
     ln.proxy.hang()
     sender.destroy()
     assert any("its receiver did not answer" in record.message for record in caplog.records)

@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 import shutil
+import struct
 
 import pytest
+from records import BATCH, REGION, make_batch, make_record, split_frames
 from test_persistent_senders import Member, contents, receive
 
 import pywan
+from pywan import _core
+from pywan.callbacks import GatewayEventFilter
 from pywan.testing.waiting import eventually
 
 KINDS = pytest.mark.parametrize("parallel", [False, True])
@@ -119,6 +123,102 @@ def test_a_restored_store_is_recognised_by_a_receiver_that_it_reaches_only_after
     ln.receiver.start()
     network.settle()
     assert contents(ln.data) == expected("before", "lost by the restore", "after") | expected("more than was lost", count=200)
+
+
+class PausesAfterABatch(GatewayEventFilter):
+    """What is queued leaves one batch at a time."""
+
+    sender = None
+
+    def before_transmit(self, event):
+        if self.sender is not None:
+            self.sender.pause()
+        return True
+
+
+def one_batch_more(member):
+    before = member.sender.stats["batches_distributed"]
+    member.sender.resume()
+    eventually(lambda: member.sender.stats["batches_distributed"] > before and member.sender.is_paused)
+
+
+def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored_one(network, sites, tmp_path):
+    """The lost one sent nothing that is not in the copy, and said of the event that it was settled."""
+    ny, ln = sites
+    pauses = PausesAfterABatch()
+    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=10)
+    away = ny.region("away", senders=["ln"])        # The other site has no such region.
+    receive(ln)
+    put(member, "first", 1)
+    network.settle()
+    pauses.sender = member.sender
+    member.sender.pause()
+    for n in range(10):
+        away[n] = "fails"
+    put(member, "applied", 10)
+    shutil.copytree(member.folder, tmp_path / "copy")
+    one_batch_more(member)
+    assert member.sender.parked_count == 10
+    member.sender.queue.wait_removed()
+    one_batch_more(member)
+    assert contents(ln.data) == expected("first", count=1) | expected("applied", count=10) and len(member.sender.queue) == 0
+    pauses.sender = None
+    restore(member, tmp_path / "copy")
+    network.settle()
+    assert member.sender.parked_count == 10 and member.sender.stats["identities_renewed"] == 1
+    ln.region("away", "REPLICATE", senders=())
+    assert member.sender.replay_parked() == 10
+    network.settle()
+    assert contents(ln.cache.region("away")) == dict.fromkeys(range(10), "fails")
+
+
+def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restored_one(network, sites, tmp_path):
+    """What was to replace it was only in the lost one, and had not been sent."""
+    ny, ln = sites
+    pauses = PausesAfterABatch()
+    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=2,
+                    enable_batch_conflation=True)
+    receive(ln)
+    member.data["k"] = "first"
+    network.settle()
+    pauses.sender = member.sender
+    member.sender.pause()
+    member.data["a"] = "a"
+    member.data["k"] = "in the copy"
+    member.data["b"] = "b"
+    shutil.copytree(member.folder, tmp_path / "copy")
+    member.data["k"] = "lost"
+    eventually(lambda: member.sender.ledger()["conflated"] == 1)
+    one_batch_more(member)
+    assert contents(ln.data) == {"k": "first", "a": "a", "b": "b"}
+    pauses.sender = None
+    restore(member, tmp_path / "copy")
+    network.settle()
+    assert contents(ln.data) == {"k": "in the copy", "a": "a", "b": "b"}
+
+
+@pytest.mark.parametrize("unsure", [0, 1])
+def test_a_receiver_remembers_what_failed_until_the_senders_disk_knows(unsure):
+    memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
+
+    def send(sequence, name, settled, unsure=0):
+        """Failures, as a new connection hears of them."""
+        session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get, lambda *args: None)
+        record = make_record(b"key", b"value", stamp=5)
+        record = record[:8] + struct.pack("<Q", sequence) + record[16:40] + struct.pack("<H", 1) + record[42:]
+        payload, count = make_batch((0, sequence, sequence, settled, [record]))
+        payload = payload[:8 + 36] + struct.pack("<I", unsure) + payload[8 + 40:]
+        session.receive_data(_core.pack_frame(REGION, name.encode(), 1))
+        session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
+        [ack] = split_frames(session.data_to_send())
+        return [failed for _, _, failed in struct.iter_unpack("<IIQ", ack.payload[16:])]
+
+    assert send(1, "absent", 0) == [1]
+    assert send(2, "there", 1, unsure) == []
+    assert send(1, "there", 0) == ([1] if unsure else [])
+    assert memory.known(7) == [(0, 2, 0, 0 if unsure else 1)]
+    assert send(3, "there", 2) == [] and memory.failures == 0
+    assert memory.known(7) == [(0, 3, 0, 2)]
 
 
 def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_path):

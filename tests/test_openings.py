@@ -12,7 +12,7 @@ import pywan
 from pywan import _core, errors, lines
 from pywan.addresses import resolve
 from pywan.protocol.discovery import Timings
-from pywan.protocol.gateway import SenderHello, Welcome, encode, encode_known
+from pywan.protocol.gateway import Known, SenderHello, Welcome, encode, encode_known
 from pywan.testing.waiting import eventually
 from pywan.transport import data, openings
 from pywan.transport.control import ControlClient, ControlServer
@@ -172,7 +172,7 @@ def test_positions_that_come_one_by_one_have_one_time_limit():
         for n in range(100):
             if stop.wait(0.05):
                 return
-            theirs.sendall(encode_known([(n, 1, 1)]))
+            theirs.sendall(encode_known([Known(n, 1, 1)]))
 
     thread = threading.Thread(target=trickle)
     thread.start()

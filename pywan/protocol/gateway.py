@@ -73,14 +73,15 @@ class Committed:
 
 
 class Known(NamedTuple):
-    """Up to where the receiver has a partition, and the mount that the newest of it came from."""
+    """Up to where the receiver has a partition, the mount that the newest of it came from, and up to where the sender's disk knew all to be settled."""
 
     partition: int
     last: int
     mount: int
+    settled: int = 0
 
 
-_KNOWN = struct.Struct("<IIQQ")
+_KNOWN = struct.Struct("<IIQQ")     # Partition, how much of `last` is not settled and 1 (0: nobody knows), `last`, mount.
 KNOWN_OF_FRAME = HELLO_BYTES_MAX // _KNOWN.size
 _INT_LIMITS = {"known": 65536, "site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
 _NAMES = frozenset({"member", "sender", "region"})
@@ -93,10 +94,14 @@ def encode(message: Any, frame_type: int) -> bytes:
     return _core.pack_frame(frame_type, msgpack.packb({"kind": message.kind, **asdict(message)}))
 
 
-def encode_known(known: list[tuple[int, int, int]]) -> bytes:
-    """Frames with (partition, last, mount) of each, behind the welcome that told their number."""
+def encode_known(known: list[Known]) -> bytes:
+    """Frames with each of these, behind the welcome that told their number."""
+    def packed(each: Known) -> bytes:
+        unsettled = each.last - each.settled + 1 if each.settled else 0
+        return _KNOWN.pack(each.partition, unsettled if unsettled < 1 << 32 else 0, each.last, each.mount)
+
     return b"".join(
-        _core.pack_frame(_core.FRAME_KNOWN, b"".join(_KNOWN.pack(partition, 0, last, mount) for partition, last, mount in known[at:at + KNOWN_OF_FRAME]))
+        _core.pack_frame(_core.FRAME_KNOWN, b"".join(map(packed, known[at:at + KNOWN_OF_FRAME])))
         for at in range(0, len(known), KNOWN_OF_FRAME))
 
 
@@ -107,7 +112,7 @@ def decode_known(frame: bytes) -> list[Known]:
         raise error_of(payload)
     if frame_type != _core.FRAME_KNOWN or len(payload) % _KNOWN.size or not payload:
         raise ProtocolError(f"a frame of type {frame_type} with {len(payload)} bytes where positions of partitions should come")
-    return [Known(partition, last, mount) for partition, _, last, mount in _KNOWN.iter_unpack(payload)]
+    return [Known(partition, last, mount, max(0, last + 1 - unsettled) if unsettled else 0) for partition, unsettled, last, mount in _KNOWN.iter_unpack(payload)]
 
 
 def encode_error(error: Exception) -> bytes:

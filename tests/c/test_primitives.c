@@ -295,7 +295,7 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     for (uint64_t cut = 0; cut < length; cut++) EXPECT_EQUAL(wan_batch_check(batch, cut, 4), WAN_CORRUPT);
     good_batch(); head->sections = UINT32_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].bytes = UINT64_MAX;
+    good_batch(); section[0].bytes = UINT32_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch(); section[0].bytes -= 8;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);

@@ -55,6 +55,14 @@ class Remembered:
         self.memory = _core.SourceMemory(partitions)
         self.applied: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}      # (partition, sequence) -> key, version
         self.last_of_key: dict[str, tuple[int, int]] = {}
+        self.mount = 0                  # That connected last.
+
+    def begin_mount(self, mount: int) -> None:
+        """As a receiver does when another mount comes."""
+        self.mount = mount
+        forgotten = self.memory.forget_passed_over()
+        self.applied = {place: event for place, event in self.applied.items() if place[0] not in forgotten}
+        self.last_of_key = {key: place for key, place in self.last_of_key.items() if place[0] not in forgotten}
 
 
 class Link:

@@ -50,7 +50,6 @@ class LoggedLink(Link):
         self.may_tie = False            # Machines of one site may give one stamp to two changes.
         self.is_copied = False          # There is, or was, another store with these sequences.
         self.lost: dict[str, set[Version]] = defaultdict(set)   # What was queued and is not in the copy that the disk was put back to.
-        self.only_elsewhere: set[tuple[int, int]] = set()       # What came of these is known to another store alone.
         self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
 
@@ -66,7 +65,6 @@ class LoggedLink(Link):
         """Its queue will have what `state` says, and events of other kinds under later sequences."""
         for key, version in self.versions.values():
             self.lost[key].add(version)
-        self.only_elsewhere = set()
         for name, value in state.items():
             setattr(self, name, copy.copy(value))
         self.line += 1
@@ -75,12 +73,14 @@ class LoggedLink(Link):
     def is_own_past(self) -> bool:
         """What the sender asks before it sends, as `GatewaySender._check_past` does: whether the receiver has only what this queue sent. If not, the queue
         takes another identity."""
-        foreign = [each for each in self.known.memory.known(self.queue.mount) if not self.queue.is_past(each[2], each[0], each[1])]
+        if self.known.mount != self.queue.mount:
+            self.known.begin_mount(self.queue.mount)
+        foreign = [each for each in self.known.memory.known(self.queue.mount) if not self.queue.is_past(each[2], each[0], each[1], each[3])]
         if not foreign:
             if self.is_copied:
                 self._note_sent_by_copies()
             return True
-        must(self.is_copied, f"the queue {self.name} does not know what it sent: (partition, last, mount) {foreign[0]}")
+        must(self.is_copied, f"the queue {self.name} does not know what it sent: (partition, last, mount, settled) {foreign[0]}")
         if self.wanted == self.identity:
             self.wanted = self.rng.getrandbits(62) | 1
         try:
@@ -129,14 +129,6 @@ class LoggedLink(Link):
             must(self.versions.get(place, event) == event,
                  f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity")
         self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied}
-        for partition, last, _ in self.known.memory.known(0):
-            for place in [(partition, sequence) for sequence in range(1, last + 1)]:
-                if place in self.versions and place not in self.applied and (
-                        (place, self.versions[place]) in self.ever_failed or (self.conflate or self.batch_conflation) and self.events[place][1] == UPDATE):
-                    self.excused.add(place)         # The other store parked or replaced it, and the receiver skips it (docs/decisions/0021).
-                    self.only_elsewhere.add(place)
-                    key, version = self.versions[place]
-                    self.lost[key].add(version)
 
     def apply(self, core: Any, record: bytes, connection: Connection) -> int:
         try:
@@ -289,7 +281,7 @@ class MachinesWorld(World):
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
         return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.invalidate), (2, self.restart_machine),
-                *([(3, self.copy_store), (2, self.put_store_back), (1, self.clone_machine)] if self.has_copies else [])]
+                *([(3, self.copy_store), (2, self.put_store_back), (3, self.lose_store), (1, self.clone_machine)] if self.has_copies else [])]
 
     def do(self, doing: Callable[[], object]) -> None:
         super().do(doing)
@@ -447,6 +439,21 @@ class MachinesWorld(World):
         self.note_core(machine)
         return f"of machine {machine.number}, starts {attempts} times"
 
+    def lose_store(self) -> str:
+        """A copy is taken, what is queued goes on its way, with little that is new, and the disk is put back: what became of these events only the lost one knew."""
+        machine = self.rng.choice([machine for machine in self.machines.values() if machine.out and not machine.watched])
+        if machine.disk.is_off:
+            return "nothing"
+        taken = machine.copy()
+        for _ in range(self.rng.choice((2, 5, 20))):
+            self.rng.choices((self.pump, self.advance, self.change), (4, 4, 1))[0]()
+            for log in machine.logs:
+                machine.commit(log, self.rng.random() < 0.5)
+        self.disconnect(machine)
+        attempts = machine.put_back(taken)
+        self.note_core(machine)
+        return f"of machine {machine.number}, starts {attempts} times"
+
     def clone_machine(self) -> str:
         if not self.copies or len(self.machines) > MACHINES_MAX:
             return "nothing"
@@ -528,7 +535,7 @@ class MachinesWorld(World):
         for link in self.links:
             if link.receiver is receiver:
                 for place, (key, version) in link.versions.items():
-                    if not (link.filters and key in SECRET_KEYS) and place not in link.only_elsewhere:
+                    if not (link.filters and key in SECRET_KEYS):
                         found[key] = max(version, found.get(key, (0, 0)))
         return found
 
