@@ -551,7 +551,8 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
         assert region.tombstone_state["forgotten_through"] > 0
 
 
-def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, tmp_path):
+def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkeypatch, tmp_path):
+    monkeypatch.setattr("pywan.sender.GOODBYE_S", 30.0)
     ny, ln, tk = network.add("ny ln tk")
     ln.cache.close()
     ln.new_cache(dir=tmp_path)
@@ -562,14 +563,15 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, tmp_pa
     ln.data["k"] = 1
     del ln.data["k"]
     looks(ln)
-    assert tombstones(ln) == 1 and "sender ln of server_ny" in ln.cache.tombstones_held_by()
+    eventually(lambda: "sender ln of server_ny" in ln.cache.tombstones_held_by())
+    assert tombstones(ln) == 1
     ny.data.alter(gateway_sender_ids=())
     ny.sender(ln).destroy()
     assert all(source["site"] == 3 for source in json.loads((tmp_path / "gateway-sources-server_ln.json").read_text())["sources"])
     eventually(lambda: tombstones(ln) == 0)
     ny.send_to(ln)                  # Another one of that name is waited for.
     ny.data.alter(gateway_sender_ids=("ln",))
-    until_told(network, ln)
+    eventually(lambda: any(source["site"] == 1 and source["floor"] for source in ln.cache._floors.view()))
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
     ln.data["k"] = 2
