@@ -207,6 +207,8 @@ cdef class RegionCore:
             wan_stage_close(&self.r.log.taken)
             wan_stage_close(&self.r.log.moved)
             wan_stage_close(&self.r.log.superseded)
+            wan_stage_close(&self.r.log.newest)
+            wan_record_set_empty(&self.r.log.of_newest)
             wan_stage_close(&self.r.log.damages)
             free(self.r.log)
 

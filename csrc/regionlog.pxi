@@ -23,13 +23,17 @@ cdef struct region_log:
     uint64_t moved_written
     bint has_moved              # Since the log was opened.
     uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
-    uint64_t found              # Bytes of what lived there, so far;
-    uint64_t settled            # of the last time around: the rest may be history.
+    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
     bint has_written            # Since the last time around began: else there is nothing to be had by another.
     # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
     # while what took their place may not be on the disk.
     bint moves_alone
     wan_stage superseded
+    # Of each key that was staged and not written when the log was looked through for them, the first time around that some had to be kept: head and
+    # key of the newest record on the disk. A crash would bring that one back, so no other has to be kept.
+    wan_stage newest
+    wan_record_set of_newest
+    uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
@@ -187,9 +191,13 @@ cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) n
 
 cdef wan_status region_log_commit(region_log *log) noexcept nogil:
     cdef bint late = log.taken.used != 0        # An attempt that failed had taken that; what was staged since comes behind it.
-    cdef wan_status status = region_log_make_way(log)           # First, while there is room.
+    cdef wan_status status = region_log_make_way(log) if region_log_wants_way(log) else WAN_OK      # First, while there is room.
     if status == WAN_OK:
         status = region_log_write(log)
+    if status == WAN_FULL and region_log_may_shrink(log):           # Then however little there is to be had.
+        status = region_log_make_way(log)
+        if status == WAN_OK:
+            status = region_log_write(log)
     if status == WAN_OK and late:
         status = region_log_write(log)
     if status == WAN_OK:
@@ -298,75 +306,145 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     that leaves room for moving more."""
     cdef uint32_t moved = 0
     cdef wan_status status = WAN_OK
-    if not region_log_wants_way(log) or not wan_log_begin_way(&log.log):
+    if not wan_log_begin_way(&log.log):
         return WAN_OK
     if log.around == 0:
         log.around = log.log.segments[log.log.writing].number
-        log.found = 0
+        log.looked = 0
         log.has_written = False
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
            and log.log.segments[0].number < log.around):
         status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
-        log.found += log.moved.used if status == WAN_OK else 0
         moved += 1
     if log.log.segments[0].number >= log.around:
-        log.around, log.settled = 0, log.found
+        log.around, log.settled = 0, log.log.bytes
+        wan_stage_close(&log.newest)
+        wan_record_set_empty(&log.of_newest)
     wan_log_end_way(&log.log)
     return status
 
 
-cdef bint region_log_wants_way(const region_log *log) noexcept nogil:
-    """Whether others, or this log, could need what in it is history, and there may be some."""
+cdef inline bint region_log_may_shrink(region_log *log) noexcept nogil:
+    """Near the limit: whether another time around could find less. Something was written since the last one began, or staged since it looked what to keep."""
     if log.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
+    return log.around != 0 or log.has_written or log.looked != 0 and log.looked != region_log_staged(log)
+
+
+cdef bint region_log_wants_way(region_log *log) noexcept nogil:
+    """Whether others, or this log, could need what in it is history, and there may be some."""
     cdef uint64_t segment = wan_log_segment_bytes(&log.log)
-    if log.around or not log.has_written:
-        return log.around != 0
+    if not region_log_may_shrink(log):
+        return False
+    if log.around:
+        return True
     # The last time around may have kept what was superseded by changes that have been written since.
-    return (log.log.bytes >= log.settled + log.settled // 8 + LOG_SEGMENTS_KEPT * segment
-            or log.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
+    # In a small store a segment is a large part of it.
+    cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.log) // 2), LOG_SEGMENTS_KEPT * segment)
+    return log.log.bytes >= log.settled + max(log.settled // 8, most) or log.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment
+
+
+cdef uint64_t region_log_staged(region_log *log) noexcept nogil:
+    cdef uint64_t staged
+    wan_lock_take(&log.lock)
+    staged = log.staged
+    wan_lock_release(&log.lock)
+    return staged
 
 
 cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
-    """Moves too, of each key that is staged and not written, the newest record in these segments: a crash could take what is to replace it.
-    Behind the look at the table: whatever it found there was staged by now. The price: such a crash may bring back what was taken out on
+    """Moves too, of each key that is staged and not written, the newest record on the disk, if it is in these segments: a crash could take what is to
+    replace it. Behind the look at the table: whatever it found there was staged by now. The price: such a crash may bring back what was taken out on
     this member only, in a later segment."""
-    cdef uint64_t at = 0, bit
+    cdef uint64_t at = 0
     cdef uint64_t *slot
-    cdef wan_record_set newest
+    cdef wan_record_set chosen
     cdef const wan_record *record
     cdef const wan_record *other
     cdef wan_status status = WAN_OK
-    memset(&newest, 0, sizeof(newest))
-    memset(log.unwritten, 0, sizeof(log.unwritten))
-    wan_lock_take(&log.lock)
-    region_log_mark(log, &log.records, 0)
-    wan_lock_release(&log.lock)
-    region_log_mark(log, &log.taken, log.written)
+    memset(&chosen, 0, sizeof(chosen))
+    region_log_mark_unwritten(log)
+    if log.looked == 0:
+        status = region_log_find_newest(log)
     while at < log.superseded.used and status == WAN_OK:
         record = <const wan_record *>(log.superseded.bytes + at)
-        bit = unwritten_bit(record)
-        if log.unwritten[bit >> 6] >> (bit & 63) & 1:
-            status = wan_record_set_find(&newest, &log.superseded, record, &slot)
-            if status == WAN_OK:
-                other = <const wan_record *>(log.superseded.bytes + slot[0] - 1) if slot[0] else NULL
-                if other == NULL or replaces_in_log(record, other):
-                    wan_record_set_choose(&newest, slot, at)
+        if is_unwritten(log, record):
+            status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
+            other = <const wan_record *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
+            # Of a key that was staged later, the newest in these segments.
+            if status == WAN_OK and (other == NULL or is_newest(record, other)):
+                status = wan_record_set_find(&chosen, &log.superseded, record, &slot)
+                if status == WAN_OK and (slot[0] == 0 or replaces_in_log(record, <const wan_record *>(log.superseded.bytes + slot[0] - 1))):
+                    wan_record_set_choose(&chosen, slot, at)
         at += record.length
     at = 0
-    while at < log.superseded.used and newest.count and status == WAN_OK:     # In the order of the log: the set's own is another in each process.
+    while at < log.superseded.used and chosen.count and status == WAN_OK:     # In the order of the log: the set's own is another in each process.
         record = <const wan_record *>(log.superseded.bytes + at)
-        status = wan_record_set_find(&newest, &log.superseded, record, &slot)
+        status = wan_record_set_find(&chosen, &log.superseded, record, &slot)
         if status == WAN_OK and slot[0] == at + 1:
             status = wan_stage_add(&log.moved, record, record.length)
         at += record.length
-    wan_record_set_empty(&newest)
+    wan_record_set_empty(&chosen)
     return status
+
+
+cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
+    """Looks through the whole log, once in a time around. What is written later is behind the segments that this time will drop."""
+    cdef wan_log_reader reader
+    cdef wan_status status = WAN_OK
+    cdef uint32_t n
+    cdef uint64_t staged = region_log_staged(log)
+    memset(&reader, 0, sizeof(reader))
+    reader.owner = log
+    reader.part = region_log_note_newest
+    wan_stage_empty(&log.newest)
+    wan_record_set_empty(&log.of_newest)
+    for n in range(log.log.writing + 1):
+        if status == WAN_OK:
+            status = wan_log_read_segment(&log.log, n, &reader)
+    if status == WAN_OK:
+        log.looked = staged
+    return status
+
+
+cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef region_log *log = <region_log *>owner
+    cdef const wan_record *record
+    cdef wan_record *other
+    cdef uint64_t *slot
+    cdef uint64_t at = 0, length
+    cdef wan_status status = WAN_OK
+    while at < head.length and status == WAN_OK:
+        record = <const wan_record *>(data + at)
+        at += record.length
+        if record.flags & WAN_FLAG_MARK or not is_unwritten(log, record):
+            continue
+        length = wan_align8(sizeof(wan_record) + record.key_length)
+        status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
+        if status == WAN_OK and slot[0] == 0:
+            status = wan_stage_reserve(&log.newest, length)
+            if status == WAN_OK:
+                wan_record_set_choose(&log.of_newest, slot, log.newest.used)
+                wan_stage_put(&log.newest, record, length)
+        elif status == WAN_OK:
+            other = <wan_record *>(log.newest.bytes + slot[0] - 1)
+            if other.flags & WAN_FLAG_FORGET or order_in_log(record, other) >= 0:
+                memcpy(other, record, sizeof(wan_record))
+    return status
+
+
+cdef inline bint is_newest(const wan_record *record, const wan_record *newest) noexcept nogil:
+    """Whether `record` is the one that was found, or says the same of its key's last version. Of what was taken out on this member nothing is kept."""
+    return not (record.flags | newest.flags) & WAN_FLAG_FORGET and order_in_log(record, newest) == 0
+
+
+cdef inline int order_in_log(const wan_record *record, const wan_record *other) noexcept nogil:
+    return wan_version_order(record.stamp, record.stamp_site, other.stamp, other.stamp_site)
 
 
 cdef inline bint replaces_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
     """Of two records of one key, of which `older` was written first. One that says what was done on this member only is behind what it was done to."""
-    cdef int order = wan_version_order(record.stamp, record.stamp_site, older.stamp, older.stamp_site)
+    cdef int order = order_in_log(record, older)
     if order == 0 and not (record.flags | older.flags) & (WAN_FLAG_FORGET | WAN_FLAG_INVALID):
         order = wan_record_order(record, older)
     return order >= 0
@@ -374,6 +452,19 @@ cdef inline bint replaces_in_log(const wan_record *record, const wan_record *old
 
 cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
     return wan_key_hash(wan_record_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
+
+
+cdef inline bint is_unwritten(const region_log *log, const wan_record *record) noexcept nogil:
+    cdef uint64_t bit = unwritten_bit(record)
+    return log.unwritten[bit >> 6] >> (bit & 63) & 1
+
+
+cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
+    memset(log.unwritten, 0, sizeof(log.unwritten))
+    wan_lock_take(&log.lock)
+    region_log_mark(log, &log.records, 0)
+    wan_lock_release(&log.lock)
+    region_log_mark(log, &log.taken, log.written)
 
 
 cdef void region_log_mark(region_log *log, const wan_stage *stage, uint64_t at) noexcept nogil:

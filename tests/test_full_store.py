@@ -207,3 +207,85 @@ def test_a_queue_that_found_room_for_half_of_a_commit_sends_it_and_goes_on():
     assert len(away) > 80
     feeder.attach([])
     other.attach([])
+
+
+def with_small_queues(store: Store, count: int) -> None:
+    """Each holds one event, in a segment of its own."""
+    for n in range(count):
+        queue, feeder = store.queue(f"ln{n}"), _core.RegionCore(f"feeder{n}", _core.Clock(), site=1, member=1)
+        feeder.attach([queue])
+        feeder.put("k", b"v")
+        assert queue.commit_once()
+        feeder.attach([])
+
+
+def full_of_versions(store: Store) -> _core.RegionCore:
+    """A region that has of some of its keys an older version on the disk too, and that took newer ones, for which the store has no room."""
+    region = rewritten(store.region("data"), keys=12, rounds=1, size=20_000)
+    with_small_queues(store, 6)
+    for n in range(8):
+        region.put(f"k{n}", b"%d" % n * 20_000)
+        assert region.commit_once()
+    for n in range(12):
+        region.put(f"k{n}", b"w" * 7_000)
+    return region
+
+
+def test_a_region_whose_changes_wait_for_room_keeps_of_their_keys_only_what_a_crash_would_need():
+    region = full_of_versions(Store(1 * MIB))
+    eventually(region.commit_once)
+    assert region.log_state()["staged"] == 0
+
+
+@pytest.mark.parametrize("calls", range(1, 200, 7))
+def test_what_changes_that_wait_for_room_replace_is_there_after_a_crash(calls):
+    """The power goes at a call to the disk, while older versions are given up."""
+    store = Store(1 * MIB)
+    region = full_of_versions(store)
+    store.disk.off_in = calls
+    for _ in range(5):
+        region.commit_once()
+    store.disk.crash()
+    store.budget = _core.LogBudget(1 * MIB)
+    found = store.region("data")
+    for n in range(12):
+        assert found.get(f"k{n}") in (b"%d" % n * 20_000 if n < 8 else b"v" * 20_000, b"w" * 7_000)
+
+
+@pytest.mark.parametrize(("keys", "size", "others"), [(12, 20_000, 6), (5, 20_000, 7), (25, 10_000, 6)])
+def test_a_region_that_is_less_than_a_quarter_of_a_small_store_never_refuses(keys, size, others):
+    store = Store(1 * MIB)
+    region = rewritten(store.region("data"), keys=keys, rounds=1, size=size)
+    with_small_queues(store, others)
+    rewritten(region, keys, 10, size)
+
+
+def test_regions_that_hold_little_leave_a_small_store_to_a_queue():
+    store = Store(1 * MIB)
+    regions = [rewritten(store.region(f"r{n}"), keys=2, rounds=1) for n in range(7)]
+    for n in range(60):
+        for region in regions:
+            region.put(f"k{n % 2}", b"v" * 3_000)
+            store.commit()
+    queue, feeder = store.queue("ln"), _core.RegionCore("feeder", _core.Clock(), site=1, member=1)
+    feeder.attach([queue])
+    for n in range(40):
+        feeder.put(f"k{n}", b"v" * 3_000)
+        store.commit()
+        assert store.commit()
+    feeder.attach([])
+
+
+def test_a_region_that_never_found_room_for_its_first_change_takes_it_when_there_is_some():
+    store = Store(1 * MIB)
+    queue, feeder = store.queue("ln"), _core.RegionCore("feeder", _core.Clock(), site=1, member=1)
+    feeder.attach([queue])
+    fill(store, queue, feeder)
+    region = store.region("data")
+    region.put("k", b"v" * 10_000)
+    assert not region.commit_once() and not region.commit_once()
+    queue.peek(0, 1000)
+    queue.remove(0, queue.positions()[0][1])
+    assert store.commit() and store.commit()
+    assert region.log_state()["staged"] == 0
+    feeder.attach([])
