@@ -64,6 +64,7 @@ cdef extern from "wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
     enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
     enum: WAN_TAGGED_DEPTH_MAX
+    bint wan_is_ascii(const uint8_t *at, size_t length)
     wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 
 cdef extern from "wan_record.h" nogil:

@@ -140,7 +140,7 @@ cdef class RowSender:
         with nogil:
             for row in range(rows):
                 column_row(kv, row, &key, &key_length, &key_form)
-                wrong = key_fault(key, key_length, key_form)
+                wrong = key_fault(key, key_length, key_form, False)
                 if wrong:
                     break
                 if vv != NULL:

@@ -1113,7 +1113,7 @@ cdef class RegionCore:
             column_row(&k.view, row, &data, &length, &form)
             operation = codes[row] if codes != NULL else WAN_UPDATE
             value = None
-            wrong = key_fault(data, length, form)
+            wrong = key_fault(data, length, form, False)
             if operation != WAN_DESTROY and v is not None and not wrong:
                 column_row(&v.view, row, &value_data, &value_length, &value_form)
                 if value_length > WAN_VALUE_BYTES_MAX:
