@@ -67,12 +67,15 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef wan_outcome outcome
     cdef wan_status status
     cdef int64_t row = 0, base
-    cdef uint32_t n, k, length
+    cdef uint32_t n, k
     cdef uint64_t first_stamp
-    cdef uint8_t form
+    cdef const uint8_t *key_starts[GROUP]
+    cdef const uint8_t *value_starts[GROUP]
+    cdef uint32_t key_lengths[GROUP]
+    cdef uint32_t value_lengths[GROUP]
+    cdef uint8_t key_forms[GROUP]
+    cdef uint8_t value_forms[GROUP]
     cdef wan_change *c
-    cdef wan_shard *shard
-    cdef const uint8_t *data
     row = result.done
     cdef bint is_plain, straight = not r.stores and r.forwards
     cdef wan_thread *maker = wan_thread_self()
@@ -88,17 +91,17 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
         base = row
         first_stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), n)
         is_plain = keys_are_plain(keys, base, n)
+        column_rows(keys, base, n, key_starts, key_lengths, key_forms)
+        if values != NULL:
+            column_rows(values, base, n, value_starts, value_lengths, value_forms)
         for k in range(n):
             c = &changes[k]
-            column_row(keys, base + k, &data, &length, &form)
-            c.key, c.key_form = data, form
-            c.key_length = <uint16_t>length
-            c.keep = <uint8_t>key_fault(data, length, form, is_plain)
+            c.key, c.key_length, c.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
+            c.keep = <uint8_t>key_fault(c.key, key_lengths[k], c.key_form, is_plain)
             c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
             if values != NULL and c.operation != WAN_DESTROY:
-                column_row(values, base + k, &data, &length, &form)
-                c.value, c.value_length, c.value_form = data, length, form
-                if length > WAN_VALUE_BYTES_MAX:
+                c.value, c.value_length, c.value_form = value_starts[k], value_lengths[k], value_forms[k]
+                if c.value_length > WAN_VALUE_BYTES_MAX:
                     c.keep = 3
             else:
                 c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE

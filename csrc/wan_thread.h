@@ -8,10 +8,11 @@ extern _Atomic uint32_t wan_thread_count;
 typedef struct { uint64_t events; uint32_t number; } wan_thread;
 extern _Thread_local wan_thread wan_thread_own __attribute__((visibility("hidden")));
 
-/* This thread, which has its number. To be asked once for both: it is a call into the dynamic linker. */
+/* This thread, which has its number. To be asked once for both, or for many events: it is a call into the dynamic linker. */
 static inline wan_thread *wan_thread_self(void)
 {
     wan_thread *self = &wan_thread_own;
+    __asm__("" : "+r"(self));       /* Else the compiler, who knows what it points to, asks for it again instead of keeping it. */
     if (__builtin_expect(self->number == 0, 0)) self->number = atomic_fetch_add(&wan_thread_count, 1) + 1;
     return self;
 }
