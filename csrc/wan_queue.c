@@ -344,28 +344,32 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
-    uint64_t taken_bytes = 0, start = partition->peeked;
-    uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    uint64_t taken_bytes = 0, peeked = partition->peeked, end = queue->persistent ? partition->durable : partition->appended;
     uint32_t file = 0;      /* That all of it lies in. 0: in none. */
-    while (taken < count && partition->peeked < end) {
-        wan_entry_ref ref = *entry_of(partition, partition->peeked + 1);
-        if (ref) {
+    int ends = 0;
+    while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
+        uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
+        if (left > end - peeked) left = end - peeked;
+        const wan_entry_ref *entries = block_of(partition, peeked + 1)->entries;
+        if (!entries) { peeked += left; continue; }
+        for (const wan_entry_ref *entry = entries + in_block; left && taken < count; left--, entry++, peeked++) {
+            wan_entry_ref ref = *entry;
+            if (!ref) continue;
             if (WAN_UNLIKELY(queue->store.adopted_bytes)) {
                 uint32_t here = queue->store.segments[ref_segment(ref)].is_adopted ? ref_segment(ref) : 0;
-                if (taken && here != file) break;
+                ends = taken && here != file;
+                if (ends) break;
                 file = here;
             }
             uint64_t length = ref_length(&queue->store, ref);
-            if ((taken || !at_least_one) && taken_bytes + length > bytes) {
-                if (!taken) partition->peeked = start;      /* No run is made of holes alone: it would be missed as a gap. */
-                break;
-            }
+            ends = (taken || !at_least_one) && taken_bytes + length > bytes;
+            if (WAN_UNLIKELY(ends)) break;
             taken_bytes += length;
-            partition->unpeeked--;
             records[taken++] = ref_record(&queue->store, ref);
         }
-        partition->peeked++;
     }
+    if (taken || !ends) partition->peeked = peeked;     /* Else no run is made of holes alone: it would be missed as a gap. */
+    partition->unpeeked -= taken;
     *peeked_bytes = taken_bytes;
     check_positions(partition);
     return taken;
@@ -450,15 +454,48 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     wan_store_give(&queue->store, ref_segment(ref), length);
 }
 
+/* `count` entries of one block, from the sequence `first` on: what lies together is given back together. */
+static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count)
+{
+    wan_block *block = block_of(partition, first);
+    if (!block->entries) return;
+    wan_entry_ref *entry = &block->entries[(first - 1) % WAN_BLOCK_ENTRIES];
+    uint64_t bytes = 0, together = 0;
+    uint32_t segment = 0, forgotten = 0;
+    for (uint64_t n = 0; n < count; n++) {
+        wan_entry_ref ref = entry[n];
+        if (!ref) continue;
+        uint64_t length = ref_length(&queue->store, ref);
+        if (ref_segment(ref) != segment) {
+            if (together) wan_store_give(&queue->store, segment, together);
+            segment = ref_segment(ref);
+            together = 0;
+        }
+        together += length;
+        bytes += length;
+        forgotten++;
+        entry[n] = 0;
+    }
+    if (!forgotten) return;
+    wan_store_give(&queue->store, segment, together);
+    block->live -= forgotten;
+    if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
+    partition->events -= forgotten;
+    partition->bytes -= bytes;
+    wan_tally(&queue->events, -(uint64_t)forgotten);
+    wan_tally(&queue->bytes, -bytes);
+}
+
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
     WAN_CHECK(through <= partition->peeked);
     uint64_t before = partition->events;
     while (partition->removed < through) {
-        wan_entry_ref *entry = entry_of(partition, partition->removed + 1);
-        if (*entry) forget_entry(queue, partition, partition->removed + 1);
-        partition->removed++;
+        uint64_t count = WAN_BLOCK_ENTRIES - partition->removed % WAN_BLOCK_ENTRIES;
+        if (count > through - partition->removed) count = through - partition->removed;
+        forget_run(queue, partition, partition->removed + 1, count);
+        partition->removed += count;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
     }
     wan_queue_unpin_file(queue, partition);
