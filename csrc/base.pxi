@@ -1,7 +1,7 @@
 # Owns nothing but names: the C primitives as Cython sees them, and the one place that turns a status into an error.
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport bsearch, calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 cdef extern from "wan_base.h" nogil:

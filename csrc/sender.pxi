@@ -46,6 +46,14 @@ cdef struct parked_copy:
     uint64_t partition, sequence        # In the queue, where the event still is.
 
 
+cdef int copy_order(const void *a, const void *b) noexcept nogil:
+    cdef const parked_copy *one = <const parked_copy *>a
+    cdef const parked_copy *other = <const parked_copy *>b
+    if one.partition != other.partition:
+        return -1 if one.partition < other.partition else 1
+    return -1 if one.sequence < other.sequence else one.sequence > other.sequence
+
+
 cdef class DispatcherSession:
     """Dispatcher `index` of a queue, over one connection after another.
 
@@ -61,6 +69,7 @@ cdef class DispatcherSession:
     cdef object acknowledged
     cdef object on_failure              # (partition, sequence, reason) -> None, for the log
     cdef wan_stage copies               # parked_copy: of failed events, not known to be on the disk.
+    cdef size_t copies_before           # The first of them, in order: of attempts before this one.
     cdef int stop_flag, pause_flag, flush_flag
     cdef char unreadable[512]           # Why events are not sent that lie in a file of the log: it cannot be read. Empty: it can. Under the queue's lock.
     cdef uint32_t unreadable_partition
@@ -783,6 +792,9 @@ cdef class DispatcherSession:
         share a disk store with what they leave: each makes the room of the next."""
         cdef uint64_t most = wan_log_record_bytes(&self.parked.g.durable.log) // 2 if self.parked.g.durable != NULL else NEVER
         cdef uint32_t begin, n = 0
+        self.copies_before = self.copies.count
+        if self.copies_before:
+            qsort(self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order)
         while n < count:
             begin = n
             if not self.park_copies(f, failures, count, &n, most):
@@ -820,19 +832,17 @@ cdef class DispatcherSession:
         return True
 
     cdef bint is_copied(self, const wan_failure *failure) noexcept nogil:
-        """By an attempt that waited for the disk in vain: repeated, it would fill that with copies."""
-        cdef const parked_copy *copy = <const parked_copy *>self.copies.bytes
-        cdef uint32_t n
-        for n in range(self.copies.count):
-            if copy[n].sequence == failure.sequence and copy[n].partition == failure.partition:
-                return True
-        return False
+        """By an attempt that waited for the disk in vain: repeated, it would fill that with copies. This one copies each once."""
+        cdef parked_copy wanted
+        wanted.partition, wanted.sequence = failure.partition, failure.sequence
+        return self.copies_before and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL
 
     cdef void leave_parked(self, const flight *f, const wan_failure *failures, uint32_t begin, uint32_t end) noexcept nogil:
         """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or parked."""
         cdef uint32_t n, last = end
         cdef wan_record *record
         wan_stage_empty(&self.copies)
+        self.copies_before = 0
         for n in range(begin, end):
             wan_lock_take(&self.g.lock)
             record = self.failed_record(f, &failures[n])

@@ -492,6 +492,22 @@ def test_a_failure_is_told_again_after_a_lost_acknowledgement_and_parked_once(si
     assert [key for key, *_ in sites.history.applied] == ["a", "b"]
 
 
+def test_the_work_of_parking_grows_with_the_failures_and_not_with_their_square():
+    def seconds(count: int) -> float:
+        sites = TwoSites(history=False)
+        sites.dispatcher.configure(count, -1)
+        sites.put(*((key, b"") for key in range(count)))
+        answers = sites.deliver(sites.sent())
+        began = time.thread_time()
+        sites.dispatcher.receive_data(answers)
+        taken = time.thread_time() - began
+        assert len(sites.parked) == count
+        return taken
+
+    few, many = min(seconds(2_000) for _ in range(3)), min(seconds(32_000) for _ in range(3))
+    assert many < few * 16 * 4, f"{few:.6f} s for 2,000 failures, {many:.6f} s for 32,000"
+
+
 def test_failures_are_forgotten_once_the_sender_has_heard_of_them(sites):
     sites.history.fails["bad"] = 4
     sites.put(("bad", "1"))
