@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import shutil
-import stat
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 from pywan import _core
 from pywan.config import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.files import FileError, read_regular
+from pywan.files import FileError, open_own, read_regular
 from pywan.forks import in_child, of_one_process
 from pywan.threads import start_thread
 
@@ -60,7 +59,7 @@ def _lock(path: Path, what: str) -> list[int]:
     descriptors = []
     try:
         _make_folder(path)
-        descriptors.append(_open_own(path / LOCK_NAME, os.O_RDWR | os.O_CREAT))
+        descriptors.append(open_own(path / LOCK_NAME, os.O_RDWR | os.O_CREAT))
         descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         _close(descriptors)
@@ -75,17 +74,8 @@ def _lock(path: Path, what: str) -> list[int]:
 def _remedy(error: OSError, otherwise: str) -> str:
     return {
         errno.ENAMETOOLONG: "take a shorter name", errno.ENOSPC: "free disk space", errno.EDQUOT: "free disk space, or raise the quota",
-        errno.EROFS: "mount it writable, or name another", errno.EIO: "the disk fails: look at it and its mount",
+        errno.ELOOP: "put what it leads to in its place", errno.EROFS: "mount it writable, or name another", errno.EIO: "the disk fails: look at it and its mount",
     }.get(error.errno or 0, otherwise)
-
-
-def _open_own(file: Path, flags: int) -> int:
-    """A regular file of the store, for its owner alone. No link is followed out of the store, and no pipe or device is waited for."""
-    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, f"{file.name} in it is no regular file")
 
 
 def _make_folder(path: Path) -> None:
@@ -126,7 +116,7 @@ def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
 def _holder(path: Path) -> str:
     """Who has the store open, as far as its lock tells: a number."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = _open_own(path / LOCK_NAME, os.O_RDONLY)
+        descriptor = open_own(path / LOCK_NAME, os.O_RDONLY)
         try:
             return str(int(os.read(descriptor, 20)))
         finally:
@@ -145,14 +135,23 @@ def holds_log(folder: Path) -> bool:
 
 
 def read_owner(folder: Path) -> dict[str, Any]:
-    """What the log in `folder` was made for. ValueError if that cannot be read."""
+    """What the log in `folder` was made for. ValueError if that cannot be read: why, in words that go on behind the file's name."""
     try:
+        if (folder / OWNER_NAME).is_symlink():
+            raise ValueError("is a symbolic link, which is not followed")
         found = json.loads(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
     except FileError as error:
-        raise ValueError(f"it {error}") from None
+        raise ValueError(str(error)) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ValueError("is damaged") from None
     if not isinstance(found, dict):
-        raise ValueError("it holds no object")
+        raise ValueError("is damaged")
     return found
+
+
+def is_own_folder(path: Path) -> bool:
+    """Whether there is a folder, and no link to one: a log lies in its store, and nowhere else."""
+    return path.is_dir() and not path.is_symlink()
 
 
 class _Directory:
@@ -164,7 +163,7 @@ class _Directory:
 
     def measure(self) -> None:
         if self.size_mb is not None:
-            self.budget = _core.LogBudget(self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if folder.is_dir()))
+            self.budget = _core.LogBudget(self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if is_own_folder(folder)))
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
@@ -234,7 +233,11 @@ class DiskStore:
             if owner in self._writers:
                 raise IllegalStateError(f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until the disk has taken what it has")
         try:
-            found = [each for each in self._directories if (each.path / owner).is_dir()]
+            for each in self._directories:
+                if (each.path / owner).is_symlink():
+                    raise DiskError(f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its store alone; put the folder itself there, or give "
+                                    "the disk store another directory")
+            found = [each for each in self._directories if is_own_folder(each.path / owner)]
             if len(found) > 1:
                 raise ConfigurationError(f"disk store {self.name!r}: a log lies in {found[0].path / owner} and another one in {found[1].path / owner}; "
                                          "move away the one that is out of date")
@@ -256,7 +259,7 @@ class DiskStore:
                 raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}")
             fresh = folder / (OWNER_NAME + ".new")
             fresh.unlink(missing_ok=True)
-            with open(_open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
+            with open(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
                 written.write(json.dumps(identity, sort_keys=True))
                 written.flush()
                 os.fsync(written.fileno())
@@ -266,9 +269,9 @@ class DiskStore:
         try:
             found = read_owner(folder)
             if not identity.keys() <= found.keys():
-                raise ValueError("it lacks something")
-        except ValueError:
-            raise DiskError(f"disk store {self.name!r}: {file} is damaged; {should_say}") from None
+                raise ValueError("is damaged")
+        except ValueError as error:
+            raise DiskError(f"disk store {self.name!r}: {file} {error}; {should_say}") from None
         different = [key for key in identity if found.get(key) != identity[key]]
         if different:
             key = different[0]
@@ -284,7 +287,7 @@ class DiskStore:
                             " files stay, remove them by hand when this member has ended")
         for each in self._directories:
             folder = each.path / owner
-            if not folder.is_dir():
+            if not is_own_folder(folder):
                 continue
             gone = each.path / f"{DESTROYED}{secrets.token_hex(8)}"
             try:

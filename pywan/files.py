@@ -57,3 +57,18 @@ def read_regular(path: str | os.PathLike, limit: int, *, follow: bool = True) ->
         if len(data) > limit:
             raise FileError(f"has more than {limit} bytes, the most that is read")
         return Read(data, (found.st_dev, found.st_ino))
+
+
+def open_own(file: str | os.PathLike, flags: int) -> int:
+    """A regular file of the program's own, for its owner alone. No link is followed elsewhere, and no pipe or device is waited for: OSError says so."""
+    file = Path(file)
+    try:
+        descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EEXIST) and file.is_symlink():
+            raise OSError(errno.ELOOP, f"{file.name} in it is a symbolic link, which is not followed") from None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"{file.name} in it is no regular file")

@@ -5,6 +5,7 @@ where it listens) and `<name>.log`. A pid file is believed only if a process of 
 """
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import io
@@ -23,7 +24,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import config, errors
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
-from pywan.files import given_path
+from pywan.files import given_path, open_own
 from pywan.names import check_name, printable
 from pywan.forks import in_child
 
@@ -38,6 +39,7 @@ LOCK_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 65536
 MAX_PROBLEMS_TOLD = 20      # Of a member that starts; the others are in its log and its status.
 LOG_TAIL_LINES = 12
+PID_FILE_LENGTH_MAX = 65536
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s [%(threadName)s] %(name)s: %(message)s"
 LOG_LEVELS = {"none": logging.CRITICAL, "severe": logging.ERROR, "error": logging.ERROR, "warning": logging.WARNING,
               "info": logging.INFO, "config": logging.INFO, "fine": logging.DEBUG, "finer": logging.DEBUG,
@@ -85,6 +87,11 @@ class Recorded:
     port: int
     details: dict[str, Any]
 
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"pid {self.pid}, {self.host}[{self.port}]" if self.port else f"pid {self.pid}"
+
 
 # --- processes by number ---
 
@@ -115,7 +122,8 @@ def recorded(place: Place) -> Recorded | None:
     """The member that runs there; None if there is none, whatever an old pid file says. One whose pid file is damaged or gone is known by
     the lock that it holds; where it listens is unknown then (port 0). IllegalStateError if this user may not see who runs there."""
     try:
-        problem, text = "is damaged", place.pid_file.read_text()
+        with open(open_own(place.pid_file, os.O_RDONLY)) as file:
+            problem, text = "is damaged", file.read(PID_FILE_LENGTH_MAX)
     except PermissionError as error:
         raise IllegalStateError(f"{place.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there") from None
     except (OSError, ValueError) as error:
@@ -135,7 +143,7 @@ def recorded(place: Place) -> Recorded | None:
 def _holder(place: Place, problem: str) -> Recorded | None:
     """The process that holds the name's lock; None if nobody does."""
     try:
-        descriptor = os.open(place.lock_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_own(place.lock_file, os.O_RDONLY)
     except PermissionError as error:
         raise IllegalStateError(f"{place.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there") from None
     except OSError:
@@ -223,7 +231,7 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
     place = Place.of(directory, name)
     running = recorded(place)
     if running is not None:
-        raise IllegalStateError(f"{kind} {name!r} is running already (pid {running.pid}, {running.host}[{running.port}]) in {place.folder}; stop it first, or choose another name or --dir")
+        raise IllegalStateError(f"{kind} {name!r} is running already ({running.where}) in {place.folder}; stop it first, or choose another name or --dir")
     spec = {"kind": kind, "name": name, "directory": str(place.directory), "options": dict(options), "path": [os.getcwd()]}
     read_end, write_end = os.pipe()
     environment = dict(os.environ)
@@ -288,11 +296,17 @@ def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
 
 
 def _log_tail(place: Place) -> str:
+    return "".join(f"\n  {line}" for line in _log_lines(place, 0))
+
+
+def _log_lines(place: Place, begin: int, words: tuple[str, ...] = ("",)) -> list[str]:
+    """The newest lines of a member's log, from byte `begin` on, that have one of the words."""
     try:
-        lines = place.log_file.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        with open(open_own(place.log_file, os.O_RDONLY), errors="replace") as file:
+            file.seek(begin)
+            return list(collections.deque((line.rstrip() for line in file if any(word in line for word in words)), LOG_TAIL_LINES))
     except OSError:
-        return ""
-    return "".join(f"\n  {line}" for line in lines)
+        return []
 
 
 def stop(
@@ -300,7 +314,7 @@ def stop(
     told: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
     """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
-    NotFoundError if none runs there.
+    NotFoundError if none runs there. One that could not be asked `said` in its log what was wrong, such as events that are lost.
 
     A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, else its own) and `timeout` seconds
     more. `told` is given its answer at once: what it would lose, and how long it waits.
@@ -312,6 +326,10 @@ def stop(
     if member.kind and member.kind != kind:
         raise ConfigurationError(f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`")
     how, answer = "request", {}
+    try:
+        log_end = place.log_file.stat().st_size
+    except OSError:
+        log_end = 0
     try:
         wanted = {} if maximum_shutdown_wait_time is None or kind == "locator" else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
         answer = _ask(member, "stop" if kind == "locator" else "stop member", **wanted)
@@ -331,7 +349,8 @@ def stop(
     with contextlib.suppress(OSError):
         if recorded(place) is None:
             place.pid_file.unlink()
-    return {"name": name, "pid": member.pid, "how": how, **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {})}
+    said = _log_lines(place, log_end, (" WARNING ", " ERROR ")) if how != "request" else []
+    return {"name": name, "pid": member.pid, "how": how, **({"said": said} if said else {}), **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {})}
 
 
 def status(kind: str, name: str, *, directory: str | os.PathLike | None = None) -> dict[str, Any]:
@@ -396,12 +415,19 @@ def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.Pat
                 log.info("server %s stops", name)
 
 
+def _open_in(place: Place, file: Path, flags: int) -> int:
+    try:
+        return open_own(file, flags)
+    except OSError as error:
+        raise errors.DiskError(f"the folder {place.folder} cannot be used: {error.strerror}; repair that, or choose another --dir") from error
+
+
 @contextlib.contextmanager
 def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
     """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
     pid = os.getpid()
     place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = in_child(open(os.open(place.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0), io.FileIO.close)
+    lock = in_child(open(_open_in(place, place.lock_file, os.O_RDWR | os.O_CREAT), "r+b", buffering=0), io.FileIO.close)
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
@@ -419,8 +445,8 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
             details = {"kind": kind, "name": place.name, "host": host, "port": port, "connect_to": connect_to}
             temporary = place.folder / f".{place.name}.pid.new"
             try:
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with open(descriptor, "w") as file:
+                temporary.unlink(missing_ok=True)
+                with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                     file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
                 os.replace(temporary, place.pid_file)
             except OSError as error:
@@ -548,7 +574,8 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         place = Place.of(spec["directory"], name)
         try:
             place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            log_descriptor = os.open(place.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log_descriptor = open_own(place.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.set_blocking(log_descriptor, True)
         except OSError as error:
             raise ConfigurationError(f"the folder {place.folder} cannot be used: {error.strerror}; choose another --dir") from None
         null = os.open(os.devnull, os.O_RDONLY)

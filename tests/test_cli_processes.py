@@ -517,6 +517,27 @@ def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, 
     assert machine.ask("status locator --name=loc")["data"]["state"] == "stopped"
 
 
+def test_a_server_whose_pid_file_is_damaged_says_what_it_loses_as_it_stops(machine):
+    start_server_with_events(machine)
+    place = process.Place.of(machine.directory, "s")
+    place.pid_file.write_text("garbled")
+    with pytest.raises(IllegalStateError, match=r"is running already \(pid \d+\) in "):
+        process.start("server", "s", {}, directory=machine.directory)
+    done = machine.shell("gfsh stop server --name=s")
+    assert done.returncode == 0 and "by SIGTERM" in done.stdout and "sender ln: 3 queued" in done.stderr
+
+
+@pytest.mark.parametrize("name, is_refused", [(".loc.lock", True), ("loc.log", True), (".loc.pid.new", False), ("loc.pid", False)])
+def test_a_member_writes_through_no_link_in_its_folder(machine, name, is_refused):
+    precious = machine.directory / "precious"
+    precious.write_text("precious")
+    (machine.directory / "loc").mkdir()
+    (machine.directory / "loc" / name).symlink_to(precious)
+    started = start_locator(machine)
+    assert precious.read_text() == "precious"
+    assert (started.returncode != 0 and "symbolic link" in started.stderr) if is_refused else started.returncode == 0
+
+
 def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
     assert start_locator(machine).returncode == 0
     place = process.Place.of(machine.directory, "loc")

@@ -254,3 +254,31 @@ def test_a_state_of_many_long_region_names_is_read_again(tmp_path):
     del queue, region
     assert (tmp_path / "MANIFEST").stat().st_size > 8 << 20
     assert len(opened()) == 8_990
+
+
+def test_a_folder_of_a_log_that_is_a_link_is_refused_and_the_store_itself_may_lie_behind_one(ny, tmp_path):
+    ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    ny.cache.close()
+    log, elsewhere = tmp_path / "disk-store-DEFAULT" / "region-data", tmp_path / "elsewhere"
+    log.rename(elsewhere)
+    log.symlink_to(elsewhere)
+    before = sorted((file.name, file.stat().st_mtime_ns) for file in elsewhere.iterdir())
+    with pytest.raises(DiskError, match="region-data is a symbolic link, and a log lies in its store alone"):
+        reopened(ny, tmp_path).region(type="REPLICATE_PERSISTENT")
+    assert sorted((file.name, file.stat().st_mtime_ns) for file in elsewhere.iterdir()) == before
+    ny.cache.close()
+    log.unlink()
+    elsewhere.rename(log)
+    other_name = tmp_path.with_name(tmp_path.name + "-link")
+    other_name.symlink_to(tmp_path)
+    assert dict(reopened(ny, other_name).region(type="REPLICATE_PERSISTENT")) == {"k": 1}
+
+
+@pytest.mark.parametrize("name, words", [("LOCK", "LOCK in it is a symbolic link, which is not followed; put what it leads to in its place"),
+                                         ("region-data/owner.json", "owner.json is a symbolic link, which is not followed; it should say")])
+def test_a_link_is_called_a_link(ny, tmp_path, name, words):
+    ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
+    ny.cache.close()
+    links_to_elsewhere(tmp_path / "disk-store-DEFAULT" / name, tmp_path / "elsewhere")
+    with pytest.raises(DiskError, match=words):
+        reopened(ny, tmp_path).region(type="REPLICATE_PERSISTENT")

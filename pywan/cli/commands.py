@@ -504,7 +504,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
 
         found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, told=tell)
         return Result(data=found, lines=[f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped" + ("" if found["how"] == "request" else f", by {found['how']}")],
-                      notes=notes if session.output.as_json else [])
+                      notes=[*(notes if session.output.as_json else []), *found.get("said", ())])
 
     return handle
 
