@@ -323,31 +323,33 @@ cdef class RowStage:
             waiting.events = POLLIN
             poll(&waiting, 1, 250)
 
-    def apply(self, RegionCore region not None):
+    def apply(self, RegionCore region not None, double within_s=1e9):
         """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all
-        are applied; False if a queue had no room, or a log takes nothing: call again later, `refusal` says why. Any other reason is raised.
-        Whatever ends it, the row that it met and those behind it stay staged, for the next call."""
+        are applied; False after `within_s` (at least one row was), or if a queue had no room, or a log takes nothing: call again later, `refusal` says why. Any
+        other reason is raised. Whatever ends it, the row that it met and those behind it stay staged, for the next call."""
         cdef bint whole
         cdef wan_status status
+        cdef uint64_t until_us = wan_monotonic_us() + <uint64_t>(within_s * 1e6)
         region.check_open()
+        self.refusal = None
         with nogil:
-            status = self.apply_rows(&region.r)
+            status = self.apply_rows(&region.r, until_us)
         whole = status == WAN_OK
         if status == WAN_SLOW:
             with OneWait(region):
-                whole = self.apply_slow(region)
-        elif status != WAN_OK and status != WAN_FULL:
+                whole = self.apply_slow(region, until_us)
+        elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
             if status == WAN_CLOSED:
                 region.check_open()
             raise_for(status, f"region {region.name!r}, row {self.applied + self.missing + 1} of the task")
-        elif not whole:
+        elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
         if whole and wan_flag_read(&region.r.durable):
             region.wait_durable()
         return whole
 
-    cdef wan_status apply_rows(self, region_core *r) noexcept nogil:
-        """As far as rows go straight into the region. WAN_OK: all of them are applied; else why the next one is not."""
+    cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
+        """As far as rows go straight into the region. WAN_OK: all of them are applied; WAN_EMPTY: the time is over; else why the next one is not."""
         cdef wan_record *records[256]
         cdef wan_change changes[256]
         cdef uint32_t taken, n
@@ -391,8 +393,10 @@ cdef class RowStage:
                     self.applied += 1
                 through = records[n].sequence
             wan_queue_remove(&g.queue, 0, through)
+            if wan_monotonic_us() >= until_us:
+                return WAN_EMPTY
 
-    def apply_slow(self, RegionCore region not None):
+    cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
         cdef wan_record *record
         cdef uint64_t size
         while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
@@ -412,4 +416,6 @@ cdef class RowStage:
             else:
                 self.applied += 1
             wan_queue_remove(&self.queue.g.queue, 0, record.sequence)
+            if wan_monotonic_us() >= until_us:
+                return False
         return True

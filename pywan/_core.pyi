@@ -22,6 +22,7 @@ FRAME_ERROR: int
 FRAME_COMMIT: int
 FRAME_COMMITTED: int
 FRAME_KNOWN: int
+FRAME_PROGRESS: int
 
 def forks() -> int:
     """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
@@ -543,9 +544,8 @@ class RowStage:
     def stop(self) -> None: ...
     def receive(self, file: int, silence_ms: int) -> str:
         """Takes rows from a connected socket."""
-    def apply(self, region: RegionCore) -> bool:
+    def apply(self, region: RegionCore, within_s: float = ...) -> bool:
         """Applies staged rows in order as changes made at this member, from where it stopped before."""
-    def apply_slow(self, region: RegionCore) -> bool: ...
 
 class _Nothing:
     """Does nothing when called: what the benchmarks of single calls are measured against."""

@@ -77,7 +77,7 @@ class DataConnection:
         self._checked(self._sender.flush)
         try:
             self._sock.sendall(_core.pack_frame(_core.FRAME_COMMIT, b"", self._sender.rows))
-            done = data.receive_message(self._sock, Committed)
+            done = data.receive_answer(self._sock, Committed)
         except DiskError as told:       # The member's, not ours.
             raise type(told)(f"member at {self.place}: {told}") from None
         except OSError as error:
@@ -103,7 +103,7 @@ class DataConnection:
         """The member says why it gave up before it closes; that says more than a broken pipe."""
         try:
             self._sock.settimeout(2.0)
-            data.receive_message(self._sock, Committed)
+            data.receive_answer(self._sock, Committed)
         except ConnectivityError:
             pass
         except PywanError as told:

@@ -61,7 +61,7 @@ def enqueue(
     ends, in the order of its rows and once, however often Spark runs the task. If the job fails, partitions that had
     ended stay applied and the others are not; calling again puts all rows again.
 
-    `timeout` is how long a task waits, in seconds, for a locator, a member or an acknowledgement.
+    `timeout` is how long a task waits, in seconds, for a locator, a member, or a word of progress with its rows.
     """
     for name in unknown:
         close = difflib.get_close_matches(name, ["locators", "region", "key", "value", "operation", "timeout"], 1)

@@ -1,6 +1,7 @@
 """Owns the rows that clients send in bulk until they are applied, and the memory of which tasks have been applied."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -8,7 +9,7 @@ from collections import OrderedDict
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.errors import ConnectivityError, IllegalStateError, ProtocolError, PywanError, RegionNotFoundError
+from pywan.errors import ConnectivityError, IllegalStateError, OutOfMemoryError, ProtocolError, PywanError, RegionNotFoundError
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.transport import data
@@ -22,6 +23,7 @@ SILENCE_MS = 600_000            # A task may compute for long between two batche
 MAX_CLIENTS = 896               # Fewer than the port has places: the rest is for control requests.
 STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
+PROGRESS_S = 1.0                # So often at most a client hears how far its task is.
 FULL_WAIT_S = 30.0              # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
 
 
@@ -32,6 +34,21 @@ class _Task:
         self.lock = threading.Lock()        # Held by the attempt that applies.
         self.stage: Any = None              # Rows of the first attempt that committed, until all are applied.
         self.rows: int | None = None        # Set when they are.
+
+
+class _Progress:
+    """Tells a client that its task is worked on, so that it waits however long that takes."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._steps, self._told_at = 0, time.monotonic()
+
+    def tell(self, steps: int) -> None:
+        now = time.monotonic()
+        if steps > self._steps and now - self._told_at >= PROGRESS_S:
+            self._steps, self._told_at = steps, now
+            with contextlib.suppress(OSError):      # It went away: the rows that it committed are applied all the same.
+                self._sock.sendall(gateway.encode_progress(steps))
 
 
 @of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
@@ -97,8 +114,8 @@ class RowStages:
                 return      # Without commit: the task failed, or runs again elsewhere.
             if outcome != "commit":
                 raise ProtocolError(f"rows of task {hello.task} refused: {outcome}")
-            committed = self._commit(hello, region, stage)
             sock.settimeout(REPLY_TIMEOUT_S)
+            committed = self._commit(hello, region, stage, _Progress(sock))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
         finally:
             with self._left:
@@ -119,37 +136,46 @@ class RowStages:
                     del self._tasks[oldest]
             return task
 
-    def _commit(self, hello: gateway.ClientHello, region: Any, stage: Any) -> gateway.Committed:
+    def _commit(self, hello: gateway.ClientHello, region: Any, stage: Any, progress: _Progress) -> gateway.Committed:
         task = self._task(hello)
-        with task.lock:
+        while not task.lock.acquire(timeout=PROGRESS_S):
+            other = task.stage
+            if other is not None:
+                progress.tell(other.applied + other.missing)
+        try:
             if task.rows is not None:
                 return gateway.Committed(rows=stage.rows, applied=0, missing=0, duplicate=True)
             # Rows of an attempt that stopped half-way come first, and instead: this attempt's are the same, perhaps in another order.
             is_first = task.stage is None
             if is_first:
                 task.stage = stage
-            self._apply(task.stage, region, hello)
+            self._apply(task.stage, region, progress)
             task.rows, applied, missing = task.stage.rows, task.stage.applied, task.stage.missing
             task.stage = None
             self.rows_applied += applied
             return gateway.Committed(rows=stage.rows, applied=applied if is_first else 0, missing=missing, duplicate=not is_first)
+        finally:
+            task.lock.release()
 
-    def _apply(self, stage: Any, region: Any, hello: gateway.ClientHello) -> None:
-        deadline = time.monotonic() + FULL_WAIT_S
+    def _apply(self, stage: Any, region: Any, progress: _Progress) -> None:
+        done, deadline = 0, time.monotonic() + FULL_WAIT_S
         while not self._apply_some(stage, region):
-            if time.monotonic() >= deadline or self._stopping.wait(0.05):
+            if stage.applied + stage.missing > done:
+                done, deadline = stage.applied + stage.missing, time.monotonic() + FULL_WAIT_S
+                progress.tell(done)
+            elif time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise type(stage.refusal)(
                     f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing} of the task's {stage.rows} rows"
                     f" are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room")
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
         try:
-            return stage.apply(region)
+            return stage.apply(region, PROGRESS_S)
         except Exception as error:
             if not isinstance(error, (PywanError, MemoryError)):
                 log.exception("applying rows of a task to region %s failed", region.name)
             what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
             text = (f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept at member {self._member_name}, and goes in"
                     " when the same task is tried again there and this can be applied")
-            cls = type(error) if isinstance(error, PywanError) else IllegalStateError
+            cls = type(error) if isinstance(error, PywanError) else OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError
             raise cls(text) from error

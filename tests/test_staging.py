@@ -1,6 +1,10 @@
 """Rows that clients send in bulk: applied as a whole at commit, once for each task, however often it is tried."""
+import threading
+import time
+
 import pyarrow
 import pytest
+from test_receiver_failures import Slow
 
 import pywan
 from pywan import CacheListener, GatewayEventFilter, _core, staging
@@ -243,3 +247,44 @@ def test_staged_rows_of_all_tasks_have_a_limit_on_memory_and_disk(network, monke
         assert first.commit()["applied"] == 3000
     eventually(lambda: ny.cache._stages._budget.used == 0)
     assert send(ny, 2, rows)["applied"] == 3000
+
+
+class Paced(CacheListener):
+    """Each change takes that long."""
+
+    def __init__(self, seconds):
+        self.seconds, self.count = seconds, 0
+
+    def after_create(self, event):
+        self.count += 1
+        done = time.monotonic() + self.seconds
+        eventually(lambda: time.monotonic() > done)
+
+
+def test_a_task_that_is_worked_on_is_waited_for_however_long_it_takes(two_sites, network, monkeypatch):
+    """By the attempt whose rows are applied, and by one that comes meanwhile."""
+    monkeypatch.setattr(staging, "PROGRESS_S", 0.1)
+    ny, _ = two_sites
+    paced = Paced(0.15)
+    ny.data.add_listener(paced)
+    rows = [(n, n) for n in range(25)]
+    done = []
+    first = threading.Thread(target=lambda: done.append(send(ny, 1, rows, timeout=1.2)))
+    first.start()
+    eventually(lambda: paced.count)
+    done.append(send(ny, 1, rows, timeout=1.2))
+    first.join(20)
+    assert sorted((each["rows"], each["duplicate"]) for each in done) == [(25, False), (25, True)] and paced.count == len(ny.data) == 25
+
+
+def test_a_task_that_hangs_is_given_up(two_sites, network, monkeypatch):
+    monkeypatch.setattr(staging, "PROGRESS_S", 0.1)
+    ny, _ = two_sites
+    slow = Slow()
+    ny.data.add_listener(slow)
+    try:
+        with pytest.raises(ConnectivityError, match="no whole message within"):
+            send(ny, 1, [(n, n) for n in range(5)], timeout=0.6)
+    finally:
+        slow.gate.release(5)
+    assert send(ny, 1, [(n, n) for n in range(5)])["duplicate"]

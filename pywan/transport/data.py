@@ -51,13 +51,28 @@ def _deadline(sock: socket.socket) -> float | None:
 
 def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
     """The next opening message. The socket's time limit holds for the whole message: a byte now and then does not prolong it."""
-    deadline = _deadline(sock)
+    return gateway.decode(_receive_frame(sock, first, _deadline(sock)), *expected)
+
+
+def receive_answer(sock: socket.socket, *expected: type):
+    """The same of a side that works on it: with each word of its progress the time limit begins anew."""
+    steps, deadline = 0, _deadline(sock)
+    while True:
+        frame = _receive_frame(sock, b"", deadline)
+        told = gateway.progress_of(frame)
+        if told is None:
+            return gateway.decode(frame, *expected)
+        if told > steps:
+            steps, deadline = told, _deadline(sock)
+
+
+def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) -> bytes:
     # Another protocol is known by its first bytes: its client may wait for us to speak, and send no more.
     first = receive_exactly(sock, len(gateway.MAGIC), first, deadline)
     gateway.check_magic(first)
     head = receive_exactly(sock, gateway.HEADER_BYTES, first, deadline)
     _, following = gateway.header(head)
-    return gateway.decode(receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline), *expected)
+    return receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline)
 
 
 def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
@@ -124,4 +139,4 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     return True
 
 
-__all__ = ["ProtocolError", "held_back_us", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]
+__all__ = ["ProtocolError", "held_back_us", "receive_answer", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]
