@@ -7,6 +7,7 @@ cdef enum:
     FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them; over all sources
     FAILURES_KEPT_ALL = 4000000 # so many: 64 MB.
     REGION_NAME_BYTES = 1024
+    CONTESTED_MS = 8000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
     PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
     PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
 
@@ -165,6 +166,7 @@ cdef class ReceiverSession:
     cdef size_t failure_count, failure_capacity
     cdef section_mark *covered      # Of each partition: its last section on this connection.
     cdef int stop_flag
+    cdef int contested_flag
     cdef int file                   # -1: sans-IO.
     cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
     cdef uint64_t told_us           # When it was told.
@@ -198,6 +200,10 @@ cdef class ReceiverSession:
     def stop(self):
         """Makes `run` return soon: after the event in work. A batch that was not applied as a whole is not acknowledged."""
         wan_flag_set(&self.stop_flag, 1)
+
+    def contest(self):
+        """The sender's queue was opened elsewhere. Unless it says something soon, it is taken for gone: a machine that lost power ends no connection."""
+        wan_flag_set(&self.contested_flag, 1)
 
     # Regions
 
@@ -722,6 +728,7 @@ cdef class ReceiverSession:
             state = stream_receive(file, &self.into, missing)
             if state == STREAM_OK:
                 last_heard = wan_monotonic_us()
+                wan_flag_set(&self.contested_flag, 0)
                 handled = self.take_frames(&missing)
                 if handled == 1 and self.into.start < self.into.end:
                     # The rest of a frame is on its way, for minutes where the link is slow.
@@ -740,6 +747,9 @@ cdef class ReceiverSession:
             if state == STREAM_CLOSED:
                 return 0
             if state == STREAM_MEMORY:
+                return 2
+            if wan_flag_read(&self.contested_flag) and wan_monotonic_us() - last_heard > CONTESTED_MS * <uint64_t>1000:
+                set_detail("the sender was silent for more than %d ms, and its queue has been opened elsewhere", CONTESTED_MS)
                 return 2
             if silence_ms > 0 and wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
                 set_detail("the sender was silent for more than maximum-time-between-pings = %d ms", silence_ms)

@@ -495,6 +495,8 @@ class ReceiverSession:
     ) -> Self: ...
     def stop(self) -> None:
         """Makes `run` return soon: after the event in work."""
+    def contest(self) -> None:
+        """The sender's queue was opened elsewhere."""
     def receive_data(self, data: _Bytes) -> None:
         """Bytes that arrived."""
     def data_to_send(self) -> bytes:

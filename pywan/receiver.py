@@ -94,9 +94,11 @@ class AppliedMemory:
             elif source.memory.partitions != hello.partitions:
                 raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
             elif source.connections and source.mount != hello.mount:
+                for session in source.newest.values():
+                    session.contest()
                 raise ProtocolError(
                     f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another opening of its disk store; if the store was "
-                    "copied, stop one of the two members. Otherwise the old connection ends soon")
+                    "copied, stop one of the two members. Otherwise the old connection ends within seconds")
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
                     f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it are not done with what they brought; a callback of a region"

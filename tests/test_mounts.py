@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import struct
 
 import pytest
@@ -11,7 +12,9 @@ from test_persistent_senders import Member, contents, receive
 import pywan
 from pywan import _core
 from pywan.callbacks import GatewayEventFilter
+from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.testing.waiting import eventually
+from pywan.transport import data
 
 KINDS = pytest.mark.parametrize("parallel", [False, True])
 
@@ -219,6 +222,28 @@ def test_a_receiver_remembers_what_failed_until_the_senders_disk_knows(unsure):
     assert memory.known(7) == [(0, 2, 0, 0 if unsure else 1)]
     assert send(3, "there", 2) == [] and memory.failures == 0
     assert memory.known(7) == [(0, 3, 0, 2)]
+
+
+def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_power_failure_left_behind(network, sites, tmp_path):
+    ny, ln = sites
+    member = Member(ny, tmp_path / "ny", False, "PARTITION_PERSISTENT")
+    receive(ln)
+    put(member, "before")
+    network.settle()
+    sender = member.sender
+    hello = SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender.incarnation, mount=sender.queue.mount,
+                        partitions=sender.queue.partitions)
+    ny.cache.close()
+    with socket.create_connection(("127.0.0.1", ln.receiver.port)) as left_behind:
+        left_behind.sendall(encode(hello, _core.FRAME_HELLO))
+        data.receive_message(left_behind, Welcome)
+        member.begin()
+        put(member, "after")
+        eventually(lambda: "another opening of its disk store" in member.sender.lag()["cause"])
+        eventually(lambda: len(member.sender.queue) == 0, 20)
+        assert contents(ln.data) == expected("before", "after") and member.sender.incarnation == hello.incarnation
+        while left_behind.recv(4096):
+            pass
 
 
 def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_path):
