@@ -571,13 +571,7 @@ def validate_sender(attributes: SenderAttributes, own_distributed_system_id: int
             f"{what}: order_policy thread does not go with parallel=true; use key or partition, or a serial sender"
         )
     if attributes.group_transaction_events:
-        if attributes.enable_batch_conflation:
-            raise GatewaySenderConfigurationError(f"{what}: group_transaction_events and enable_batch_conflation exclude each other; set one of them to false")
-        if not attributes.parallel and attributes.dispatcher_threads > 1:
-            raise GatewaySenderConfigurationError(
-                f"{what}: group_transaction_events in a serial sender needs dispatcher_threads 1, not {attributes.dispatcher_threads}"
-            )
-        raise GatewaySenderConfigurationError(f"{what}: group_transaction_events is not in this version; set it to false, or leave it out")
+        raise GatewaySenderConfigurationError(f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to false, or leave it out")
     if attributes.disk_store_name is not None and not attributes.enable_persistence:
         raise GatewaySenderConfigurationError(
             f"{what}: disk_store_name {attributes.disk_store_name!r} has no effect without enable_persistence; set that to true, or"

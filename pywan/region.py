@@ -1,6 +1,7 @@
 """Owns a region's Python face: a mutable mapping over the compiled table, and the way of changes through user code."""
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
@@ -11,7 +12,7 @@ from pywan._core import Encoded
 from pywan.callback_lock import CallbackLock
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
 from pywan.config import RegionAttributes, let_through
-from pywan.errors import BatchError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
+from pywan.errors import BatchError, ConfigurationError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 from pywan.lines import Lines
 from pywan.threads import start_thread
@@ -128,6 +129,12 @@ class Region(_core.RegionCore, MutableMapping):
         if self.is_inherited:
             raise forks.error(f"region {self.name!r}")
 
+    def _check_open(self) -> None:
+        """Before what changes, reads or waits: with nothing to do it would answer as if the region were there. What describes it answers always."""
+        self._check_process()
+        if self.is_closed:
+            raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
+
     def attach_senders(self, senders: Iterable[Any]) -> None:
         """The cache says which senders (with `queue`, `enqueue_filters`, `substitution_filter`) take this region's events."""
         senders = list(senders)
@@ -136,7 +143,7 @@ class Region(_core.RegionCore, MutableMapping):
             self.attach([sender.queue for sender in senders], self._path())
 
     def add_listener(self, listener: CacheListener) -> None:
-        self._check_process()
+        self._check_open()
         with self._callback_lock:
             self._listeners += (listener,)
             self.set_slow(self._path())
@@ -186,14 +193,15 @@ class Region(_core.RegionCore, MutableMapping):
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
         """Puts every entry, in order, one event each. BatchError lists the entries that were refused; the others are stored."""
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
+        self._check_open()
         put, failures, rows = self.put, [], 0
         with _core.OneWait(self):       # A synchronous region's disk is waited for once.
-            for key, value in pairs:
+            for key, value in self._pairs(entries):
                 try:
                     put(key, value, callback_argument)
                 except (QueueFullError, DiskError, RegionNotFoundError) as error:
-                    raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored)") from error
+                    others = f", but for {len(failures)} that were refused; first: entry {failures[0][0]}: {failures[0][1]}" if failures else ""
+                    raise type(error)(f"put_all stopped at entry {rows}: {error} (the entries before it were stored{others})") from error
                 except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
                     failures.append((rows, str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")))
                 rows += 1
@@ -201,8 +209,21 @@ class Region(_core.RegionCore, MutableMapping):
             raise BatchError(f"region {self.name!r}: {len(failures)} of {rows} entries were refused, the others were stored; first: "
                              f"entry {failures[0][0]}: {failures[0][1]}", failures)
 
-    def update(self, *args: Any, **more: Any) -> None:
-        self.put_all(dict(*args, **more) if more or not args else args[0])
+    def _pairs(self, entries: Any) -> Iterator[tuple[Any, Any]]:
+        """ConfigurationError at the first entry that is no pair."""
+        try:
+            given = iter(entries.items() if isinstance(entries, Mapping) else entries)
+        except TypeError:
+            raise ConfigurationError(f"region {self.name!r}: {entries!r:.80} is neither a mapping nor pairs of keys and values; nothing was stored") from None
+        for row, pair in enumerate(given):
+            try:
+                key, value = pair
+            except (TypeError, ValueError):
+                raise ConfigurationError(f"region {self.name!r}: entry {row} is no pair of a key and a value: {pair!r:.80} (the entries before it were stored)") from None
+            yield key, value
+
+    def update(self, entries: Any = (), /, **more: Any) -> None:
+        self.put_all(itertools.chain(self._pairs(entries), more.items()) if more else entries)
 
     def __ior__(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> "Region":
         self.put_all(entries)
@@ -257,6 +278,7 @@ class Region(_core.RegionCore, MutableMapping):
     def clear(self, local: bool = False) -> int:
         """Removes every entry of this site's region, and returns how many. Nothing is sent, so on a region that feeds gateway senders it is
         refused unless `local` says that other sites are to keep theirs."""
+        self._check_open()
         if not local and self.attributes.feeds_gateways and self.gateway_sender_ids:
             raise IllegalStateError(
                 f"region {self.name!r} feeds gateway senders ({', '.join(self.gateway_sender_ids)}), and clear() sends nothing: nothing was removed. Use"
@@ -265,6 +287,7 @@ class Region(_core.RegionCore, MutableMapping):
 
     def remove_all(self, keys: Iterable[Any], callback_argument: Any = None) -> int:
         """Destroys every key that is there, one event each, in order. Returns how many were."""
+        self._check_open()
         removed = 0
         with _core.OneWait(self):
             for key in keys:

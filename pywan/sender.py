@@ -73,7 +73,7 @@ class GatewaySender:
         if not os.access(overflow, os.W_OK | os.X_OK):
             raise GatewaySenderConfigurationError(
                 f"gateway sender {attributes.id!r}: overflow_directory {overflow} is not a directory that can be written to; make it, or name another")
-        self.queue = _core.EventQueue(
+        self._queue = _core.EventQueue(
             attributes.id, remote_site=attributes.remote_distributed_system_id, partitions=partitions, dispatchers=dispatchers,
             memory_limit=memory, directory=overflow, conflate=attributes.enable_batch_conflation,
             by_thread=attributes.order_policy == "thread" and not attributes.parallel,
@@ -178,6 +178,11 @@ class GatewaySender:
         for _, place in list(self._connections.values()):
             return place
         return None
+
+    @property
+    def queue(self) -> _core.EventQueue:
+        """What waits for the remote site."""
+        return self._queue
 
     @property
     def queue_size(self) -> int:

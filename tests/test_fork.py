@@ -106,6 +106,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "wait_durable": lambda ny: ny.data.wait_durable(),
     "conflicts": lambda ny: ny.data.conflicts,
     "applied": lambda ny: ny.data.applied,
+    "queue": lambda ny: len(next(iter(ny.cache._senders.values())).queue),
     "memory_bytes": lambda ny: ny.data.memory_bytes,
     "cache.region": lambda ny: ny.cache.region("data"),
     "cache.status": lambda ny: ny.cache.status(),

@@ -64,12 +64,12 @@ def test_a_region_of_a_file(attributes, words):
 
 def test_events_of_a_transaction_are_not_grouped(cache, refuse):
     grouped = {"group_transaction_events": True, "dispatcher_threads": 1}
-    refuse(lambda: cache.create_gateway_sender("s", remote_distributed_system_id=2, **grouped), GatewaySenderConfigurationError, "not in this version")
-    with pytest.raises(CacheXmlError, match=":2:.*not in this version"):
+    refuse(lambda: cache.create_gateway_sender("s", remote_distributed_system_id=2, **grouped), GatewaySenderConfigurationError, "no effect in this version")
+    with pytest.raises(CacheXmlError, match=":2:.*no effect in this version"):
         cache_xml.parse_bytes(b'<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" parallel="true" group-transaction-events="true"/></cache>')
     sender = cache.create_gateway_sender("s", remote_distributed_system_id=2, dispatcher_threads=1)
     for alter in (sender.alter, lambda **changes: call_once((cache.host, cache.port), "alter gateway-sender", id="s", **changes)):
-        with pytest.raises(GatewaySenderConfigurationError, match="not in this version"):
+        with pytest.raises(GatewaySenderConfigurationError, match="no effect in this version"):
             alter(group_transaction_events="true")
         alter(group_transaction_events="false")
     sender.destroy()

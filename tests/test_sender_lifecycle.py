@@ -290,7 +290,7 @@ def test_one_id_is_one_sender(network):
     (dict(dispatcher_threads=0), "dispatcher_threads"), (dict(dispatcher_threads=-1), "dispatcher_threads"),
     (dict(order_policy="random"), "order_policy"), (dict(parallel=True, order_policy="thread"), "thread"),
     (dict(group_transaction_events=True, enable_batch_conflation=True), "group_transaction_events"),
-    (dict(group_transaction_events=True, dispatcher_threads=2), "dispatcher_threads"),
+    (dict(group_transaction_events=True, dispatcher_threads=2), "group_transaction_events"),
     (dict(batch_size=0), "batch_size"), (dict(maximum_queue_memory=0), "maximum_queue_memory"), (dict(gateway_event_filters=[None]), "None"),
     (dict(no_such_thing=1), "no_such_thing"), (dict(remote_distributed_system_id=-1), "-1"), (dict(batch_time_interval=-2), "batch_time_interval"),
 ])

@@ -13,6 +13,7 @@ from typing import Any, Callable, Coroutine
 
 from pywan.addresses import Address, parse_address
 from pywan.errors import ConfigurationError, IllegalStateError
+from pywan.forks import of_one_process
 from pywan.transport import sockets
 
 log = logging.getLogger("pywan.fault_proxy")
@@ -37,6 +38,7 @@ class _Faults:
     carried: int = 0              # Bytes so far.
 
 
+@of_one_process(lambda proxy: "a fault proxy", nothing_in_child=("stop",))
 class FaultProxy:
     """Forwards `listen_host`[`port`] to `target`. Every command may be given at any time, from any thread, and has
     taken effect when it returns.
