@@ -98,6 +98,18 @@ def test_contents_are_the_newest_acknowledged_or_what_was_in_doubt_behind_it(wri
     assert written.check_contents({"0/0": 32}) == written.check_contents({"0/0": 40}) == []
 
 
+def test_of_a_store_that_a_copy_replaced_only_what_the_copy_has_must_be_there(written):
+    written.mark()
+    for number in (40, 48, 56):
+        written.note(WRITER, number, in_doubt=False)
+    assert load.destroys(WRITER, 56) and compared(written, 0, 16, None, 32)
+    written.doubt_since_mark()
+    written.note(WRITER, 64, in_doubt=False)
+    assert compared(written, 0, 16, None, 32, 64) == compared(written, 0, 16, None, 32, 40, None, 64) == []
+    assert compared(written, 0, 16, None, 64) and compared(written, 0, 16, None, 32, 40)
+    assert [written.was_put_back("0/0", number) for number in (32, 48, None, 64)] == [False, True, True, False]
+
+
 def test_a_listener_may_hear_of_a_change_again_only_in_the_next_life(tmp_path):
     journal = tmp_path / "journal"
     journal.write_text("\nlife\n0/0 0\n0/0 8\n\nlife\n0/0 8\n0/0 -1\n0/0 32\n")

@@ -10,6 +10,7 @@ from simulator import WORLDS, run
 from simulator.disk import Disk
 from simulator.link import Failure, Link
 from simulator.restarts import LoggedLink
+from simulator.tombstones import MeshLink
 
 from pywan.floors import NONE_COMES, SourceFloors
 
@@ -81,5 +82,13 @@ def test_tombstones_that_go_too_early_are_noticed(monkeypatch):
     """The simulator itself is tried out: members that take nobody's floor into account."""
     monkeypatch.setattr(SourceFloors, "lowest", lambda sources: (NONE_COMES, ""))
     with pytest.raises(Failure, match=r"(?s)(sites differ in|has waited for every sender).*repeat: python -m tests.simulator --world tombstones --seed"):
+        for seed in range(1, 60):
+            run(seed, world="tombstones")
+
+
+def test_an_event_that_was_sent_by_force_and_is_parked_again_is_noticed(monkeypatch):
+    """The simulator itself is tried out: an operator whose force is not used."""
+    monkeypatch.setattr(MeshLink, "replay_parked", lambda link, force=False: Link.replay_parked(link))
+    with pytest.raises(Failure, match=r"(?s)are parked although they were sent by force.*repeat: python -m tests.simulator --world tombstones --seed"):
         for seed in range(1, 60):
             run(seed, world="tombstones")

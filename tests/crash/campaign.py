@@ -21,7 +21,8 @@ from .region_log import RegionLog, live_segments
 QUICK = Timings(ping_ms=200, retry_ms=10, retry_max_ms=50, change_delay_ms=1)
 ROUNDS_OF_A_WORLD = 25
 UNDER_LOAD_S = 0.25                 # A member is killed at most so long after all work, or
-STARTING_S = 0.06                   # so long after the last one was started.
+STARTING_S = 0.06                   # so long after the last one was started, or
+CLOSING_S = 0.1                     # so long after it was told to stop, while its disk is held up.
 DRAIN_S = 60.0
 ALARMS = ("Traceback", "internal check", "unaccounted for", "could not be", "is damaged")    # Lines that no log of a member has.
 SENDER = {"enable_persistence": True, "disk_synchronous": True, "batch_time_interval": 2, "retry_interval_ms": 10, "dispatcher_threads": 3}
@@ -67,7 +68,7 @@ class World:
     """Its members on fresh stores, what the writers did, and what the receiving ones had on their disks."""
 
     def __init__(self, chance: random.Random, nursery: Nursery, directory: Path, index: int) -> None:
-        self.chance, self.directory = chance, directory
+        self.chance, self.nursery, self.directory = chance, nursery, directory
         self.name, choices = WORLDS[index % len(WORLDS)]
         self.counts: Counter[str] = Counter()
         sites = choices.get("sites", "ab")
@@ -86,6 +87,9 @@ class World:
         self.conflates = bool(sender.get("enable_batch_conflation"))
         self.written = Written()
         self.next = [0] * load.WRITERS
+        self.copy: Path | None = None       # Of the first member's folder, taken between two lives.
+        self.is_restored = False            # It runs on a copy, or did.
+        self.is_same_queue = False          # The copy's queue has the identity of the one that runs.
 
     # Rounds
 
@@ -107,6 +111,9 @@ class World:
             member.let_go()
         self._check_applied()
         check([wrong for path in self.directory.glob("*/journal") for wrong in check_journal(path)])
+        self.counts["copies found out"] += sum("restored from a copy" in line for line in (Path(self.first.spec["directory"]) / "log").open())
+        if self.copy is not None:
+            shutil.rmtree(self.copy)
         check(left_over(self.directory))
         check([f"{log}: {line.strip()}" for log in self.directory.glob("*/log") for line in log.open() if any(word in line for word in ALARMS)])
 
@@ -116,17 +123,23 @@ class World:
     def _round(self) -> None:
         all_or_one = [*([member] for member in self.members), *([member] for member in self.members), self.members]
         victims = self.chance.choice(all_or_one)
-        if self.chance.random() < 0.25:
+        how = self.chance.random()
+        if how < 0.25:
             self._hear(self.chance.uniform(0, STARTING_S))
             self.counts["killed while starting"] += 1
         else:
             for member in self.members:
                 member.wait_until_ready()
             self._hear(self.chance.uniform(0, UNDER_LOAD_S))
-            self.counts["killed under load"] += 1
+            self.counts["killed under load"] += how >= 0.45
+        if closes := 0.25 <= how < 0.45:
+            self._begin_close(victims)
         for member in victims:
-            member.kill()
-            self.counts[f"kills of {member.spec['site']}"] += 1
+            if closes:
+                self._end_close(member)
+            else:
+                member.kill()
+            self.counts[f"ends of {member.spec['site']}"] += 1
         for remote in self.remotes:
             if remote.member in victims:
                 self.counts["applied"] += remote.note_applied()
@@ -137,9 +150,77 @@ class World:
             for writer, number in enumerate(self.next):
                 self.written.note(writer, number, in_doubt=True)
                 self.next[writer] += 1
+            self._copy_or_restore()
         for member in victims:
             member.let_go()
             self._start(member)
+        if self.is_same_queue and self.chance.random() < 0.2:
+            self._try_clone()
+
+    # Disks that are slow while a member closes
+
+    def _begin_close(self, members: list[Member]) -> None:
+        for member in members:
+            member.hold_disk()
+        for member in members:
+            member.begin_stop()
+        self._hear(self.chance.uniform(0, CLOSING_S))
+
+    def _end_close(self, member: Member) -> None:
+        """It is killed in its close, or the disk goes on and so does the close."""
+        if self.chance.random() < 0.5:
+            member.let_disk_go()
+            member.end_stop()
+            self.counts["closed on a slow disk"] += 1
+        elif member.kill_while_it_ends():
+            self.counts["killed while closing on a slow disk"] += 1
+        member.let_disk_go()
+
+    # Copies of the store of the first member. What others receive cannot be put back: it was acknowledged.
+
+    def _copy_or_restore(self) -> None:
+        """Between two lives of it."""
+        folder, what = Path(self.first.spec["directory"]), self.chance.random()
+        if self.copy is not None and what < 0.2:
+            told = (folder / "log").read_bytes()
+            shutil.rmtree(folder)
+            shutil.copytree(self.copy, folder)
+            (folder / "log").write_bytes(told)
+            self.written.doubt_since_mark()     # At the other sites it may be.
+            self.is_restored, self.is_same_queue = True, False      # It takes another one if the receiver knows more.
+            self.counts["restored from a copy"] += 1
+        elif what > 0.7:
+            self.copy = folder.with_name(folder.name + ".copy")
+            shutil.rmtree(self.copy, ignore_errors=True)
+            shutil.copytree(folder, self.copy, ignore=shutil.ignore_patterns("log"))
+            self.written.mark()
+            self.is_same_queue = True
+
+    def _try_clone(self) -> None:
+        """A second member begins on a copy of the first one's store: it is not let in while the first is connected."""
+        for member in self.members:
+            member.wait_until_ready()
+        eventually(lambda: self.first.ask("tell")["is_connected"], DRAIN_S, what="the connection of the first member")
+        folder = self.copy.with_name("clone")
+        shutil.copytree(self.copy, folder)
+        clone = Member(self.nursery, {**self.first.spec, "site": "clone", "directory": str(folder)})
+        clone.start()
+        try:
+            told: dict[str, Any] = {}
+
+            def is_refused() -> bool:
+                told.update(clone.ask("tell"))
+                assert not told["is_connected"] or not self.first.ask("tell")["is_connected"], f"both are connected: {told}"
+                return "connected from another opening" in (folder / "log").read_text()
+
+            eventually(is_refused, DRAIN_S, what="the refusal of a clone")
+            clone.stop()
+            self.counts["clones refused"] += 1
+        finally:
+            if clone.pid:
+                clone.kill()
+            clone.let_go()
+            shutil.rmtree(folder)
 
     def _hear(self, seconds: float) -> None:
         """What the writers did until `seconds` from now."""
@@ -154,6 +235,8 @@ class World:
 
     def _check_acknowledged_is_on_disk(self, remote: Remote) -> None:
         """It is dead and the first member lives: all that it acknowledged must be on its disk."""
+        if self.is_restored and self.conflates:
+            return      # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer one is there.
         distributed = self.first.ask("tell")["ledger"]["distributed"]
         on_disk = len(remote.applied)
         assert on_disk >= distributed or not remote.log.is_whole, \
@@ -177,7 +260,11 @@ class World:
             told = remote.member.ask("tell")["received"]
             assert told["exceptions_occurred"] == 0, told
             check(self.written.check_contents(at_remote))
-            check([f"{key}: the sites that receive differ" for key in at_remote | contents[1] if at_remote.get(key) != contents[1].get(key)])
+            differ = {key for key in at_remote | contents[1] if at_remote.get(key) != contents[1].get(key)}
+            # A relay that was killed as well may have a change in its region and not in its queue: whoever sent it would send it again.
+            alone = {key for key in differ if self.written.was_put_back(key, contents[1].get(key))}
+            check([f"{key}: the sites that receive differ" for key in differ - alone])
+            self.counts["entries that only a relay has, after a copy took the place of their store"] += len(alone)
         self.counts["entries that only the first site has otherwise, after a change in doubt"] += sum(
             contents[0].get(key) != contents[1].get(key) for key in contents[0] | contents[1])
         self._check_applied()

@@ -28,6 +28,23 @@ class Written:
 
     def __init__(self) -> None:
         self.changes: dict[str, list[Change]] = {}
+        self._marked: dict[str, int] = {}
+        self._put_back: dict[str, set[int | None]] = {}
+
+    def mark(self) -> None:
+        """A copy was made of the store that has all of this."""
+        self._marked = {key: len(changes) for key, changes in self.changes.items()}
+
+    def doubt_since_mark(self) -> None:
+        """The copy took the store's place: what was done since is where it had been sent to, or nowhere."""
+        for key, changes in self.changes.items():
+            since = self._marked.get(key, 0)
+            changes[since:] = [change._replace(in_doubt=True) for change in changes[since:]]
+            self._put_back.setdefault(key, set()).update(None if change.destroys else change.number for change in changes[since:])
+
+    def was_put_back(self, key: str, number: int | None) -> bool:
+        """Whether this change (None: a destroy) was of a store whose place a copy took: nobody sends it again to whom it had reached half."""
+        return number in self._put_back.get(key, ())
 
     def note(self, writer: int, number: int, in_doubt: bool) -> None:
         change = Change(number, load.destroys(writer, number), in_doubt)

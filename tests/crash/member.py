@@ -16,7 +16,7 @@ from typing import Any
 import load
 from pywan.cache import Cache
 from pywan.callbacks import CacheListener
-from pywan.errors import DiskError, QueueFullError
+from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
 
 MESSAGE_BYTES = 1 << 17
 
@@ -62,7 +62,7 @@ class Member:
     def tell(self) -> dict[str, Any]:
         told: dict[str, Any] = {"applied": self.region.applied}
         if self.sender is not None:
-            told |= {"ledger": self.sender.ledger(), "lag": self.sender.lag(), "stats": self.sender.stats}
+            told |= {"ledger": self.sender.ledger(), "lag": self.sender.lag(), "stats": self.sender.stats, "is_connected": self.sender.is_connected}
         if self.receiver is not None:
             told["received"] = self.receiver.stats
         return told
@@ -89,7 +89,11 @@ class Writers:
             self._goes_on.wait()
             with self._locks[writer]:
                 if self._goes_on.is_set():
-                    os.write(self._outcomes, load.OUTCOME.pack(writer, self._operate(writer, number), number))
+                    try:
+                        outcome = self._operate(writer, number)
+                    except RegionNotFoundError:
+                        return          # The member closes. Of columns some rows may be stored.
+                    os.write(self._outcomes, load.OUTCOME.pack(writer, outcome, number))
                     number += 1
 
     def _operate(self, writer: int, number: int) -> int:
@@ -136,6 +140,7 @@ def serve(member: Member, writers: Writers | None, control: socket.socket) -> No
 
 
 def run_member(spec: dict[str, Any], control: socket.socket, outcomes: int) -> None:
+    os.environ["FAULTY_DISK"] = spec["hold"]
     logging.basicConfig(filename=Path(spec["directory"]) / "log", level=logging.WARNING, format="%(asctime)s %(process)d %(name)s %(message)s")
     try:
         member = Member(spec)

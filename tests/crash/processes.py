@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Iterator
@@ -30,7 +31,10 @@ class Nursery:
     def __init__(self) -> None:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         home = Path(pywan.__file__).parent.parent
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))}
+        self._folder = tempfile.TemporaryDirectory(prefix="pywan-faulty-disk-")
+        faulty_disk = Path(self._folder.name) / "faulty_disk.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(Path(__file__).parent.parent / "faulty_disk.c"), "-o", str(faulty_disk), "-ldl"], check=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])), "LD_PRELOAD": str(faulty_disk)}
         with other:
             self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("member.py")), str(other.fileno())],
                                              pass_fds=[other.fileno()], env=environment, stdin=subprocess.DEVNULL)
@@ -61,6 +65,7 @@ class Nursery:
     def __exit__(self, *exc: object) -> None:
         self._socket.close()
         self._process.wait(ANSWER_TIMEOUT_S)
+        self._folder.cleanup()
 
 
 class Member:
@@ -73,6 +78,7 @@ class Member:
         self._control: socket.socket | None = None
         self._outcomes = -1                     # The reading end of the pipe of this life's writers.
         self._ready = False
+        self._hold = Path(spec["directory"] + ".hold")      # While it is there, the disk is held up.
         Path(spec["directory"]).mkdir(parents=True, exist_ok=True)
 
     def start(self, **more: Any) -> None:
@@ -81,7 +87,7 @@ class Member:
         self._control.settimeout(ANSWER_TIMEOUT_S)
         self._outcomes, outcomes = os.pipe()
         with control:
-            self.pid = self._nursery.start({**self.spec, **more}, control, outcomes)
+            self.pid = self._nursery.start({**self.spec, "hold": str(self._hold), **more}, control, outcomes)
         os.close(outcomes)
         self._ready = False
 
@@ -123,14 +129,35 @@ class Member:
 
     def kill(self) -> None:
         """With SIGKILL; returns when it is gone. What its writers said last can still be heard."""
+        if self.kill_while_it_ends() != -signal.SIGKILL:
+            raise MemberFailed(f"{self} ended by itself")
+
+    def kill_while_it_ends(self) -> int:
+        """The same for one that was told to stop: it may be faster. Returns its exit code, or minus the signal."""
         os.kill(self.pid, signal.SIGKILL)
         ended = self._nursery.wait_for_end(self.pid)
-        if ended != -signal.SIGKILL:
-            raise MemberFailed(f"{self} ended by itself: {ended}")
         self.pid = 0
+        return ended
+
+    def hold_disk(self) -> None:
+        """Every sync of its disk takes until `let_disk_go`."""
+        self._hold.touch()
+
+    def let_disk_go(self) -> None:
+        self._hold.unlink(missing_ok=True)
+
+    def begin_stop(self) -> None:
+        self.wait_until_ready()
+        assert self._control is not None
+        self._control.send(b"stop")
 
     def stop(self) -> None:
-        self.ask("stop")
+        self.begin_stop()
+        self.end_stop()
+
+    def end_stop(self) -> None:
+        """It was told to stop, and does."""
+        self._answer()
         ended = self._nursery.wait_for_end(self.pid)
         self.pid = 0
         if ended != 0:

@@ -129,10 +129,10 @@ class Link:
         if operation == UPDATE:
             self.last_update[partition, key] = max(sequence, self.last_update.get((partition, key), 0))
 
-    def replay_parked(self) -> int | str:
+    def replay_parked(self, force: bool = False) -> int | str:
         before = self.queue.positions()
         try:
-            return self.parked.replay_into(self.queue)
+            return self.parked.replay_into(self.queue, force=force)
         except (QueueFullError, DiskError) as error:
             return str(error)
         finally:

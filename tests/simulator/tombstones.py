@@ -38,6 +38,7 @@ class MeshLink(Link):
         self.sender = sender
         self.is_down = self.was_unknown = rng.random() < 0.15       # Then its first events may be older than what nobody waited for it with.
         self.floors = QueueFloors(sender.site, sender.clock.raise_low())
+        self.forced: list[tuple[str, tuple[int, int]]] = []         # Key, version of what an operator sent again although nobody can say whether it was destroyed.
         if not self.was_unknown:
             self.introduce()
         sender.out.append(self)
@@ -61,9 +62,18 @@ class MeshLink(Link):
             session.tell_floors(encode_floors(told))
 
     @property
+    def forgotten(self) -> list[tuple[str, tuple[int, int]]]:
+        """Key, version of the parked events for whose keys the other site cannot say whether they were destroyed later."""
+        found = [_core.record_fields(record) for reason, record in self.parked.records(1 << 30) if reason == FORGOTTEN]
+        return [(fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])) for fields in found]
+
+    @property
     def forgotten_keys(self) -> set[str]:
-        """Of the parked events for whose keys the other site cannot say whether they were destroyed later."""
-        return {_core.record_fields(record)["key"][1].decode() for reason, record in self.parked.records(1 << 30) if reason == FORGOTTEN}
+        return {key for key, _ in self.forgotten}
+
+    def force_parked(self) -> int | str:
+        self.forced += self.forgotten
+        return self.replay_parked(force=True)
 
 
 class TombstonesWorld(World):
@@ -75,6 +85,8 @@ class TombstonesWorld(World):
 
     def make(self, watched: bool) -> None:
         rng = self.rng
+        self.has_operator = rng.random() < 0.4      # Who sends again, by force, what is parked since a site has forgotten.
+        self.destroyed: dict[str, tuple[int, int]] = {}             # The newest version that destroyed a key.
         self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4)))]
         for site in sites:
             site.clock.set_time(self.now_ms)
@@ -90,7 +102,8 @@ class TombstonesWorld(World):
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
         return [(40, self.change), (60, self.pump), (20, self.advance), (6, self.cut), (2, self.restart_receiver), (4, self.reconfigure),
-                (3, self.replay_parked), (2, self.pause), (40, self.keep_tombstones), (4, self.begin_or_end_outage)]
+                (3, self.replay_parked), (2, self.pause), (40, self.keep_tombstones), (4, self.begin_or_end_outage),
+                *([(2, self.force_parked)] if self.has_operator else [])]
 
     def change(self) -> str:
         number, count = self.rng.choice(list(self.sites)), self.rng.choice(self.change_counts)
@@ -102,9 +115,15 @@ class TombstonesWorld(World):
             operation = DESTROY if key in site.core and self.rng.random() < 0.6 else UPDATE
             value = None if operation == DESTROY else f"{number}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
             site.core.change(operation, key, value, None, (), origin_=self.local_origin(number))
+            if operation == DESTROY:
+                self.destroyed[key] = max(site.core.lookup(key)[1:3], self.destroyed.get(key, (0, 0)))
             for link, positions in zip(site.out, before):
                 link.note_change(key, operation, positions)
         return f"{count} at site {number}"
+
+    def force_parked(self) -> str:
+        link = self.rng.choice(self.links)
+        return f"{link.name}: {link.force_parked()}"
 
     def begin_or_end_outage(self) -> str:
         link = self.rng.choice(self.links)
@@ -144,15 +163,27 @@ class TombstonesWorld(World):
             if round_ in (50, 100):
                 for link in self.links:
                     link.replay_parked()
-            if round_ > 100 and not self.late and not any(len(link.queue) or any(s.in_flight for s in link.sessions) for link in self.links):
+            if round_ == 150 and self.has_operator:
+                for link in self.links:
+                    link.force_parked()
+            if round_ > (200 if self.has_operator else 100) and not self.late and not any(len(link.queue) or any(s.in_flight for s in link.sessions) for link in self.links):
                 break
         else:
             must(False, "the end was never reached: " + ", ".join(f"{link.name} holds {len(link.queue)}" for link in self.links))
         self.check_convergence()
 
     def check_convergence(self) -> None:
-        """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was destroyed later."""
+        """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was destroyed later; or an operator sent it
+        again by force, and then it was applied where it was sent to."""
         forgotten = {key for link in self.links for key in link.forgotten_keys}
+        must(not forgotten or not self.has_operator, f"{forgotten} are parked although they were sent by force")
+        for link in self.links:
+            for key, version in link.forced:
+                found = link.receiver.core.lookup(key)
+                must(found is not None and found[1:3] >= version or self.destroyed.get(key, (0, 0)) >= version,
+                     f"site {link.receiver.site} holds {found} of {key}, and was sent {version} by force")
+                forgotten.add(key)
+        self.statistics["events sent by force"] += sum(len(link.forced) for link in self.links)
         for link in self.links:
             if not any(other.was_unknown for other in self.links) and link.receiver.tombstone_bytes == max(TOMBSTONE_BYTES):
                 must(not link.forgotten_keys, f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and has room for all tombstones")
