@@ -15,9 +15,12 @@ cdef class RowSender:
     cdef uint32_t frame_rows
     cdef bint compress
     cdef byte_buffer pack
+    cdef uint64_t timeout_us        # For the member to take something.
+    cdef object interruption        # What a signal's handler raised while it was waited for.
 
-    def __cinit__(self, int file, *, bint compress=False):
+    def __cinit__(self, int file, *, bint compress=False, double timeout_s=60.0):
         self.file, self.compress = file, compress
+        self.timeout_us = <uint64_t>(timeout_s * 1e6)
         if compress:
             lz4_load()
 
@@ -34,6 +37,8 @@ cdef class RowSender:
         return STREAM_OK
 
     cdef int send_frame(self) noexcept nogil:
+        cdef uint64_t until_us = 0
+        cdef size_t taken
         cdef wan_frame *frame
         cdef wan_batch_head *head
         cdef wan_section *section
@@ -62,15 +67,26 @@ cdef class RowSender:
             return STREAM_OK
         self.frame_rows = 0
         while True:
+            taken = self.out.start
             state = stream_send(self.file, &self.out)
             if state != STREAM_WAIT:
                 return state
+            if self.out.start != taken or until_us == 0:
+                until_us = wan_monotonic_us() + self.timeout_us
             waiting.fd = self.file
             waiting.events = POLLOUT | POLLIN       # The member speaks only to say what is wrong (or at the end).
             waiting.revents = 0
-            state = poll(&waiting, 1, 60000)
-            if state == 0 or waiting.revents & POLLIN:
+            poll(&waiting, 1, 100)
+            if waiting.revents & POLLIN or wan_monotonic_us() >= until_us or not self.may_wait():
                 return STREAM_BROKEN
+
+    cdef bint may_wait(self) noexcept with gil:
+        try:
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: what was sent is dropped with the connection.
+            return True
+        except BaseException as error:
+            self.interruption = error
+            return False
 
     cdef int add_row(self, uint8_t operation, const uint8_t *key, uint32_t key_length, uint8_t key_form,
                      const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
@@ -109,6 +125,8 @@ cdef class RowSender:
     cdef object broken(self, int state):
         if state == STREAM_MEMORY:
             return MemoryError("no memory for a frame of rows")
+        if self.interruption is not None:
+            return self.interruption
         from pywan.errors import ConnectivityError
         return ConnectivityError("the member closed the connection or stopped reading in the middle of the rows; nothing of this task was applied")
 
@@ -174,7 +192,7 @@ cdef class RowSender:
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:       # A text of two letters is no pair either.
                 from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but {type(pair).__name__} {pair!r:.100}; map each element to a tuple of two")
+                raise ConfigurationError(f"row {self.rows} of the task is no pair (key, value) but {type(pair).__name__} {described(pair)}; map each element to a tuple of two")
             key, value = pair
             key_holder = encode_key(key, &k)
             value_holder = encode(value, &v)

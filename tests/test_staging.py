@@ -1,4 +1,8 @@
 """Rows that clients send in bulk: applied as a whole at commit, once for each task, however often it is tried."""
+import os
+import select
+import signal
+import socket
 import threading
 import time
 
@@ -288,3 +292,28 @@ def test_a_task_that_hangs_is_given_up(two_sites, network, monkeypatch):
     finally:
         slow.gate.release(5)
     assert send(ny, 1, [(n, n) for n in range(5)])["duplicate"]
+
+
+def test_a_member_that_reads_nothing_is_waited_for_as_long_as_the_timeout():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        began = time.monotonic()
+        with pytest.raises(ConnectivityError, match="stopped reading in the middle of the rows; nothing of this task was applied"):
+            DataConnection(ours, "member:1", "data", 0.3).put_pairs([("k", bytes(20 << 20))])
+        assert time.monotonic() - began < 20       # And not a minute.
+
+
+def test_ctrl_c_ends_a_wait_for_a_member_that_reads_nothing():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        def interrupt():
+            assert select.select([theirs], [], [], 20)[0]      # All of the frame is laid out, and a part of it sent.
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            DataConnection(ours, "member:1", "data", 60.0).put_pairs([("k", bytes(20 << 20))])
+        thread.join()
+        assert time.monotonic() - began < 30
