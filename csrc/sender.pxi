@@ -682,8 +682,8 @@ cdef class DispatcherSession:
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures
         cdef flight *f
-        cdef uint32_t n, begin = 0
-        cdef uint64_t link_us, batch
+        cdef uint32_t n, s, begin = 0
+        cdef uint64_t link_us, batch, after
         if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
             set_detail("acknowledgement of %u bytes", frame.length)
             return 0
@@ -694,16 +694,13 @@ cdef class DispatcherSession:
         n = 0
         for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
             f = &self.flights[batch & (self.flight_capacity - 1)]
-            while n < ack.failures and is_of_flight(f, &failures[n]):      # They come in the order of what was sent.
+            s, after = 0, 0
+            while n < ack.failures and is_next_of_flight(f, &failures[n], &s, &after):     # They come in the order of what was sent, each once.
                 n += 1
         if n < ack.failures:
             set_detail("acknowledgement with a failure of event %u/%llu, which is not next in its batches", failures[n].partition,
                        <unsigned long long>failures[n].sequence)
             return 0
-        for n in range(1, ack.failures):
-            if failures[n].partition == failures[n - 1].partition and failures[n].sequence <= failures[n - 1].sequence:
-                set_detail("acknowledgement with failures out of order")     # Or twice the same: it would be parked twice.
-                return 0
         self.credit_events = ack.credit_events
         wan_window_set_limit(&self.window, ack.credit_bytes)
         wan_set(&self.answered_us, self.now_us)
@@ -1079,6 +1076,17 @@ cdef class DispatcherSession:
             wan_lock_take(&self.g.lock)
             own.wake_at = NEVER
             wan_lock_release(&self.g.lock)
+
+
+cdef bint is_next_of_flight(const flight *f, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:
+    """Whether it is of section *s or a later one, which *s is then, and there behind sequence *after, which is then its own."""
+    while s[0] < f.sections and not (f.section[s[0]].partition == failure.partition and f.section[s[0]].first <= failure.sequence <= f.section[s[0]].through):
+        s[0] += 1
+        after[0] = 0
+    if s[0] == f.sections or failure.sequence <= after[0]:
+        return False
+    after[0] = failure.sequence
+    return True
 
 
 cdef bint is_of_flight(const flight *f, const wan_failure *failure) noexcept nogil:

@@ -2,6 +2,7 @@
 Nothing is lost that was queued, nothing applied twice, whatever is cut, repeated or damaged on the way."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import socket
@@ -573,6 +574,27 @@ def test_a_failure_that_is_named_twice_is_parked_once(sites):
         pass
     check_ledger(sites.queue.counts())
     assert len(sites.parked) <= 1
+
+
+def test_failures_that_come_in_another_order_than_what_was_sent_are_not_believed():
+    """Between the two mentions of one there may be another partition's."""
+    queue, parked = _core.EventQueue("order", remote_site=2, partitions=2), _core.EventQueue("parked", partitions=8)
+    queue.running = True
+    dispatcher = _core.DispatcherSession(queue, 0, parked)
+    dispatcher.configure(100, -1)
+    region = _core.RegionCore("order", _core.Clock(), site=1)
+    region.attach([queue])
+    while min(appended for _, _, appended in queue.positions()) == 0:
+        region.put(len(region), b"v")
+    for places, is_right in ((0, 1, 0), False), ((1, 0), False), ((0, 1), True):
+        dispatcher.connected(1000, 1 << 20, 1)
+        [*_, batch] = split_frames(dispatcher.data_to_send(2))
+        sections = [section.partition for section in read_batch(batch.payload)]
+        ack = struct.pack("<IIQ", 1000, len(places), 1 << 20) + b"".join(struct.pack("<IIQ", sections[place], 4, 1) for place in places)
+        with contextlib.nullcontext() if is_right else pytest.raises(ProtocolError, match="not next in its batches"):
+            dispatcher.receive_data(_core.pack_frame(FRAME_ACK, ack, 0))
+        assert len(parked) == queue.counts()["parked"] == (2 if is_right else 0)
+        dispatcher.disconnected()
 
 
 @pytest.mark.parametrize("failures", [[(0, 4, 0)], [(0, 4, 99)], [(9, 4, 1)], [(0, 4, 1), (0, 4, 99)], [(0, 4, 99), (0, 4, 1)]])
