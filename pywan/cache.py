@@ -437,6 +437,15 @@ class Cache:
             store = self._stores[name] = DiskStore(made, self.directory)
             return store
 
+    def destroy_disk_store(self, name: str) -> None:
+        """Gives up a store that holds no log any more, and removes its folders. IllegalStateError while it does; NotFoundError if it is not there."""
+        with self._lock:
+            self._check_open()
+            if name not in self._stores:
+                raise NotFoundError(f"disk store {name!r} is not on member {self.name!r}; there are {', '.join(sorted(self._stores)) or 'none'}")
+            self._stores[name].destroy()
+            del self._stores[name]
+
     def disk_stores(self) -> dict[str, DiskStore]:
         return dict(self._stores)
 

@@ -148,7 +148,8 @@ REFUSED_ATTRIBUTES: dict[type, dict[str, str]] = {
     DiskStoreAttributes: {
         "auto_compact": _SHORTENED, "compaction_threshold": _SHORTENED, "allow_force_compaction": _SHORTENED,
         "max_oplog_size": "the size of a log's files follows from dir-size", "queue_size": "a write waits for time, not for a number of others",
-        "write_buffer_size": "what waits for the disk is written as one block",
+        "write_buffer_size": "what waits for the disk is written as one block", "segments": "each queue and region has a log of its own",
+        "disk_usage_warning_percentage": "a full disk is told when it refuses", "disk_usage_critical_percentage": "a full disk refuses changes, and goes on when it has room",
     },
 }
 

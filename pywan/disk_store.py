@@ -300,6 +300,25 @@ class DiskStore:
             if each.budget is not None:
                 each.budget.give(freed)
 
+    def contents(self) -> list[dict[str, Any]]:
+        """For each directory: its path, what it may take in MB (None: no limit), the logs in it and their bytes."""
+        found = []
+        for each in self._directories:
+            logs = sorted(folder for folder in each.path.iterdir() if is_own_folder(folder) and not folder.name.startswith(DESTROYED))
+            found.append({"directory": str(each.path), "max_size": each.size_mb, "bytes": sum(map(_log_bytes, logs)), "logs": [folder.name for folder in logs]})
+        return found
+
+    def destroy(self) -> None:
+        """Gives the store up and removes its folders. IllegalStateError while a log lies in it."""
+        logs = [log for each in self.contents() for log in each["logs"]]
+        if logs:
+            raise IllegalStateError(f"disk store {self.name!r} holds {', '.join(logs)}; destroy first what they belong to, and move the folder of a log away whose owner is gone")
+        for each in self._directories:
+            (each.path / LOCK_NAME).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):      # Somebody else's files stay.
+                each.path.rmdir()
+        self.close()
+
     def start_writer(self, owner: str, thread_name: str, write: Callable[[], None]) -> None:
         """Runs `write`, which writes the log of `owner` until that is told to end, in a thread. Until then nobody else opens the store."""
         with self._guard:       # The thread takes itself out under it.

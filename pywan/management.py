@@ -123,6 +123,32 @@ class ManagementService:
             raise ConfigurationError("; ".join(problems))
         return {"status": f"{len(things)} things of the cluster configuration are there on \"{self._cache.name}\""}
 
+    # --- disk stores ---
+
+    def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
+        if name in self._cache.disk_stores():
+            if config.to_bool(if_not_exists, "if-not-exists"):
+                return {"status": f"Disk store \"{name}\" exists already; skipped", "changed": False}
+            raise IllegalStateError(f"disk store {name!r} exists already on member {self._cache.name}; use it, or --if-not-exists")
+        made = config.make_disk_store_attributes(name, **attributes)
+        self._cache.create_disk_store(name, **{key: getattr(made, key) for key in attributes})
+        return {"status": f"Disk store \"{name}\" created on \"{self._cache.name}\"", "changed": True}
+
+    def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> dict:
+        if name not in self._cache.disk_stores() and config.to_bool(if_exists, "if-exists"):
+            return {"status": f"Disk store \"{name}\" is not there; skipped", "changed": False}
+        self._cache.destroy_disk_store(name)
+        return {"status": f"Disk store \"{name}\" destroyed on \"{self._cache.name}\"", "changed": True}
+
+    def on_list_disk_stores(self) -> dict:
+        return {"disk_stores": [{"name": name, "directories": store.contents()} for name, store in sorted(self._cache.disk_stores().items())]}
+
+    def on_describe_disk_store(self, name: str) -> dict:
+        store = self._cache.disk_stores().get(name)
+        if store is None:
+            raise NotFoundError(f"disk store {name!r} is not on member {self._cache.name}; there are {', '.join(sorted(self._cache.disk_stores())) or 'none'}")
+        return {"name": name, "time_interval": store.attributes.time_interval, "directories": store.contents()}
+
     # --- regions ---
 
     def on_create_region(self, name: str, type: str = "PARTITION", if_not_exists: Any = False, **attributes: Any) -> dict:

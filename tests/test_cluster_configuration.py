@@ -235,3 +235,45 @@ def test_a_neighbour_with_a_configuration_that_cannot_be_does_not_keep_locators_
                 assert len(reply["extra"]) == 2
             assert len(a.cluster_configuration()) == 2
     assert len([record for record in caplog.records if "was not taken over" in record.getMessage()]) == 1
+
+
+def test_a_disk_store_is_made_by_a_command_and_is_there_after_a_restart(site, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    site.do(f"create disk-store --name=big --dir={first}#64,{second} --time-interval=20")
+    site.do("create region --name=data --type=REPLICATE_PERSISTENT --disk-store=big")
+    site.do(f"create gateway-sender --id=ln {PERSISTENT} --disk-store-name=big")
+    site.cache.region("data")["k"] = "v"
+    assert site.things() == ["disk-store big", "gateway-sender ln", "region data"]
+    exported = str(site.do("export cluster-configuration"))
+    assert 'dir-size="64"' in exported and str(second) in exported and 'disk-store-name="big"' in exported
+    site.restart()
+    assert site.problems == [] and dict(site.cache.region("data")) == {"k": "v"}
+    assert site.cache.disk_stores()["big"].attributes.time_interval == 20
+    listed, = site.do("list disk-stores")["members"][0]["disk_stores"]
+    assert [each["max_size"] for each in listed["directories"]] == [64, None] and listed["directories"][0]["directory"].startswith(str(first))
+    described = site.do("describe disk-store --name=big")["members"][0]
+    assert sorted(log for each in described["directories"] for log in each["logs"]) == ["parked-ln", "queue-ln", "region-data"]
+    with pytest.raises(CommandFailed, match="holds .*region-data.*; destroy first what they belong to"):
+        site.do("destroy disk-store --name=big")
+    site.do("destroy region --name=data")
+    site.do("destroy gateway-sender --id=ln")
+    site.do("destroy disk-store --name=big")
+    assert site.things() == [] and not list(first.iterdir()) and not list(second.iterdir())
+    site.do("destroy disk-store --name=big --if-exists")
+    site.restart()
+    assert "big" not in site.cache.disk_stores()
+
+
+def test_a_disk_store_command_refuses_by_name(site, tmp_path):
+    for option, words in (("--auto-compact=true", "auto_compact has no effect in this version"), ("--max-oplog-size=5", "max_oplog_size has no effect"),
+                          ("--disk-usage-warning-percentage=90", "disk_usage_warning_percentage has no effect"), ("--time-interval=-1", "time_interval")):
+        with pytest.raises(CommandFailed, match=words):
+            site.do(f"create disk-store --name=s --dir={tmp_path / 'place'} {option}")
+    assert site.things() == [] and not (tmp_path / "place").exists()
+    site.do(f"create disk-store --name=s --dir={tmp_path / 'place'}")
+    with pytest.raises(CommandFailed, match="exists already"):
+        site.do(f"create disk-store --name=s --dir={tmp_path / 'other'}")
+    site.do(f"create disk-store --name=s --dir={tmp_path / 'other'} --if-not-exists")
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(CommandFailed, match="'none' is not on member"):
+        site.do("describe disk-store --name=none")

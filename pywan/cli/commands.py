@@ -255,6 +255,35 @@ def _count_handler(op: str, field: str, what: str) -> Callable[[Session, Values]
     return handle
 
 
+# --- disk stores ---
+
+DISK_STORE_NAME = Option("name", "the disk store's name", required=True)
+DISK_STORE_COLUMNS = ("Name", "Member", "Directory", "Max size (MB)", "Bytes", "Logs")
+
+
+def _disk_store_rows(member: str, view: Values) -> list[tuple[Any, ...]]:
+    return [(view["name"], member, each["directory"], each["max_size"] or "", each["bytes"], each["logs"]) for each in view["directories"]]
+
+
+def list_disk_stores(session: Session, values: Values) -> Result:
+    replies = session.ask_members("list disk-stores", {}, _target(values))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    rows = [row for r in replies if r["ok"] for view in r["disk_stores"] for row in _disk_store_rows(r["member"], view)]
+    if rows:
+        result.tables.append(Table(DISK_STORE_COLUMNS, sorted(rows, key=lambda row: row[:3])))
+    elif result.ok:
+        result.lines.append("No Disk Stores Found")
+    return result
+
+
+def describe_disk_store(session: Session, values: Values) -> Result:
+    replies = session.ask_members("describe disk-store", values, _target(values))
+    good = [r for r in replies if r["ok"]]
+    if not good:
+        return Result(data={"members": replies}, errors=[r["error"] for r in replies])
+    return Result(data={"members": replies}, tables=[Table(DISK_STORE_COLUMNS, [row for r in good for row in _disk_store_rows(r["member"], r)])])
+
+
 # --- regions and their data ---
 
 def list_regions(session: Session, values: Values) -> Result:
@@ -809,12 +838,24 @@ COMMANDS: tuple[Command, ...] = (
         Command("status gateway-receiver", "the receiver's state", status_gateway_receiver, TARGETS),
     ),
     *_group(
+        "Disk stores",
+        Command("create disk-store", "where queues and regions lie on the disk", _change("create disk-store", "put"), (
+            DISK_STORE_NAME, Option("dir", "directories with commas, each with #MB that it may take", field="directories", required=True),
+            Option("time-interval", "ms that a change may wait for its write (1000)"),
+            *(Option(name.replace("_", "-"), hidden=True) for name in config.REFUSED_ATTRIBUTES[config.DiskStoreAttributes]), IF_NOT_EXISTS, *TARGETS,
+        )),
+        Command("list disk-stores", "their directories, sizes and logs", list_disk_stores, TARGETS),
+        Command("describe disk-store", "one disk store", describe_disk_store, (DISK_STORE_NAME, *TARGETS)),
+        Command("destroy disk-store", "remove one that holds no log any more", _change("destroy disk-store", "remove"), (DISK_STORE_NAME, IF_EXISTS, *TARGETS)),
+    ),
+    *_group(
         "Regions",
         Command("list regions", "names, types and sizes", list_regions, TARGETS),
         Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
         Command("create region", "on every member", _change("create region", "put"), (
             Option("name", "the region's name", required=True), Option("type", "REPLICATE, PARTITION, ... (PARTITION)"), *REGION_OPTIONS,
             Option("total-num-buckets", "of a partitioned region (113)"), Option("redundant-copies", "of each bucket"), Option("colocated-with", "another partitioned region"),
+            Option("disk-store", "of a persistent region", field="disk_store_name"),
             IF_NOT_EXISTS, *TARGETS,
         )),
         Command("alter region", "attach and detach senders", _change("alter region", "alter"), (Option("name", "the region's name", required=True), *REGION_OPTIONS, *TARGETS)),
