@@ -77,7 +77,7 @@ class MeshLink(Link):
 
 
 class TombstonesWorld(World):
-    """Every site sends to every other one."""
+    """Every site sends to every other one, or to its neighbours in a line, which pass on what they get."""
 
     kind = "tombstones"
     value_bytes = (0, 10)
@@ -87,11 +87,12 @@ class TombstonesWorld(World):
         rng = self.rng
         self.has_operator = rng.random() < 0.4      # Who sends again, by force, what is parked since a site has forgotten.
         self.destroyed: dict[str, tuple[int, int]] = {}             # The newest version that destroyed a key.
-        self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4)))]
+        self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4, 5)))]
+        is_line = rng.random() < 0.4        # Else every site sends to every other one.
         for site in sites:
             site.clock.set_time(self.now_ms)
             for other in sites:
-                if other is not site:
+                if other is not site and (not is_line or abs(other.site - site.site) == 1):
                     self.links.append(MeshLink(rng, site, other))
             site.core.attach([link.queue for link in site.out])
             self.sites[site.site] = site.core
@@ -144,7 +145,7 @@ class TombstonesWorld(World):
             low = site.clock.raise_low()
             site.core.settle_stamps()
             site.sources.begin_look()
-            reached = frozenset(self.sites) - {site.site}
+            reached = frozenset(link.receiver.site for link in site.out)
             for link in site.out:
                 link.tell(low, reached)
             site.core.keep_tombstones(min(low, site.sources.lowest()[0]), 1 << 60, site.tombstone_bytes)
