@@ -17,6 +17,11 @@ cdef class Clock:
         wan_clock_hear(&self.clock, stamp)
 
     @property
+    def now_ms(self):
+        """The time, as far as the wall clock is believed: milliseconds since 1970."""
+        return wan_clock_now_ms(&self.clock)
+
+    @property
     def held_ms(self):
         """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
         now_ms = wan_clock_now_ms(&self.clock)

@@ -224,6 +224,8 @@ class Clock:
         """Makes every later stamp of this clock greater than `stamp`."""
     def hear(self, stamp: int) -> None:
         """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+    now_ms: int
+    """The time, as far as the wall clock is believed: milliseconds since 1970."""
     held_ms: int
     """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
     ahead_ms: int

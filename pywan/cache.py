@@ -141,7 +141,7 @@ class Cache:
         if others:
             log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders in this version: each holds"
                         " its own part of the data", self.name, ", ".join(others))
-        self._floors = SourceFloors(self._site, None if self._own_directory else self.directory / f"gateway-sources-{self.name}.json")
+        self._floors = SourceFloors(self._site, None if self._own_directory else self.directory / f"gateway-sources-{self.name}.json", lambda: self._clock.now_ms)
         self._stages = RowStages(site=self._site, member_name=self.name, directory=str(self._overflow), find_region=self._find_region)
         if configuration is not None:
             self._apply_xml(configuration)

@@ -10,7 +10,7 @@ import os
 import struct
 import threading
 from pathlib import Path
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 from pywan.files import FileError, read_regular
@@ -100,6 +100,7 @@ class _Source:
         self.floors: Floors = {site: Floor(0, frozenset())}         # Until it says more, anything may come.
         self.before: Floors = {}        # As of the last look: what has come since is not below these.
         self.latest: Floors = {}        # As of this one.
+        self.clock = 0                  # The newest stamp that it told of its own site.
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -113,11 +114,13 @@ class _Source:
 
 
 class SourceFloors:
-    """The senders that feed this member, also those that are away, and their floors. Kept in `file` over restarts, if there is one."""
+    """The senders that feed this member, also those that are away, and their floors. Kept in `file` over restarts, if there is one. `now_ms`: this member's time; no
+    floor is believed to be above the time when it was heard, since the clock that it is of may be ahead, and put right later."""
 
-    def __init__(self, own_site: int, file: Path | None) -> None:
+    def __init__(self, own_site: int, file: Path | None, now_ms: Callable[[], int] | None = None) -> None:
         self._own_site = own_site
         self._file = file
+        self._now_ms = now_ms
         self._lock = threading.Lock()
         self._sources: dict[tuple[int, str, str], _Source] = {}
         self._load()
@@ -149,7 +152,9 @@ class SourceFloors:
             if source is None:
                 return      # Forgotten meanwhile: it comes back with its next connection.
             known = set(source.floors)
-            source.floors.update(floors)
+            if floors.get(site, Floor(NONE_COMES, frozenset())).stamp != NONE_COMES:
+                source.clock = floors[site].stamp
+            source.floors.update(self._believed(floors))
             for origin in [origin for origin, floor in source.floors.items() if floor.stamp == NONE_COMES]:
                 del source.floors[origin]
             if not source.floors:
@@ -157,6 +162,12 @@ class SourceFloors:
                 log.info("%s says that nothing more comes from it: destroyed keys are no longer kept for it", source)
             if set(source.floors) != known:
                 self._save()
+
+    def _believed(self, floors: Floors) -> Floors:
+        if self._now_ms is None:
+            return floors
+        most = (self._now_ms() << 16) | 0xFFFF
+        return {origin: floor._replace(stamp=most) if most < floor.stamp != NONE_COMES else floor for origin, floor in floors.items()}
 
     def lowest(self) -> tuple[int, str]:
         """(the stamp below which nothing comes from any of them, who holds it there). NONE_COMES: there are none."""
@@ -166,7 +177,7 @@ class SourceFloors:
     def clocks(self) -> list[int]:
         """What the clocks of those senders' members said when they told their floors last, or a while before: with an empty queue it is seconds old."""
         with self._lock:
-            return [source.floors[source.site].stamp for source in self._sources.values() if source.site in source.floors]
+            return [source.clock for source in self._sources.values() if source.clock]
 
     def begin_look(self) -> None:
         """Queues are about to be looked at: from here on `forwarded` speaks of what came since this was called the last time, and of what will."""
@@ -219,7 +230,7 @@ class SourceFloors:
         try:
             for each in json.loads(read_regular(self._file, FILE_BYTES_MAX, follow=False).data)["sources"]:
                 source = _Source(int(each["site"]), str(each["member"]), str(each["sender"]), int(each["incarnation"]))
-                source.floors = decode_floors(bytes.fromhex(each["floors"]))
+                source.floors = self._believed(decode_floors(bytes.fromhex(each["floors"])))
                 self._sources[source.key] = source
         except (FileError, ValueError, KeyError, TypeError, RecursionError, OverflowError, ProtocolError) as error:
             reason = f"{self._file} {error}" if isinstance(error, FileError) else f"{self._file} does not hold what this member wrote ({error!r})"

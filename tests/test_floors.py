@@ -167,6 +167,22 @@ def receiver_of(region, memory=None, on_floors=None):
                                  on_floors=on_floors)
 
 
+def test_a_floor_above_the_time_is_believed_up_to_the_time(tmp_path):
+    """The clock that it is of may be ahead, and put right later: what its site sends then has earlier stamps."""
+    now = [1000]
+    sources = SourceFloors(LN, tmp_path / "sources.json", lambda: now[0])
+    sources.opened(NY, "server", "ln", 1)
+    sources.told(NY, "server", "ln", encode_floors({NY: Floor(5000 << 16, frozenset())}))
+    assert sources.lowest()[0] == (1000 << 16) + 0xFFFF and sources.clocks() == [5000 << 16]
+    now[0] = 2000
+    assert sources.lowest()[0] == (1000 << 16) + 0xFFFF
+    assert SourceFloors(LN, tmp_path / "sources.json", lambda: 500).lowest()[0] <= (500 << 16) + 0xFFFF
+    sources.told(NY, "server", "ln", encode_floors({NY: Floor(1500 << 16, frozenset())}))
+    assert sources.lowest()[0] == 1500 << 16 and sources.clocks() == [1500 << 16]
+    sources.told(NY, "server", "ln", encode_floors({NY: Floor(NONE_COMES, frozenset())}))
+    assert sources.lowest()[0] == NONE_COMES
+
+
 def test_floors_come_with_a_ping_at_once_and_again_on_the_next_connection():
     heard = []
     queue = _core.EventQueue("ln", remote_site=LN)
