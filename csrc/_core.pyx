@@ -25,6 +25,7 @@ include "stream.pxi"
 include "sender.pxi"
 include "receiver.pxi"
 include "client.pxi"
+include "clockrepair.pxi"
 include "message.pxi"
 
 

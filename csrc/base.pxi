@@ -34,6 +34,7 @@ cdef extern from "wan_clock.h" nogil:
     uint64_t wan_clock_last(wan_clock *clock)
     uint64_t wan_clock_low(wan_clock *clock)
     uint64_t wan_clock_raise_low(wan_clock *clock)
+    int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 
 cdef extern from "wan_thread.h" nogil:
     ctypedef struct wan_thread:
@@ -70,7 +71,7 @@ cdef extern from "wan_form.h" nogil:
 cdef extern from "wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -204,7 +205,7 @@ cdef extern from *:
     void wan_prefetch(const void *at) nogil
 
 cdef extern from "wan_queue.h" nogil:
-    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
     ctypedef struct wan_hole:
         uint32_t partition
         uint32_t reason
@@ -314,6 +315,7 @@ cdef extern from "wan_table.h" nogil:
         uint64_t bytes, tombstone_bytes
         wan_shrunk *shrunk
         uint32_t shrunk_count
+        uint32_t oldest_s
     ctypedef struct wan_table:
         wan_shard *shards
     ctypedef enum wan_outcome:

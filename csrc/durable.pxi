@@ -79,6 +79,7 @@ cdef struct durable_log:
     uint64_t wanted_incarnation             # The committer is to take this one; 0: none.
     # Recovery
     uint64_t state_commit, recovered_records, cut_bytes
+    uint64_t repaired_commit                # Stamps of records up to this commit are no reason for `newest_stamp`: it was set back behind them.
     int salvage
     wan_stage damages                       # wan_damage, in salvage.
     uint64_t *state_appended
@@ -193,6 +194,8 @@ cdef wan_status take_state(gateway_queue *g, uint64_t commit) noexcept nogil:
     head.commit = commit
     head.partitions = g.queue.partition_count
     head.counters = sizeof(queue_counts) // 8
+    if g.counts.restamped == 0 and g.counts.clock_repairs == 0:     # The last two, which versions before did not know.
+        head.counters -= 2
     head.conflated = g.queue.conflated
     head.names_bytes = d.dictionary.used
     wan_stage_empty(&d.fresh_state)
@@ -202,7 +205,7 @@ cdef wan_status take_state(gateway_queue *g, uint64_t commit) noexcept nogil:
     wan_stage_put(&d.fresh_state, &head, sizeof(head))
     if g.clock != NULL:
         g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
-    wan_stage_put(&d.fresh_state, &g.counts, sizeof(queue_counts))
+    wan_stage_put(&d.fresh_state, &g.counts, head.counters * 8ULL)
     for p in range(head.partitions):
         pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
         wan_stage_put(&d.fresh_state, pair, 16)
@@ -419,6 +422,14 @@ cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
     return d.state.used != 0 and (<const log_state *>d.state.bytes).commit == d.log.commit
 
 
+cdef inline uint64_t repairs_of(const wan_stage *state) noexcept nogil:
+    """How often the clock had been repaired when this state was taken; by a version that did not know of that: never."""
+    cdef const log_state *head = <const log_state *>state.bytes
+    if state.used == 0 or head.counters * 8ULL < sizeof(queue_counts):
+        return 0
+    return (<const queue_counts *>(head + 1)).clock_repairs
+
+
 cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
     return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * 8ULL)
 
@@ -597,6 +608,8 @@ cdef inline void count_hole(uint64_t *conflated, queue_counts *counts, uint32_t 
         counts.parked += by
     elif reason == WAN_HOLE_DROPPED:
         counts.dropped_oldest += by
+    elif reason == WAN_HOLE_RESTAMPED:
+        counts.restamped += by
     else:
         counts.conflated_batch += by
 
@@ -639,7 +652,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
     cdef durable_log *d = g.durable
     cdef uint32_t seen
     cdef uint64_t staged, removed, now, failing_since = 0
-    cdef bint stopping, checkpoint
+    cdef bint stopping, checkpoint, repaired
     while True:
         seen = __atomic_load_n(&d.work, __ATOMIC_ACQUIRE)
         stopping = wan_flag_read(&d.stop) != 0
@@ -647,11 +660,12 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         wan_lock_take(&g.lock)
         staged = d.records.used + d.holes.used + d.superseded.used + d.taken_records.used + d.taken_holes.used + d.taken_superseded.used
         removed = removed_sum(g)
+        repaired = g.counts.clock_repairs != repairs_of(&d.state)
         wan_lock_release(&g.lock)
         now = wan_monotonic_us()
         checkpoint = (removed != d.removed_at_checkpoint and (
             stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
-            or log_is_long(g) and d.log.commit != d.shortened_commit)
+            or repaired or log_is_long(g) and d.log.commit != d.shortened_commit)
         if staged == 0 and not checkpoint and wan_read(&d.wanted_incarnation) == 0 and not (d.shorten_again_us and now >= d.shorten_again_us and log_is_long(g)):
             if stopping:
                 wan_log_seal(&d.log, d.state.bytes, d.state.used)      # Were it to fail, the log is as after a crash.
@@ -718,7 +732,7 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
 
 
 cdef enum:
-    FOR_EVENTS = 0, FOR_REMOVALS = 1, FOR_IDENTITY = 2      # What somebody waits for.
+    FOR_EVENTS = 0, FOR_REMOVALS = 1, FOR_IDENTITY = 2, FOR_REPAIR = 3      # What somebody waits for.
     WAIT_DONE = 1, WAIT_IN_VAIN = 0, WAIT_GOES_ON = -1
 
 cdef struct disk_wait:      # One caller's wait for a log, in slices.
@@ -739,7 +753,7 @@ cdef disk_wait durable_begin_wait(gateway_queue *g, int what, uint64_t limit_us)
 
 cdef int durable_wait(gateway_queue *g, disk_wait *wait) noexcept nogil:
     """Until all that was staged is on the disk; or what was removed is removed there too, by the checkpoint that the committer makes within a
-    second; or the identity that is wanted is taken. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
+    second; or the identity that is wanted is taken; or a state has the last repair of the clock. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
     cdef durable_log *d = g.durable
     cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
     cdef int failing
@@ -750,6 +764,8 @@ cdef int durable_wait(gateway_queue *g, disk_wait *wait) noexcept nogil:
         wan_lock_take(&g.lock)
         if wait.what == FOR_IDENTITY:
             done = d.wanted_incarnation == 0
+        elif wait.what == FOR_REPAIR:
+            done = repairs_of(&d.state) == g.counts.clock_repairs
         else:
             done = (d.removed_at_checkpoint if wait.what == FOR_REMOVALS else d.durable) >= wait.wanted
         failing = d.view.failing
@@ -964,7 +980,7 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     cdef durable_log *d = g.durable
     cdef const log_state *head = <const log_state *>data
     cdef const uint64_t *pairs
-    cdef uint64_t newest_stamp = g.counts.newest_stamp, most
+    cdef uint64_t newest_stamp = g.counts.newest_stamp, repairs = g.counts.clock_repairs, most
     cdef uint32_t p
     if length == 0:
         return WAN_OK
@@ -988,7 +1004,10 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     d.state_commit = head.commit
     memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
     memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)
-    g.counts.newest_stamp = max(g.counts.newest_stamp, newest_stamp)
+    if g.counts.clock_repairs > repairs:
+        d.repaired_commit = head.commit
+    else:
+        g.counts.newest_stamp = max(g.counts.newest_stamp, newest_stamp)
     g.queue.conflated = head.conflated
     for p in range(head.partitions):
         d.removed[p] = pairs[2 * p]
@@ -1044,7 +1063,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             return corrupt("a record in the log names a region that is not there")
         if record.sequence > highest[record.partition]:
             highest[record.partition] = record.sequence
-        if record.stamp > newest:
+        if record.stamp > newest and commit > d.repaired_commit:
             newest = g.counts.newest_stamp = record.stamp
         if record.sequence > partition.removed:
             queue_note_copy(g, record)

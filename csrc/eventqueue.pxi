@@ -27,12 +27,14 @@ cdef struct signal:
 
 cdef struct queue_counts:
     # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
-    # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + in queue.
+    # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + restamped + in queue.
     uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_newest, dropped_oldest, dropped_cleared
     uint64_t distributed, conflated_batch, filtered_transmit, parked
     uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
     uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
     uint64_t newest_stamp   # No counter: with persistence, nothing that the queue ever held has a later one. Kept over restarts.
+    uint64_t restamped      # Taken out since their stamps were ahead of the time: what took their place was counted as queued.
+    uint64_t clock_repairs  # No counter of events: how often `newest_stamp` was set back.
 
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
@@ -533,7 +535,7 @@ cdef class EventQueue:
             memory_bytes = self.g.queue.store.memory_bytes
             wan_lock_release(&self.g.lock)
         cdef dict result = c
-        del result["newest_stamp"]
+        del result["newest_stamp"], result["clock_repairs"]
         result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
                       memory_bytes=memory_bytes)
         return result

@@ -16,6 +16,11 @@ cdef class Clock:
         """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
         wan_clock_hear(&self.clock, stamp)
 
+    def lower(self):
+        """Sets a clock whose stamps are so far ahead of the time that other sites park them back to the time, and says whether it did. For `ClockRepair`: what is
+        ahead has to be stamped anew, and floors that were told have to be taken back."""
+        return bool(wan_clock_lower(&self.clock, AHEAD_MS))
+
     @property
     def now_ms(self):
         """The time, as far as the wall clock is believed: milliseconds since 1970."""
@@ -164,6 +169,22 @@ cdef class OneWait:
 
 cdef object outcome_name(wan_outcome outcome):
     return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same", "forgotten")[<int>outcome]
+
+
+cdef decision *make_decisions(decisions, str region, key) except NULL:
+    """MAX_ATTACHED of them, to be freed; they refer to the bytes in `decisions`."""
+    cdef decision *decided = <decision *>calloc(MAX_ATTACHED, sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
+    if decided == NULL:
+        raise MemoryError(f"region {region!r}: no memory for {len(decisions)} decisions about key {described(key)}; nothing was stored")
+    for n, item in enumerate(decisions):
+        if item is False:
+            decided[n].filtered = 1
+        elif item is not None:
+            decided[n].substituted = 1
+            decided[n].value_form = item[0]
+            decided[n].value = <const uint8_t *>PyBytes_AS_STRING(item[1])
+            decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
+    return decided
 
 
 cdef class RegionCore:
@@ -322,6 +343,8 @@ cdef class RegionCore:
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 wan_wait_change(&never, 0, 5)
+                if c.local and c.stamp > wan_clock_last(self.r.clock):      # The clock has been set back meanwhile.
+                    c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
                 if wanted != NULL:
                     status = region_change_if(&self.r, c, from_, decided, wanted, outcome)
                 else:
@@ -385,6 +408,7 @@ cdef class RegionCore:
         with nogil:
             status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
             show_log(&log.view, &log.log, WAN_OK)
+            wan_clock_see(self.r.clock, log.highest if status == WAN_OK else 0)
         if status != WAN_OK:
             wan_stage_close(&log.damages)
             free(log)
@@ -565,17 +589,7 @@ cdef class RegionCore:
             c.stamp, c.stamp_site = version
             wan_clock_see(self.r.clock, c.stamp)
         if decisions is not None:
-            decided = <decision *>calloc(MAX_ATTACHED, sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
-            if decided == NULL:
-                raise MemoryError(f"region {self.name!r}: no memory for {len(decisions)} decisions about key {described(key)}; nothing was stored")
-            for n, item in enumerate(decisions):
-                if item is False:
-                    decided[n].filtered = 1
-                elif item is not None:
-                    decided[n].substituted = 1
-                    decided[n].value_form = item[0]
-                    decided[n].value = <const uint8_t *>PyBytes_AS_STRING(item[1])
-                    decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
+            decided = make_decisions(decisions, self.name, key)
         try:
             if wanted != NULL:
                 status = region_change_if(&self.r, &c, &from_, decided, wanted, &outcome)

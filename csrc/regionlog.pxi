@@ -35,6 +35,14 @@ cdef struct region_log:
     wan_record_set of_newest
     uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
+    uint64_t unwritten_restamps[1 << (UNWRITTEN_BITS - 6)]      # The same for keys of which that is a version which replaces a later one.
+    # The change that replaces a later version now, whose stamp was `replaced`; NULL: none. Under the entry lock of its key and the lock; one at a time.
+    const wan_change *restamping
+    uint64_t replaced
+    uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are.
+    uint64_t restamps           # Records of such changes, those that were recovered too;
+    uint64_t restamps_marked    # as many as there were when `unwritten_restamps` was looked up.
+    uint64_t highest            # Stamp that recovery found.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
     uint32_t epoch, work
@@ -78,6 +86,10 @@ cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) 
     record.flags = flags
     record.stamp_site = c.stamp_site
     record.key_form, record.value_form, record.callback_form = c.key_form, c.value_form, WAN_FORM_NONE
+    if log.restamping == c:
+        log.restamps += 1
+        record.flags |= 0 if flags & WAN_FLAG_MARK else WAN_FLAG_RESTAMPED
+        record.sequence = log.replaced
     (<uint64_t *>(to + length - 8))[0] = 0
     memcpy(to, &record, sizeof(record))
     to += sizeof(record)
@@ -368,7 +380,7 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
         status = region_log_find_newest(log)
     while at < log.superseded.used and status == WAN_OK:
         record = <const wan_record *>(log.superseded.bytes + at)
-        if is_unwritten(log, record):
+        if is_unwritten(log, record) and not region_log_is_void(log, record):
             status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
             other = <const wan_record *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
             # Of a key that was staged later, the newest in these segments.
@@ -417,7 +429,7 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
     while at < head.length and status == WAN_OK:
         record = <const wan_record *>(data + at)
         at += record.length
-        if record.flags & WAN_FLAG_MARK or not is_unwritten(log, record):
+        if record.flags & WAN_FLAG_MARK or not is_unwritten(log, record) or region_log_is_void(log, record):
             continue
         length = wan_align8(sizeof(wan_record) + record.key_length)
         status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
@@ -461,10 +473,49 @@ cdef inline bint is_unwritten(const region_log *log, const wan_record *record) n
 
 cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
     memset(log.unwritten, 0, sizeof(log.unwritten))
+    memset(log.unwritten_restamps, 0, sizeof(log.unwritten_restamps))
     wan_lock_take(&log.lock)
     region_log_mark(log, &log.records, 0)
+    log.restamps_marked = log.restamps
     wan_lock_release(&log.lock)
     region_log_mark(log, &log.taken, log.written)
+
+
+cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil:
+    """Whether what says which destroys are not remembered has to be moved with this stamp, though there is a newer one: that may be staged only."""
+    cdef bint is_void = stamp > wan_read(&log.region.let_go), keeps
+    wan_lock_take(&log.lock)
+    keeps = log.moves_alone and not (is_void and log.durable >= log.reset_staged)
+    wan_lock_release(&log.lock)
+    return keeps
+
+
+cdef bint region_log_is_void(region_log *log, const wan_record *record) noexcept nogil:
+    """Whether the record's version is later than the entry's, which has replaced it, and the record that says so is
+    written: nothing may come behind that which takes its place again."""
+    cdef uint64_t hash, bit = unwritten_bit(record), restamps
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef bint is_later
+    wan_lock_take(&log.lock)
+    restamps = log.restamps
+    wan_lock_release(&log.lock)
+    if restamps == 0:
+        return False
+    hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+    shard = wan_table_shard(&log.region.table, hash)
+    wan_lock_take(&shard.lock)
+    entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
+    is_later = entry != NULL and wan_version_order(record.stamp, record.stamp_site, entry.stamp, entry.stamp_site) > 0
+    wan_lock_release(&shard.lock)
+    if not is_later:
+        return False
+    wan_lock_take(&log.lock)
+    restamps = log.restamps
+    wan_lock_release(&log.lock)
+    if restamps != log.restamps_marked:     # The one that replaced it may have come since.
+        region_log_mark_unwritten(log)
+    return not log.unwritten_restamps[bit >> 6] >> (bit & 63) & 1
 
 
 cdef void region_log_mark(region_log *log, const wan_stage *stage, uint64_t at) noexcept nogil:
@@ -472,6 +523,8 @@ cdef void region_log_mark(region_log *log, const wan_stage *stage, uint64_t at) 
     while at < stage.used:
         bit = unwritten_bit(<const wan_record *>(stage.bytes + at))
         log.unwritten[bit >> 6] |= <uint64_t>1 << (bit & 63)
+        if (<const wan_record *>(stage.bytes + at)).flags & WAN_FLAG_RESTAMPED:
+            log.unwritten_restamps[bit >> 6] |= <uint64_t>1 << (bit & 63)
         at += (<const wan_record *>(stage.bytes + at)).length
 
 
@@ -489,8 +542,11 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         at += record.length
         change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
         if record.flags & WAN_FLAG_MARK:
+            if record.flags & WAN_FLAG_FORGET:      # Stands where it is: behind it there are later stamps.
+                continue
             # The newest of each kind; but all as long as a newer one may be staged only.
-            if log.moves_alone or record.stamp == wan_read(&log.region.mark) or record.stamp == wan_read(&log.region.let_go):
+            if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
+                    or record.stamp == wan_read(&log.region.let_go)):
                 status = wan_stage_add(&log.moved, record, record.length)
             continue
         shard = wan_table_shard(&log.region.table, c.hash)
@@ -514,7 +570,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
     cdef wan_change c
     cdef wan_shard *shard
     cdef wan_entry *entry
-    cdef uint64_t at = 0, highest = 0
+    cdef uint64_t at = 0
     cdef wan_status status = WAN_OK
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
         return WAN_OK
@@ -528,8 +584,13 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             continue
         at += record.length
         log.recovered += 1
-        if record.stamp > highest:
-            highest = record.stamp
+        if record.flags & WAN_FLAG_MARK and record.flags & WAN_FLAG_FORGET:
+            log.highest = record.stamp
+            wan_set(&log.region.mark, record.sequence)
+            wan_set(&log.region.let_go, min(log.region.let_go, record.stamp))
+            region_lower_tombstones(&log.region.table, record.stamp, record.stamp)
+            continue
+        log.highest = max(log.highest, record.stamp)
         if record.flags & WAN_FLAG_MARK:
             wan_set(&log.region.let_go, max(log.region.let_go, record.stamp))
             if not record.flags & WAN_FLAG_LET_GO:
@@ -542,9 +603,13 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             if entry != NULL and entry.stamp <= record.stamp:
                 wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
             continue
+        if record.flags & WAN_FLAG_RESTAMPED:
+            log.restamps += 1
+            entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+            if entry != NULL and entry.stamp == record.sequence:
+                entry.stamp = 0
         if (wan_table_invalidate(shard, &c) if record.flags & WAN_FLAG_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
-    wan_clock_see(log.region.clock, highest)
     return status
 
 

@@ -1,6 +1,6 @@
 /* Owns the hybrid logical clock of a member: 48 bits of milliseconds, 16 of counter (Kulkarni et al., "Logical
- * Physical Clocks"). Invariant: never hands out a stamp twice, nor one that is not above all it has seen. It does not follow a wall clock that
- * jumps ahead. */
+ * Physical Clocks"). Invariant: never hands out a stamp twice, nor one that is not above all it has seen, until an operator has it lowered. It does not
+ * follow a wall clock that jumps ahead. */
 #ifndef WAN_CLOCK_H
 #define WAN_CLOCK_H
 #include <stdatomic.h>
@@ -121,6 +121,25 @@ static inline uint64_t wan_clock_raise_low(wan_clock *clock)
     uint64_t low = wan_clock_take(clock, wan_clock_now_ms(clock), 1);
     atomic_store_explicit(&clock->low, low, memory_order_relaxed);
     return low;
+}
+
+/* Sets a clock whose stamps are more than `most_ms` ahead of the time back to the time, and says whether it did. The wall clock is taken as right: what is
+ * ahead of it is stamped anew, and nothing is taken from it (csrc/clockrepair.pxi). */
+static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
+{
+    uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed), now;
+    if (wan_stamp_ms(last) <= wan_clock_now_ms(clock) + most_ms) return 0;
+    atomic_store_explicit(&clock->good_until_ms, 0, memory_order_relaxed);
+    atomic_store_explicit(&clock->base_ms, 0, memory_order_relaxed);
+    do {
+        now = wan_clock_now_ms(clock);
+        if (wan_stamp_ms(last) <= now + most_ms) return 0;
+    } while (!atomic_compare_exchange_weak_explicit(&clock->last, &last, now << 16, memory_order_relaxed, memory_order_relaxed));
+    uint64_t low = atomic_load_explicit(&clock->low, memory_order_relaxed);
+    while (low > now << 16
+           && !atomic_compare_exchange_weak_explicit(&clock->low, &low, now << 16, memory_order_relaxed, memory_order_relaxed))
+        ;
+    return 1;
 }
 
 /* Sees a stamp of another site (or one raised over a stored stamp), so that the next local one is above it. */

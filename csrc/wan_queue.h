@@ -23,7 +23,7 @@ typedef struct {
 } wan_block;
 
 /* Why an event became a hole; as it is logged. */
-enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3, WAN_HOLE_PARKED = 4, WAN_HOLE_DROPPED = 5 };
+enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3, WAN_HOLE_PARKED = 4, WAN_HOLE_DROPPED = 5, WAN_HOLE_RESTAMPED = 6 };
 typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_hole;
 
 typedef struct { uint64_t hash; uint64_t sequence; } wan_index_slot;   /* sequence 0: free */

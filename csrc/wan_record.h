@@ -23,6 +23,7 @@ enum {
     WAN_FLAG_FORCED = 32,               /* An operator sends it again although its key may have been destroyed later. */
     WAN_FLAG_MARK = 64,                 /* In a region's log: no event, but up to which stamp destroys have been forgotten. */
     WAN_FLAG_LET_GO = 128,              /* With that one: they were let go, as no site that was known could send anything older. */
+    WAN_FLAG_RESTAMPED = 128,           /* In a region's log, without that one: it replaces the version whose stamp, a later one, is in `sequence`. */
 };
 
 typedef struct {

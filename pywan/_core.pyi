@@ -224,6 +224,8 @@ class Clock:
         """Makes every later stamp of this clock greater than `stamp`."""
     def hear(self, stamp: int) -> None:
         """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+    def lower(self) -> bool:
+        """Sets a clock whose stamps are so far ahead of the time that other sites park them back to the time, and says whether it did."""
     now_ms: int
     """The time, as far as the wall clock is believed: milliseconds since 1970."""
     held_ms: int
@@ -555,3 +557,38 @@ class _Nothing:
     """Does nothing when called: what the benchmarks of single calls are measured against."""
 
     def put(self, key: Any, value: Any, callback_argument: Any = None) -> None: ...
+
+class ClockRepair:
+    """One repair of a member's stamps: what is ahead of the time as of its beginning."""
+
+    def __new__(cls, clock: Clock, regions: Iterable[RegionCore], *, site: int = 0, others: bool = True) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def began(self) -> int: ...
+    def begin(self) -> bool:
+        """Sets the clock back, if it is ahead, and returns whether it was."""
+    def count_entries(self, region: RegionCore) -> tuple[int, int]:
+        """(entries, tombstones) with stamps that are ahead."""
+    def count_events(self, queue: EventQueue) -> int:
+        """How many events of the queue have stamps that are ahead."""
+    def give_stamps(self) -> None:
+        """Those of all that was counted, that have none yet."""
+    def restamp_invalid(self, region: RegionCore) -> int:
+        """Invalidated entries get the stamps that the events of their versions get."""
+    def restamp_entries(self, region: RegionCore, shard: int = 0) -> tuple[int, int, int | None, bool]:
+        """Entries and tombstones that are ahead are changed to what they are, from a shard on."""
+    def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
+        """The keys in this shard whose entries are ahead, and whether they are tombstones."""
+    def restamp_key(self, region: RegionCore, key: object, decisions: Sequence[Any] = ()) -> bool:
+        """One entry or tombstone, whatever its stamp was, is changed to what it is."""
+    def settle_region(self, region: RegionCore) -> None:
+        """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered of destroys is not of the future."""
+    def log_is_ahead(self, region: RegionCore) -> bool:
+        """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
+    def lower_newest(self, queue: EventQueue) -> bool:
+        """Regions that are attached from now on do not take the queue's newest stamp for the time."""
+    def restamp_events(self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]) -> tuple[int, list[tuple[RegionCore, bytes]]]:
+        """Takes events that are ahead out of `source`, once what takes their place is on the disk."""
+    def settle_queue(self, queue: EventQueue) -> None:
+        """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""

@@ -15,11 +15,12 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 from pywan import _core
 from pywan.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.callback_lock import LifeCycleLock, check_no_callback
+from pywan.clock_repair import ClockRepair, ClockRepairReport
 from pywan.clocks import clock_trouble
 from pywan.config import (
     CALLBACK_METHODS, DEFAULT_STORE, MAX_WAIT_S, DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance,
@@ -99,6 +100,9 @@ class Cache:
         self._closed = threading.Event()
         self._close_lock = threading.Lock()                 # One close at a time; who comes second waits for the first.
         self._closing_thread: int | None = None
+        self._repair_lock = threading.Lock()                # One repair of the clock at a time.
+        self._floors_lock = threading.Lock()                # Guards `_floor_kept`, while floors are found and told.
+        self._floor_kept: int | None = None                 # While the clock is repaired: the stamp that our own floor does not rise above.
         self._troubles: dict[str, tuple[str, float]] = {}   # The housekeeper's: why a log is not written, and when that was said.
         self._is_ended = False                              # `close` is done, disk stores and all.
         self._ready = False
@@ -522,7 +526,11 @@ class Cache:
     def _keep_tombstones(self) -> bool:
         """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that what they told makes needless. Whether
         some more go as soon as a disk has taken something."""
-        low = self._clock.raise_low()
+        with self._floors_lock:
+            return self._tell_floors()
+
+    def _tell_floors(self) -> bool:
+        low = self._clock.raise_low() if self._floor_kept is None else self._floor_kept
         regions = list(self._regions.values())
         for region in regions:
             region.settle_stamps()
@@ -552,6 +560,55 @@ class Cache:
         """A site that is gone for good is not waited for any more: what it may still send can bring destroyed keys back. Returns the senders that
         were forgotten. NotFoundError if nothing of it has been heard of."""
         return self._floors.forget(distributed_system_id)
+
+    def repair_clock(self, regions: Any = (), *, dry_run: bool = False, timeout: float = 60.0) -> dict[str, Any]:
+        """Stamps what is more than 300 s ahead of this member's clock with the time, in `regions` (not given: in all) and in the queues of all senders, parked
+        events too, and sends it again; to be called when a clock that was ahead has been put right. Returns how many of each. With `dry_run` they are only counted.
+
+        Events that are on their way are waited for: as long as other things go on, and `timeout` seconds more. What is left then is in "left". Changes go on
+        meanwhile. It may be repeated; after a crash it has to be. IllegalStateError: another one runs, or the clock is one that this member does not follow.
+        """
+        for report in self.repair_clock_steps(regions, dry_run=dry_run, timeout=timeout):
+            pass
+        return report.to_dict()
+
+    def repair_clock_steps(self, regions: Any = (), *, dry_run: bool = False, timeout: float = 60.0) -> Iterator[ClockRepairReport]:
+        """The same, step by step: gives its report again and again, the last time when all is done."""
+        self._check_open()
+        names = [regions] if isinstance(regions, str) else list(regions)
+        wanted = [self.region(name) for name in names] or list(self._regions.values())
+        others = [region for region in self._regions.values() if region not in wanted]
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_WAIT_S:
+            raise ConfigurationError(f"cache {self.name!r}: repair_clock: timeout {timeout!r} is not a number of seconds from 0 to {MAX_WAIT_S}")
+        return self._repair_clock(wanted, others, dry_run, timeout)
+
+    def _repair_clock(self, regions: list[Region], others: list[Region], dry_run: bool, timeout: float) -> Iterator[ClockRepairReport]:
+        if not self._repair_lock.acquire(blocking=False):
+            raise IllegalStateError(f"the clock of member {self.name!r} is being repaired already; nothing was changed. Wait until that is done")
+        try:
+            held_ms = self._clock.held_ms
+            if held_ms and not dry_run:
+                raise IllegalStateError(f"the clock of member {self.name!r} jumped ahead, and is {held_ms // 1000} s ahead of the time that has passed; nothing was changed. Put "
+                                        "it right first; if it is right by now, restart the member")
+            repair = ClockRepair(self._clock, regions, list(self._senders.values()), site=self._site, others=others, dry_run=dry_run, timeout=timeout,
+                                 begin=self._begin_clock_repair, pause=self._closed.wait, floors_lock=self._floors_lock)
+            if not dry_run:
+                log.warning("member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew", self.name, repair.report.ahead_ms // 1000)
+            yield from repair.run()
+            if not dry_run:
+                log.warning("member %s: its clock is repaired: %s", self.name, repair.report.to_dict())
+        finally:
+            with self._floors_lock:
+                self._floor_kept = None
+            self._repair_lock.release()
+
+    def _begin_clock_repair(self, core: _core.ClockRepair) -> bool:
+        """Whether the clock was ahead. What was promised while it was is taken back first: what comes now has earlier stamps."""
+        with self._floors_lock:
+            was_ahead = core.begin()
+            self._floor_kept = core.began
+            self._tell_floors()
+        return was_ahead
 
     def tombstones_held_by(self) -> str:
         """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds this member."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Callable, Iterable, Mapping
+import time
+from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import config
 from pywan.errors import ConfigurationError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
@@ -23,6 +24,7 @@ MAX_SCAN_BYTES = 12 * 1024 * 1024      # Of one answer: a control message holds 
 MAX_PARKED_SHOWN = 10_000
 SHOWN_VALUE_CHARACTERS = 200            # Of each key and value in a list of parked events.
 PLAIN_DEPTH = 24                        # Containers in each other; a control message has room for 32, with what they are in.
+PROGRESS_S = 1.0
 
 # Fields of a request that are about the request, not options of the command.
 _ENVELOPE = ("op",)
@@ -45,8 +47,8 @@ class ManagementService:
     def operations(self) -> tuple[str, ...]:
         return tuple(sorted(self._operations))
 
-    def handle(self, request: Mapping[str, Any], peer: Any = None) -> dict[str, Any]:
-        """The reply's fields. Raises the PywanError that says why not; `peer` is only there to fit a control server."""
+    def handle(self, request: Mapping[str, Any], peer: Any = None) -> dict[str, Any] | Iterator[dict[str, Any]]:
+        """The reply's fields; of a long operation a generator of what is told meanwhile, which returns them. Raises the PywanError that says why not; `peer` is only there to fit a control server."""
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None:
@@ -63,8 +65,19 @@ class ManagementService:
             check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
         config.check_callbacks_allowed(options, self._cache.allowed_callbacks, op)
         reply = operation(**options)
+        if isinstance(reply, Iterator):
+            return self._steps(reply)
         reply.setdefault("member", self._cache.name)
         return reply
+
+    def _steps(self, replies: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """What is told of a long operation, once a second; the last of it is the reply."""
+        told = time.monotonic()
+        for reply in replies:
+            if time.monotonic() - told >= PROGRESS_S:
+                told = time.monotonic()
+                yield {**reply, "member": self._cache.name}
+        return {**reply, "member": self._cache.name}
 
     # --- the cluster configuration ---
 
@@ -361,6 +374,14 @@ class ManagementService:
 
     def on_forget_site(self, distributed_system_id: Any) -> dict:
         return {"forgotten": self._cache.forget_site(config.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
+
+    # --- a clock that was ahead ---
+
+    def on_repair_clock(self, regions: Any = None, dry_run: Any = False) -> Any:
+        given = regions.split(",") if isinstance(regions, str) else regions
+        names = config.to_names(given and [_region_name(name) for name in given], "repair clock: region")
+        steps = self._cache.repair_clock_steps([self._region(name).name for name in names], dry_run=config.to_bool(dry_run, "dry-run"))
+        return (report.to_dict() for report in steps)
 
     # --- the member ---
 

@@ -386,6 +386,39 @@ class Region(_core.RegionCore, MutableMapping):
             decisions.append(decision)
         return decisions
 
+    # Repair of the clock
+
+    def restamp(self, repair: _core.ClockRepair, key: Encoded) -> bool:
+        """The entry, or tombstone, of a key is changed to what it is, with a stamp of now. Filters are asked; listeners are not told, since nothing changes for
+        them. False: there is none."""
+        with self._callback_lock:
+            old = self.lookup(key)
+            if old is None:
+                return False
+            made = (self._site, b"", self.next_event_id())
+            decisions = self._decide("update" if old[3] else "destroy", key, _core.encoded_value(old[0]), _core.encoded_value(None), made)
+            return repair.restamp_key(self, key, decisions)
+
+    def remake(self, repair: _core.ClockRepair, record: bytes) -> bool:
+        """An event is queued whose stamp is ahead, and of its key there is an older version: that of a repair that was killed, or another site's which came after a
+        restart without entries. What the event says is made again; what is there, if it is this site's. False: it was changed meanwhile."""
+        fields = _core.record_fields(record)
+        key = Encoded(*fields["key"])
+        found = self.lookup(key)
+        if found is None or found[1] >= repair.began:
+            return False
+        is_destroy = fields["operation"] == 2
+        if found[2] == self._site or (is_destroy and not found[3]):
+            return self.restamp(repair, key)
+        if not is_destroy:
+            self.put(key, Encoded(*fields["value"]), Encoded(*fields["callback"]))
+            return True
+        try:
+            self.destroy(key)
+        except KeyError:
+            return False
+        return True
+
     def _resolve(
         self, operation: int, key: Encoded, value: Encoded, argument: Encoded, old: tuple | None, version: tuple,
     ) -> GatewayConflictHelper | None:

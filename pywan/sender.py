@@ -92,7 +92,7 @@ class GatewaySender:
         self._flushes_lock = threading.Lock()
         self._flushes = 0                           # Callers that wait until the queue is flushed.
         self._times_lock = threading.Lock()
-        self._parked_lock = threading.Lock()        # One replay or drop at a time.
+        self.parked_lock = threading.Lock()         # One replay, drop or repair at a time.
         self._floors = QueueFloors(site, clock.raise_low())    # Of the housekeeper.
         self._tell_lock = threading.Lock()          # One word to the receivers at a time; after the goodbye there is none.
         self._has_said_goodbye = False
@@ -574,6 +574,11 @@ class GatewaySender:
         """Events that the remote site could not apply, kept here."""
         return len(self._parked)
 
+    @property
+    def parked_queue(self) -> _core.EventQueue:
+        """Where they are kept."""
+        return self._parked
+
     def parked(self, limit: int = 100) -> list[dict[str, Any]]:
         """Up to `limit` parked events, with the reason."""
         limit = to_int(limit, f"gateway sender {self.id!r}: parked: limit", 0, 2**31 - 1)
@@ -596,13 +601,13 @@ class GatewaySender:
     def replay_parked(self, *, force: bool = False) -> int:
         """Queues every event that is parked now again, behind what waits. Returns how many. With `force` the remote site also applies those whose
         keys may have been destroyed later."""
-        with self._parked_lock:
+        with self.parked_lock:
             self._parked.wait_durable(10.0)     # What was parked just now can be replayed once it is on the disk.
             return self._parked.replay_into(self.queue, force)
 
     def drop_parked(self) -> int:
         """Forgets every parked event; they stay counted as parked. Returns how many."""
-        with self._parked_lock:
+        with self.parked_lock:
             return self._parked.clear()
 
     # Dispatching

@@ -68,13 +68,14 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
         "conflated": counts["conflated"] + counts["conflated_batch"],
         "filtered_before_transmit": counts["filtered_transmit"],
         "parked": counts["parked"],
+        "restamped": counts["restamped"],
         "dropped_from_queue": {"queue full, oldest": counts["dropped_oldest"], "cleared": counts["dropped_cleared"]},
         "in_queue": counts["events"],
     }
     entry["unexplained"] = abs(
         entry["received"] - entry["queued"] - entry["not_queued"] - entry["filtered_before_enqueue"] - sum(dropped.values())
     ) + abs(
-        entry["queued"] - entry["distributed"] - entry["conflated"] - entry["filtered_before_transmit"] - entry["parked"]
+        entry["queued"] - entry["distributed"] - entry["conflated"] - entry["filtered_before_transmit"] - entry["parked"] - entry["restamped"]
         - sum(entry["dropped_from_queue"].values()) - entry["in_queue"]
     )
     entry["balanced"] = entry["unexplained"] == 0

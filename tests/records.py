@@ -112,7 +112,7 @@ def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 def check_queue_ledger(counts: dict[str, Any]) -> None:
     """What became of the events that were queued."""
-    went = sum(counts[name] for name in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest"))
+    went = sum(counts[name] for name in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest", "restamped"))
     assert counts["queued"] == went + counts["events"], counts
 
 

@@ -25,7 +25,7 @@ LAYERS = (
     Layer(1, "the compiled core", ("_core",)),
     Layer(2, "errors, events, configuration, addresses, statistics, serializers",
           ("errors", "names", "files", "events", "config", "addresses", "stats", "serializers", "java", "forks", "clocks", "threads", "repeats", "lines")),
-    Layer(3, "regions, the queues' Python face, filters and other callbacks", ("region", "callbacks", "callback_lock", "disk_store", "floors"), never=("socket", "ssl", "selectors")),
+    Layer(3, "regions, the queues' Python face, filters and other callbacks", ("region", "callbacks", "callback_lock", "disk_store", "floors", "clock_repair"), never=("socket", "ssl", "selectors")),
     Layer(4, "protocol: messages and their sans-IO state machines", ("protocol",), never=("socket", "ssl", "selectors", "threading", "time")),
     Layer(5, "transport: sockets, TLS, server loops", ("transport",), never=("pywan.region",)),
     Layer(6, "what a member knows of its site", ("membership",), never=("pywan.region",)),

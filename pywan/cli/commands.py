@@ -21,10 +21,12 @@ from pywan.cli.session import DEFAULT_LOCATOR, Session
 from pywan.config import MAX_WAIT_S, to_int, to_wait_time
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.files import FileError, given_path, read_regular
+from pywan.floors import format_stamp
 from pywan.stats import volatile_text
 
 Values = dict[str, Any]
 MAX_SCRIPT_BYTES = 1024 * 1024
+REPAIR_TIMEOUT_S = 86400.0  # It tells how far it is; Ctrl-C ends it.
 SHUTDOWN_LOOK_S = 0.2       # Between two looks at what members still have.
 
 MEMBER = Option("member", "only this member (several with commas)", field="member")
@@ -244,6 +246,27 @@ def forget_site(session: Session, values: Values) -> Result:
     replies = session.ask_members("forget site", values, _target(values))
     lines = [f"{r['member']}: {', '.join(r['forgotten']) or 'what others forward of it'} forgotten" for r in replies if r["ok"]]
     return Result(data={"members": replies}, lines=lines, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+
+
+def repair_clock(session: Session, values: Values) -> Result:
+    target = _target(values)
+    replies = session.ask_members("repair clock", values, target, timeout=REPAIR_TIMEOUT_S,
+                                  progress=lambda told: session.output.note(f"{told['member']}: {told['total']:,} stamped anew so far, round {told['rounds']}"))
+    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+    rows: list[tuple[Any, ...]] = []
+    for r in replies:
+        if not r["ok"]:
+            continue
+        done = "would be stamped anew" if r["dry_run"] else "were stamped anew"
+        moment = format_stamp(r["now_ms"] << 16)
+        result.lines.append(f"{r['member']}: {r['total']:,} {done}; its stamps were {r['ahead_ms'] // 1000:,} s ahead of its clock, which says {moment}")
+        rows += [(r["member"], f"region {name}", c["entries"], c["tombstones"], "", "") for name, c in sorted(r["regions"].items())]
+        rows += [(r["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"]) for id, c in sorted(r["senders"].items())]
+        if r["left"]:
+            result.errors.append(f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still; see `status gateway-sender`, and repeat it")
+    if rows:
+        result.tables.append(Table(("Member", "Of", "Entries", "Destroyed Keys", "Queued Events", "Parked Events"), rows))
+    return result
 
 
 def _count_handler(op: str, field: str, what: str) -> Callable[[Session, Values], Result]:
@@ -828,6 +851,9 @@ COMMANDS: tuple[Command, ...] = (
         Command("status gateway-sender", "one sender's state", status_gateway_sender, (SENDER_ID, *TARGETS)),
         Command("forget site", "wait no longer for what a site that is gone may still send", forget_site,
                 (Option("distributed-system-id", "of the site that is gone", required=True), *TARGETS)),
+        Command("repair clock", "stamp with the time what a clock that was ahead has stamped, and send it again", repair_clock, (
+            Option("region", "only these regions, several with commas (all)", field="regions"), Option("dry-run", "only count what is ahead", flag=True), *TARGETS,
+        )),
         Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),
         Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, Option("force", "also where the key may have been destroyed later", flag=True), *TARGETS)),
         Command("drop parked-events", "forget them", _count_handler("drop parked-events", "dropped", "are dropped"), (SENDER_ID, *TARGETS)),

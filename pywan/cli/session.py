@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
@@ -148,17 +148,21 @@ class Session:
             raise NotFoundError(f"no members in the site of {self.locator}; start a server first")
         return members
 
-    def ask_members(self, op: str, fields: dict[str, Any], wanted: str | None = None) -> list[dict[str, Any]]:
-        """Every member's answer, in the order of their names: its reply with `ok` true, or `ok` false and `error`."""
+    def ask_members(
+        self, op: str, fields: dict[str, Any], wanted: str | None = None, *, timeout: float = MEMBER_TIMEOUT_S, progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Every member's answer, in the order of their names: its reply with `ok` true, or `ok` false and `error`. `progress` is given what a member tells before it."""
         members = self.members(wanted)
         with ThreadPoolExecutor(min(MEMBERS_AT_ONCE, len(members))) as pool:
-            return list(pool.map(lambda member: self.ask_member(member, op, fields), members))
+            return list(pool.map(lambda member: self.ask_member(member, op, fields, timeout=timeout, progress=progress), members))
 
-    def ask_member(self, member: dict[str, Any], op: str, fields: dict[str, Any]) -> dict[str, Any]:
+    def ask_member(
+        self, member: dict[str, Any], op: str, fields: dict[str, Any], *, timeout: float = MEMBER_TIMEOUT_S, progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
         from pywan.transport.control import call_once
 
         try:
-            reply = call_once((member["host"], member["port"]), op, timeout=MEMBER_TIMEOUT_S, **fields)
+            reply = call_once((member["host"], member["port"]), op, timeout=timeout, _progress=progress, **fields)
             return {**reply, "member": member["name"], "ok": True}
         except PywanError as error:
             return {"member": member["name"], "ok": False, "error": str(error), "kind": type(error).__name__}

@@ -19,7 +19,7 @@ POISON_KEYS = ["p0", "p1"]           # Fail at receivers until the end.
 POISONED = 4
 CREATE, UPDATE, DESTROY = 0, 1, 2
 SILENCE_US = 2_000_000
-_WENT = itemgetter("events", "distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest")
+_WENT = itemgetter("events", "distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest", "restamped")
 _CAME = itemgetter("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest")
 
 

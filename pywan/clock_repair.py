@@ -1,0 +1,162 @@
+"""Owns the way of a repair of a member's clock: what is ahead of the time, in its regions and in its senders' queues,
+is stamped anew and sent again, in rounds until nothing is found. The cache says what there is, and how floors are
+told."""
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping
+
+from pywan import _core
+
+IN_FLIGHT_LOOK_S = 0.02     # Between two looks at events that are on their way: they will be parked, or taken.
+
+
+class ClockRepairReport:
+    """What was found so far, or stamped anew."""
+
+    def __init__(self, regions: Iterable[Any], senders: Iterable[Any], ahead_ms: int, dry_run: bool) -> None:
+        self.ahead_ms = ahead_ms                    # By which the highest stamp was ahead of the member's clock.
+        self.now_ms = time.time_ns() // 1_000_000   # That clock, for whoever compares it with another one.
+        self.dry_run = dry_run
+        self.rounds = 0
+        self.left = 0                               # Events that were on their way all the time, and stay ahead.
+        self.regions = {region.name: {"entries": 0, "tombstones": 0} for region in regions}
+        self.senders = {sender.id: {"queued": 0, "parked": 0} for sender in senders}
+
+    @property
+    def total(self) -> int:
+        return sum(count for counts in (*self.regions.values(), *self.senders.values()) for count in counts.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"ahead_ms": self.ahead_ms, "now_ms": self.now_ms, "dry_run": self.dry_run, "rounds": self.rounds,
+                "left": self.left, "total": self.total, "regions": {name: dict(counts) for name, counts in self.regions.items()},
+                "senders": {id: dict(counts) for id, counts in self.senders.items()}}
+
+
+class ClockRepair:
+    """One repair, one thread at a time. `regions` are repaired, and their events in the queues of `senders`; `others`
+    of the member's regions are not. `begin(core)` has to call `core.begin()`, and to tell no floor above `core.began`
+    from then on until the repair ends; `pause` waits for a moment, and says whether to give up. Under `floors_lock` no
+    tombstones go."""
+
+    def __init__(
+        self, clock: _core.Clock, regions: Iterable[Any], senders: Iterable[Any], *, site: int, others: Iterable[Any],
+        dry_run: bool, timeout: float,
+        begin: Callable[[_core.ClockRepair], bool], pause: Callable[[float], bool], floors_lock: ContextManager[Any],
+    ) -> None:
+        self._clock, self._regions, self._senders, self._others = clock, list(regions), list(senders), list(others)
+        self._timeout, self._begin, self._pause, self._floors_lock = timeout, begin, pause, floors_lock
+        self._core = _core.ClockRepair(clock, self._regions, site=site, others=not self._others)
+        self.report = ClockRepairReport(self._regions, self._senders, clock.ahead_ms, dry_run)
+
+    def run(self) -> Iterator[ClockRepairReport]:
+        """Gives the report whenever there is more to tell."""
+        if self.report.dry_run:
+            self._count()
+            yield self.report
+            return
+        core, report = self._core, self.report
+        was_ahead = self._begin(core)
+        restamped = {region.name for region in self._regions if was_ahead or core.log_is_ahead(region)}
+        queues = {sender.id for sender in self._senders if core.lower_newest(sender.queue) or was_ahead}
+        self._drops = {sender.id: _drops(sender) for sender in self._senders}
+        self._fed = {sender.id: self._feeding(sender) for sender in self._senders}
+        while True:
+            idle_since = time.monotonic()
+            while True:
+                report.rounds += 1
+                before = report.total
+                waiting = yield from self._round()
+                if waiting == 0 and report.total == before:
+                    break
+                if report.total != before:
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since > self._timeout or self._pause(IN_FLIGHT_LOOK_S):
+                    report.left = waiting
+                    break
+            restamped |= {name for name, counts in report.regions.items() if any(counts.values())}
+            queues |= {id for id, counts in report.senders.items() if any(counts.values())}
+            if not report.left:
+                self._settle(restamped, queues)
+            # A change that had taken its stamp before may have come meanwhile. What regions that are left out do to the
+            # clock stays.
+            is_ahead = core.begin() and not self._others
+            if report.left or not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions):
+                yield report
+                return
+
+    def _count(self) -> None:
+        for region in self._regions:
+            counts = self.report.regions[region.name]
+            counts["entries"], counts["tombstones"] = self._core.count_entries(region)
+        for sender in self._senders:
+            self.report.senders[sender.id] = {"queued": self._core.count_events(sender.queue),
+                                              "parked": self._core.count_events(sender.parked_queue)}
+
+    def _round(self) -> Iterator[ClockRepairReport]:
+        """Stamps anew what is ahead now. Returns how many events were found that were ahead."""
+        core, report, waiting = self._core, self.report, 0
+        core.begin()
+        for sender in self._senders:
+            waiting += core.count_events(sender.queue) + core.count_events(sender.parked_queue)
+        # Events first: what is made of an entry after that is later, and stays.
+        for region in self._regions:
+            report.regions[region.name]["entries"] += core.restamp_invalid(region)
+        core.give_stamps()
+        for region in self._regions:
+            shard: int | None = 0
+            while shard is not None:
+                shard = self._restamp(region, shard)
+                yield report
+            region.wait_durable()
+        for sender in self._senders if waiting else ():
+            feeding, drops = self._feeding(sender), _drops(sender)
+            self._fed[sender.id] = self._fed[sender.id] & feeding if drops == self._drops[sender.id] else set()
+            self._drops[sender.id] = drops
+            fed = [region for region in self._regions if region.name in self._fed[sender.id]]
+            counts = report.senders[sender.id]
+            taken, stale = core.restamp_events(sender.queue, sender.queue, fed)
+            counts["queued"] += taken
+            yield report
+            with sender.parked_lock:
+                taken, more = core.restamp_events(sender.parked_queue, sender.queue, fed)
+            counts["parked"] += taken
+            for region, record in stale + more:
+                report.regions[region.name]["entries"] += region.remake(core, record)
+            yield report
+        return waiting
+
+    def _restamp(self, region: Any, shard: int) -> int | None:
+        """From a shard on. Returns where to go on."""
+        counts = self.report.regions[region.name]
+        entries, tombstones, following, is_slow = self._core.restamp_entries(region, shard)
+        counts["entries"] += entries
+        counts["tombstones"] += tombstones
+        if not is_slow:
+            return following
+        assert following is not None
+        for key, is_tombstone in self._core.ahead_keys(region, following):
+            counts["tombstones" if is_tombstone else "entries"] += region.restamp(self._core, key)
+        return following
+
+    def _feeding(self, sender: Any) -> set[str]:
+        """The regions whose changes get into the sender's queue."""
+        return {region.name for region in self._regions
+                if region.attributes.feeds_gateways and sender.queue.running and sender.queue in region.queues}
+
+    def _settle(self, regions: set[str], queues: set[str]) -> None:
+        """A restart does not make the clock run ahead again."""
+        for region in self._regions:
+            if region.name in regions:
+                with self._floors_lock:
+                    self._core.settle_region(region)
+                region.wait_durable()
+        for sender in self._senders:
+            if sender.id in queues and not self._others:        # Else it may have events that are ahead.
+                self._core.settle_queue(sender.queue)
+
+
+def _drops(sender: Any) -> int:
+    """How many events the queue did not take: of these there may be one that a repair made."""
+    counts: Mapping[str, int] = sender.queue.counts()
+    return counts["dropped_stopped"] + counts["dropped_newest"] + counts["dropped_oldest"]
