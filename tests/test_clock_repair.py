@@ -445,14 +445,16 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
     try:
         status, told = server.run("repair", "clock", "--dry-run")
         assert status == 0 and "would be stamped anew" in told and "region data" in told and "25000" in told, told
+        interrupted = []
         for share in (0, 0.5):
             at = len(ln.data)
             asked = server.command("repair", "clock")
             eventually(lambda: len(ln.data) > at + share * (25_000 - at), 60, "some of what is sent again")
             server.kill()
-            assert asked.wait(60) != 0
+            interrupted.append(asked.wait(60) != 0)
             asked.stdout.close()
             server.start()
+        assert any(interrupted)         # Sending may be behind it.
         status, told = server.run("repair", "clock")
         assert status == 0 and "were stamped anew" in told, told
         status, told = server.run("repair", "clock", "--dry-run", "--region=data")
