@@ -333,7 +333,11 @@ class GatewaySender:
                 return
             # First nobody stamps events as reaching the remote site through here, so that others relay them; then none is taken.
             self.queue.reachable = False
-            self._on_state(self)
+            try:
+                self._on_state(self)
+            except BaseException:       # Ctrl-C, while a region's callbacks were waited for: it runs on as before.
+                self.queue.reachable = True
+                raise
             self.queue.running = False
             self._paused = False
             self._end_threads()

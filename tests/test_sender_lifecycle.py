@@ -1,9 +1,14 @@
 """A sender's life: start, pause, resume, stop, alter, destroy, and what becomes of events meanwhile."""
 import logging
+import os
+import signal
+import sys
 import threading
 import time
+import traceback
 
 import pytest
+from test_receiver_failures import Slow
 
 import pywan
 from pywan import GatewayEventFilter
@@ -507,3 +512,30 @@ def test_a_flush_that_cannot_be_waited_for_so_long_says_so(two_sites, timeout):
     ny, _ = two_sites
     with pytest.raises(ConfigurationError, match="wait_until_flushed.*number of seconds of at least 0, or None"):
         ny.sender("ln").wait_until_flushed(timeout)
+
+
+def test_ctrl_c_ends_a_stop_that_waits_for_callbacks_and_the_sender_runs_on(two_sites, network):
+    ny, ln = two_sites
+    sender, slow = ny.sender(ln), Slow()
+    ny.data.add_listener(slow)
+    main = threading.get_ident()
+
+    def interrupt():
+        eventually(lambda: "attach_senders" in [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[main])])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    changing, interrupting = threading.Thread(target=lambda: ny.data.put("k", 1)), threading.Thread(target=interrupt)
+    changing.start()
+    eventually(lambda: "k" in ny.data)
+    interrupting.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sender.stop()
+    finally:
+        slow.gate.release(10)
+        changing.join()
+        interrupting.join()
+    assert sender.is_running and sender.queue.reachable
+    ny.data["later"] = 2
+    network.settle()
+    assert dict(ln.data) == {"k": 1, "later": 2}
