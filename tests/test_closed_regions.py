@@ -23,7 +23,7 @@ DESCRIBE = {"name", "type", "attributes", "gateway_sender_ids", "is_closed", "is
             "persistent", "log_state", "close", "wait_durable", "queues"}
 # For the cache, the receiver and tests of the core.
 INNER = {"apply_record", "attach", "attach_senders", "change", "change_if", "commit_loop", "commit_once", "copy_into", "expire_tombstones", "is_slow", "judge",
-         "keep_tombstones", "log_trouble", "lookup", "make_persistent", "next_event_id", "open_log", "release_entries", "say_unwritten", "set_resolver", "set_slow",
+         "keep_tombstones", "log_trouble", "lookup", "make_persistent", "next_event_id", "open_log", "release_entries", "remake", "restamp", "say_unwritten", "set_resolver", "set_slow",
          "settle_stamps", "stop_log", "watch_tombstones"}
 
 
