@@ -58,7 +58,7 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 cdef enum:
     GROUP = 64      # Rows whose slots and entries are fetched ahead together.
-    RUN = 256       # Rows that a proxy hands on under one lock.
+    RUN = 512       # Rows that a proxy hands on under one lock.
 
 cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
