@@ -194,7 +194,7 @@ class World:
             shutil.rmtree(self.copy, ignore_errors=True)
             shutil.copytree(folder, self.copy, ignore=shutil.ignore_patterns("log"))
             self.written.mark()
-            self.is_same_queue = True
+            self.is_same_queue = any(self.copy.glob("disk-store-*/queue-next/MANIFEST"))       # Else it has no identity yet.
 
     def _try_clone(self) -> None:
         """A second member begins on a copy of the first one's store: it is not let in while the first is connected."""
