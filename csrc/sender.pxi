@@ -992,7 +992,7 @@ cdef class DispatcherSession:
 
     cdef int loop(self, int file) noexcept nogil:
         cdef pollfd files[2]
-        cdef uint64_t now, drained, alive_until, wait_us
+        cdef uint64_t now, drained, alive_until, wait_us, quiet_us
         cdef int timeout, state
         cdef bint can_send = True, due
         cdef signal *own = &self.g.signals[self.index]
@@ -1044,7 +1044,10 @@ cdef class DispatcherSession:
                     set_detail("no answer from the receiver for %.1f s", self.options.silence_us / 1e6)
                 return 1
             # Sleep until there is something to do. Announced under the lock, so that no event slips between.
-            wait_us = min(self.heartbeat_us, alive_until - now + 1)
+            quiet_us = self.heartbeat_us
+            if self.out.start == self.out.end:      # From the last word on, however often something else woke it.
+                quiet_us = self.last_sent_us + self.heartbeat_us + 1 - now
+            wait_us = min(quiet_us, alive_until - now + 1)
             wan_lock_take(&self.g.lock)
             if now < self.read_again_us:
                 wait_us = min(wait_us, self.read_again_us - now)
@@ -1054,7 +1057,7 @@ cdef class DispatcherSession:
                 elif self.waiting_since_us:
                     own.wake_at = self.options.batch_size
                     wait_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
-                    wait_us = min(wait_us - now, self.heartbeat_us) if wait_us > now else 0
+                    wait_us = min(wait_us - now, quiet_us) if wait_us > now else 0
                 else:
                     wait_us = 0         # An event came since we looked.
                 if own.pending and own.pending >= self.options.batch_size:
