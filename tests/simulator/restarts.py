@@ -128,7 +128,8 @@ class LoggedLink(Link):
         for place, event in self.known.applied.items():
             must(self.versions.get(place, event) == event,
                  f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity")
-        self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied}
+        # Not of what was queued since this one began: another store may have given the same sequence and stamp to a change of the same key.
+        self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied and place[1] <= self.recovered_through[place[0]]}
 
     def apply(self, core: Any, record: bytes, connection: Connection) -> int:
         try:
