@@ -22,7 +22,7 @@ cdef struct applied_slot:
     uint64_t mount              # Of the sender's log, that the newest of them came from.
     uint64_t settled            # All up to here is settled, as the sender's disk knows.
     uint64_t passed_over        # Up to here there were holes, or settled events that did not come here: what became of those that the sender's disk may
-                                # not know of is not known here.
+                                # not know of is not known here. Above `last` where a section was not applied to its end.
     wan_failure *failures       # Of sequences above `settled`, ascending.
     uint32_t failure_count, failure_capacity
 
@@ -434,6 +434,9 @@ cdef class ReceiverSession:
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
             set_detail("partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
             return 0
+        if section.count < section.through - section.first + 1:
+            # Before its records: one behind a hole may be refused, or the connection end, and what came before stays applied.
+            slot.passed_over = max(slot.passed_over, section.through)
         if section.through <= slot.last:
             self.own.duplicate_batches += 1
         floor = slot.last
@@ -509,8 +512,6 @@ cdef class ReceiverSession:
             self.untold += n
         if section.through > slot.last:
             wan_set(&slot.last, section.through)
-        if section.count < section.through - section.first + 1:
-            slot.passed_over = max(slot.passed_over, section.through)
         wan_lock_release(&slot.lock)
         if highest and not is_given:
             wan_clock_hear(self.clock, highest)

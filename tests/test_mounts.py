@@ -11,7 +11,8 @@ from test_persistent_senders import Member, contents, receive
 
 import pywan
 from pywan import _core
-from pywan.callbacks import GatewayEventFilter
+from pywan.callbacks import CacheListener, GatewayEventFilter
+from pywan.errors import QueueFullError
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.testing.waiting import eventually
 from pywan.transport import data
@@ -198,6 +199,58 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restore
     restore(member, tmp_path / "copy")
     network.settle()
     assert contents(ln.data) == {"k": "in the copy", "a": "a", "b": "b"}
+
+
+class StopsReceiver(CacheListener):
+    """When a key arrives, in the middle of its batch."""
+
+    def __init__(self, cache, key):
+        self.cache, self.key = cache, key
+
+    def after_create(self, event):
+        if event.key == self.key:
+            self.cache.gateway_receiver.stop()
+
+
+def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_batch_ended_half_way(network, sites, tmp_path):
+    """The other site had what comes behind the update that was replaced, and what replaced it did not come to its turn."""
+    ny, ln = sites
+    pauses = PausesAfterABatch()
+    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=3,
+                    enable_batch_conflation=True)
+    receive(ln)
+    ln.data.add_listener(StopsReceiver(ln.cache, "b"))
+    member.data["k"] = "first"
+    network.settle()
+    pauses.sender = member.sender
+    member.sender.pause()
+    member.data["a"] = "a"
+    member.data["k"] = "in the copy"
+    member.data["b"] = "b"
+    shutil.copytree(member.folder, tmp_path / "copy")
+    member.data["k"] = "lost"
+    eventually(lambda: member.sender.ledger()["conflated"] == 1)
+    member.sender.resume()
+    eventually(lambda: not ln.receiver.is_running and not member.sender.is_connected)
+    assert contents(ln.data) == {"k": "first", "a": "a", "b": "b"}
+    pauses.sender = None
+    restore(member, tmp_path / "copy")
+    ln.receiver.start()
+    network.settle()
+    assert contents(ln.data) == {"k": "in the copy", "a": "a", "b": "b"}
+
+
+def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused():
+    memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
+    region.set_slow(lambda *change: None)
+    session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get,
+                                    lambda core, record: -1 if _core.record_fields(record)["sequence"] == 4 else 0)
+    payload, count = make_batch((0, 1, 4, 0, [make_record(b"key", b"value", stamp=5, sequence=n) for n in (1, 3, 4)]))
+    session.receive_data(_core.pack_frame(REGION, b"there", 1))
+    with pytest.raises(QueueFullError):
+        session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
+    assert memory.last() == [3]
+    assert memory.forget_passed_over() == [0] and memory.last() == [0]
 
 
 @pytest.mark.parametrize("unsure", [0, 1])
