@@ -200,9 +200,9 @@ def test_a_connection_that_asks_nothing_makes_room_for_one_that_does():
         with ControlClient(("127.0.0.1", server.port), 5) as first:
             first.call("ping")
             others = []
-            for _ in range(4):
+            for waiting in (1, 2, 3, 4):       # An answer comes a moment before its connection waits.
+                eventually(lambda: len(server._acceptor._waiting) == waiting)
                 others.append(opened(server.port))
-                eventually(lambda: server._acceptor._waiting)      # Its answer comes a moment before it waits.
             eventually(lambda: not first._is_whole())
 
             def asked():        # It connects again, and another one makes room as soon as it has its answer.

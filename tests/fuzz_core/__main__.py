@@ -1,10 +1,11 @@
-"""python -m fuzz_core [--seconds s] [--runs n] [--seed n] [--fuzzers "receiver rows"]: each fuzzer in a process of its own, so that one
+"""python -m fuzz_core [--seconds s] [--runs n] [--seed n] [--fuzzers "receiver rows"]: each fuzzer in processes of its own, so that one
 that is killed is named with the seed that repeats it."""
 from __future__ import annotations
 
 import argparse
 import gc
 import logging
+import math
 import multiprocessing
 import random
 import sys
@@ -15,36 +16,42 @@ from typing import Any
 from . import FUZZERS
 
 
-def work(name: str, seed: int, runs: int, seconds: float, told: Any) -> None:
-    """Runs seeds from `seed` on; `told` always holds the seed in work and how many were done."""
+# Of one process: a run makes regions of new names, and a process knows 65,535.
+RUNS_OF_PROCESS = 8192
+
+
+def work(name: str, seed: int, runs: int, ends: float, told: Any) -> None:
+    """Runs `runs` seeds from `seed` on, or until the time `ends`; `told` always holds how many were done."""
     logging.disable()
-    ends = time.monotonic() + seconds
-    done = 0
-    while (runs and done < runs) or (not runs and time.monotonic() < ends):
-        told[0] = seed + done
+    for done in range(runs):
+        if time.monotonic() >= ends:
+            return
         try:
             FUZZERS[name](random.Random(seed + done))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             sys.exit(1)
-        done += 1
-        told[1] = done
-        if done % 256 == 0:
+        told.value += 1
+        if done % 256 == 255:
             gc.collect()
 
 
 def fuzz(name: str, seed: int, runs: int, seconds: float) -> bool:
-    """Whether nothing was found."""
+    """Whether nothing was found in `runs` runs, or if that is 0, in so many seconds."""
     started = time.monotonic()
-    told = multiprocessing.Array("Q", 2, lock=False)
-    worker = multiprocessing.get_context("fork").Process(target=work, args=(name, seed, runs, seconds, told))
-    worker.start()
-    worker.join()
-    if worker.exitcode:
-        print(f"fuzz_core {name}: ended with {worker.exitcode} after {told[1]} runs; repeat with --fuzzers {name} --seed {told[0]} --runs 1", flush=True)
-        return False
-    print(f"fuzz_core {name}: {told[1]} runs from seed {seed} in {time.monotonic() - started:.0f} s", flush=True)
+    ends = math.inf if runs else started + seconds
+    told = multiprocessing.Value("Q", 0, lock=False)
+    while told.value < runs if runs else time.monotonic() < ends:
+        share = min(RUNS_OF_PROCESS, runs - told.value) if runs else RUNS_OF_PROCESS
+        worker = multiprocessing.get_context("fork").Process(target=work, args=(name, seed + told.value, share, ends, told))
+        worker.start()
+        worker.join()
+        if worker.exitcode:
+            print(f"fuzz_core {name}: ended with {worker.exitcode} after {told.value} runs; "
+                  f"repeat with --fuzzers {name} --seed {seed + told.value} --runs 1", flush=True)
+            return False
+    print(f"fuzz_core {name}: {told.value} runs from seed {seed} in {time.monotonic() - started:.0f} s", flush=True)
     return True
 
 
