@@ -320,6 +320,7 @@ cdef extern from "wan_table.h" nogil:
         wan_shard *shards
     ctypedef enum wan_outcome:
         WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET, WAN_SAME, WAN_FORGOTTEN
+    enum: WAN_ASK_DECIDED
     ctypedef struct wan_change:
         const uint8_t *key
         const uint8_t *value

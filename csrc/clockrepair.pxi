@@ -345,9 +345,7 @@ cdef class ClockRepair:
                     wan_lock_take(&r.log.lock)
                     status = region_log_reserve(r.log, &c)
                     if status == WAN_OK:
-                        r.log.restamping, r.log.replaced = &c, entry.stamp
-                        region_log_stage(r.log, &c, WAN_FLAG_INVALID)
-                        r.log.restamping = NULL
+                        region_log_stage(r.log, &c, WAN_FLAG_INVALID, entry.stamp)
                     wan_lock_release(&r.log.lock)
                 if status == WAN_OK:
                     entry.stamp, entry.stamp_site = c.stamp, c.stamp_site
@@ -495,9 +493,7 @@ cdef class ClockRepair:
                 wan_lock_take(&r.log.lock)
                 status = region_log_reserve(r.log, &c)
                 if status == WAN_OK:
-                    r.log.restamping, r.log.replaced = &c, mark
-                    region_log_stage(r.log, &c, WAN_FLAG_MARK | WAN_FLAG_FORGET)
-                    r.log.restamping = NULL
+                    region_log_stage(r.log, &c, WAN_FLAG_MARK | WAN_FLAG_FORGET, mark)
                     r.log.reset_staged = r.log.staged
                 wan_lock_release(&r.log.lock)
             if status == WAN_OK:

@@ -1,6 +1,7 @@
 # Owns the log of a persistent region: each change is a record with its version, appended as it is applied; recovery
 # applies them again under the same rule (the later version wins), so neither their order nor seeing one twice matters; but a removal
-# on this member only takes out what is before it, up to its version. The log is
+# on this member only takes out what is before it, up to its version, and a change that took the place of a later
+# version (a resolver let it, or the clock was repaired) names that one and takes its place again. The log is
 # shortened from its oldest segment: what is still the current version is appended again, the rest is history.
 
 cdef enum:
@@ -34,14 +35,15 @@ cdef struct region_log:
     wan_stage newest
     wan_record_set of_newest
     uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
+    uint64_t looked_durable     # What had been written by then.
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
-    uint64_t unwritten_restamps[1 << (UNWRITTEN_BITS - 6)]      # The same for keys of which that is a version which replaces a later one.
-    # The change that replaces a later version now, whose stamp was `replaced`; NULL: none. Under the entry lock of its key and the lock; one at a time.
+    # The same for keys of which a record, staged or in the log, takes the place of a later version. Set under the lock.
+    uint64_t restamped[1 << (UNWRITTEN_BITS - 6)]
+    # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
+    # Under the entry lock of its key and the lock; one at a time.
     const wan_change *restamping
     uint64_t replaced
     uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are.
-    uint64_t restamps           # Records of such changes, those that were recovered too;
-    uint64_t restamps_marked    # as many as there were when `unwritten_restamps` was looked up.
     uint64_t highest            # Stamp that recovery found.
     uint64_t written            # Bytes of `taken` that are in the log already.
     uint64_t staged, durable    # Records; waiters compare them.
@@ -72,7 +74,24 @@ cdef wan_status region_log_reserve(region_log *log, const wan_change *c) noexcep
     return wan_stage_reserve(&log.records, length)
 
 
-cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) noexcept nogil:
+cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
+                                         const wan_change *c) noexcept nogil:
+    """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0: there
+    is none."""
+    cdef const wan_entry *entry
+    if log.restamping == c:
+        return log.replaced
+    if c.local or c.ask != WAN_ASK_DECIDED:
+        return 0
+    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+    if entry == NULL or wan_version_order(c.stamp, c.stamp_site, entry.stamp, entry.stamp_site) > 0:
+        return 0
+    return entry.stamp
+
+
+cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags, uint64_t replaced) noexcept nogil:
+    """Under the log's lock, when there is room for it. `replaced`: of `region_log_replaced`; of a mark, what its record
+    says beside its stamp."""
     cdef wan_record record
     cdef uint32_t value_length = 0 if c.operation == WAN_DESTROY else c.value_length
     cdef uint64_t length = wan_record_size(c.key_length, value_length, 0, 0)
@@ -86,10 +105,10 @@ cdef void region_log_stage(region_log *log, const wan_change *c, uint8_t flags) 
     record.flags = flags
     record.stamp_site = c.stamp_site
     record.key_form, record.value_form, record.callback_form = c.key_form, c.value_form, WAN_FORM_NONE
-    if log.restamping == c:
-        log.restamps += 1
-        record.flags |= 0 if flags & WAN_FLAG_MARK else WAN_FLAG_RESTAMPED
-        record.sequence = log.replaced
+    record.sequence = replaced
+    if replaced and not flags & WAN_FLAG_MARK:
+        record.flags |= WAN_FLAG_RESTAMPED
+        set_bit(log.restamped, c.hash >> (64 - UNWRITTEN_BITS))
     (<uint64_t *>(to + length - 8))[0] = 0
     memcpy(to, &record, sizeof(record))
     to += sizeof(record)
@@ -380,9 +399,13 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
         status = region_log_find_newest(log)
     while at < log.superseded.used and status == WAN_OK:
         record = <const wan_record *>(log.superseded.bytes + at)
-        if is_unwritten(log, record) and not region_log_is_void(log, record):
-            status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
-            other = <const wan_record *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
+        if is_unwritten(log, record):
+            status = region_log_newest_of(log, record, &other)
+            # What took its place may be in a later segment, or written since: this must not come behind it.
+            if status == WAN_OK and is_restamped(log, record) and (other == NULL or log.looked_durable != log.durable):
+                status = region_log_find_newest(log)
+                if status == WAN_OK:
+                    status = region_log_newest_of(log, record, &other)
             # Of a key that was staged later, the newest in these segments.
             if status == WAN_OK and (other == NULL or is_newest(record, other)):
                 status = wan_record_set_find(&chosen, &log.superseded, record, &slot)
@@ -400,8 +423,18 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
     return status
 
 
+cdef wan_status region_log_newest_of(region_log *log, const wan_record *record,
+                                     const wan_record **newest) noexcept nogil:
+    """Of the record's key, as of the last look. NULL: nothing of it was unwritten then."""
+    cdef uint64_t *slot
+    cdef wan_status status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
+    newest[0] = <const wan_record *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
+    return status
+
+
 cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
-    """Looks through the whole log, once in a time around. What is written later is behind the segments that this time will drop."""
+    """Looks through the whole log, once in a time around, and again where something takes the place of a later version.
+    What else is written later is behind the segments that this time will drop."""
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t n
@@ -411,11 +444,12 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
     reader.part = region_log_note_newest
     wan_stage_empty(&log.newest)
     wan_record_set_empty(&log.of_newest)
+    region_log_mark_restamped(log)
     for n in range(log.log.writing + 1):
         if status == WAN_OK:
             status = wan_log_read_segment(&log.log, n, &reader)
     if status == WAN_OK:
-        log.looked = staged
+        log.looked, log.looked_durable = staged, log.durable
     return status
 
 
@@ -429,7 +463,13 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
     while at < head.length and status == WAN_OK:
         record = <const wan_record *>(data + at)
         at += record.length
-        if record.flags & WAN_FLAG_MARK or not is_unwritten(log, record) or region_log_is_void(log, record):
+        if record.flags & WAN_FLAG_MARK:
+            continue
+        if record.flags & WAN_FLAG_RESTAMPED:
+            wan_lock_take(&log.lock)
+            set_bit(log.restamped, unwritten_bit(record))
+            wan_lock_release(&log.lock)
+        if not is_unwritten(log, record):
             continue
         length = wan_align8(sizeof(wan_record) + record.key_length)
         status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
@@ -440,7 +480,7 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
                 wan_stage_put(&log.newest, record, length)
         elif status == WAN_OK:
             other = <wan_record *>(log.newest.bytes + slot[0] - 1)
-            if other.flags & WAN_FLAG_FORGET or order_in_log(record, other) >= 0:
+            if other.flags & WAN_FLAG_FORGET or order_in_log(record, other) >= 0 or takes_place_in_log(record, other):
                 memcpy(other, record, sizeof(wan_record))
     return status
 
@@ -454,9 +494,16 @@ cdef inline int order_in_log(const wan_record *record, const wan_record *other) 
     return wan_version_order(record.stamp, record.stamp_site, other.stamp, other.stamp_site)
 
 
+cdef inline bint takes_place_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
+    """Whether recovery lets `record` win against `older`, which was written first and may be the later version."""
+    return record.flags & WAN_FLAG_RESTAMPED != 0 and record.sequence == older.stamp
+
+
 cdef inline bint replaces_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
     """Of two records of one key, of which `older` was written first. One that says what was done on this member only is behind what it was done to."""
     cdef int order = order_in_log(record, older)
+    if takes_place_in_log(record, older):
+        return True
     if order == 0 and not (record.flags | older.flags) & (WAN_FLAG_FORGET | WAN_FLAG_INVALID):
         order = wan_record_order(record, older)
     return order >= 0
@@ -466,19 +513,38 @@ cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
     return wan_key_hash(wan_record_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
 
 
+cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:
+    bits[bit >> 6] |= <uint64_t>1 << (bit & 63)
+
+
 cdef inline bint is_unwritten(const region_log *log, const wan_record *record) noexcept nogil:
     cdef uint64_t bit = unwritten_bit(record)
     return log.unwritten[bit >> 6] >> (bit & 63) & 1
 
 
+cdef inline bint is_restamped(region_log *log, const wan_record *record) noexcept nogil:
+    cdef uint64_t bit = unwritten_bit(record), bits
+    wan_lock_take(&log.lock)
+    bits = log.restamped[bit >> 6]
+    wan_lock_release(&log.lock)
+    return bits >> (bit & 63) & 1
+
+
 cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
     memset(log.unwritten, 0, sizeof(log.unwritten))
-    memset(log.unwritten_restamps, 0, sizeof(log.unwritten_restamps))
     wan_lock_take(&log.lock)
-    region_log_mark(log, &log.records, 0)
-    log.restamps_marked = log.restamps
+    region_log_mark(log.unwritten, &log.records, 0, 0)
     wan_lock_release(&log.lock)
-    region_log_mark(log, &log.taken, log.written)
+    region_log_mark(log.unwritten, &log.taken, log.written, 0)
+
+
+cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
+    """Those that are staged; whoever calls looks through the log for the others."""
+    wan_lock_take(&log.lock)
+    memset(log.restamped, 0, sizeof(log.restamped))
+    region_log_mark(log.restamped, &log.records, 0, WAN_FLAG_RESTAMPED)
+    region_log_mark(log.restamped, &log.taken, 0, WAN_FLAG_RESTAMPED)
+    wan_lock_release(&log.lock)
 
 
 cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil:
@@ -490,42 +556,14 @@ cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil
     return keeps
 
 
-cdef bint region_log_is_void(region_log *log, const wan_record *record) noexcept nogil:
-    """Whether the record's version is later than the entry's, which has replaced it, and the record that says so is
-    written: nothing may come behind that which takes its place again."""
-    cdef uint64_t hash, bit = unwritten_bit(record), restamps
-    cdef wan_shard *shard
-    cdef wan_entry *entry
-    cdef bint is_later
-    wan_lock_take(&log.lock)
-    restamps = log.restamps
-    wan_lock_release(&log.lock)
-    if restamps == 0:
-        return False
-    hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
-    shard = wan_table_shard(&log.region.table, hash)
-    wan_lock_take(&shard.lock)
-    entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
-    is_later = entry != NULL and wan_version_order(record.stamp, record.stamp_site, entry.stamp, entry.stamp_site) > 0
-    wan_lock_release(&shard.lock)
-    if not is_later:
-        return False
-    wan_lock_take(&log.lock)
-    restamps = log.restamps
-    wan_lock_release(&log.lock)
-    if restamps != log.restamps_marked:     # The one that replaced it may have come since.
-        region_log_mark_unwritten(log)
-    return not log.unwritten_restamps[bit >> 6] >> (bit & 63) & 1
-
-
-cdef void region_log_mark(region_log *log, const wan_stage *stage, uint64_t at) noexcept nogil:
-    cdef uint64_t bit
+cdef void region_log_mark(uint64_t *bits, const wan_stage *stage, uint64_t at, uint8_t flag) noexcept nogil:
+    """The keys of the records from `at` on that have the flag; 0: of all."""
+    cdef const wan_record *record
     while at < stage.used:
-        bit = unwritten_bit(<const wan_record *>(stage.bytes + at))
-        log.unwritten[bit >> 6] |= <uint64_t>1 << (bit & 63)
-        if (<const wan_record *>(stage.bytes + at)).flags & WAN_FLAG_RESTAMPED:
-            log.unwritten_restamps[bit >> 6] |= <uint64_t>1 << (bit & 63)
-        at += (<const wan_record *>(stage.bytes + at)).length
+        record = <const wan_record *>(stage.bytes + at)
+        if record.flags & flag == flag:
+            set_bit(bits, unwritten_bit(record))
+        at += record.length
 
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
@@ -604,7 +642,6 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
                 wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
             continue
         if record.flags & WAN_FLAG_RESTAMPED:
-            log.restamps += 1
             entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
             if entry != NULL and entry.stamp == record.sequence:
                 entry.stamp = 0

@@ -386,7 +386,7 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
 
 cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wan_outcome *outcome) noexcept nogil:
     """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
-    cdef uint64_t proposed = c.stamp
+    cdef uint64_t proposed = c.stamp, replaced
     cdef wan_status status
     if not r.stores:
         outcome[0] = WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
@@ -397,9 +397,10 @@ cdef wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wa
         wan_lock_take(&r.log.lock)
         status = region_log_reserve(r.log, c)
         if status == WAN_OK:
+            replaced = region_log_replaced(r.log, shard, c)
             outcome[0] = wan_table_apply(shard, c)
             if outcome[0] <= WAN_DESTROYED:
-                region_log_stage(r.log, c, 0)
+                region_log_stage(r.log, c, 0, replaced)
         wan_lock_release(&r.log.lock)
         if status != WAN_OK:
             return status
@@ -447,7 +448,7 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
             elif wan_table_invalidate(shard, c) == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
             if status == WAN_OK and r.log != NULL:
-                region_log_stage(r.log, c, flag)
+                region_log_stage(r.log, c, flag, 0)
         if r.log != NULL:
             wan_lock_release(&r.log.lock)
     wan_lock_release(&shard.lock)
@@ -545,7 +546,7 @@ cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) n
         wan_lock_take(&r.log.lock)
         status = region_log_reserve(r.log, &c)
         if status == WAN_OK:
-            region_log_stage(r.log, &c, WAN_FLAG_MARK | flag)
+            region_log_stage(r.log, &c, WAN_FLAG_MARK | flag, 0)
         wan_lock_release(&r.log.lock)
     if status == WAN_OK:
         wan_set(&r.let_go, max(mark, r.let_go))

@@ -1,4 +1,5 @@
 """Two sites change one key: the later change wins everywhere, ties go to the higher site, a resolver may decide otherwise."""
+import shutil
 import time
 
 import pytest
@@ -227,6 +228,36 @@ def test_a_resolver_is_not_asked_where_there_is_no_conflict_of_sites(apart, netw
     ny.data["k"] = 4
     network.settle()
     assert ln.data["k"] == 4
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("type", ["REPLICATE_PERSISTENT", "PARTITION_PERSISTENT"])
+def test_what_a_resolver_decided_is_there_after_a_restart(apart, network, tmp_path, type, end):
+    """The earlier change was allowed: as it is, with another value, or as a destroy. Its log has the later one too."""
+    def allow(event, helper):
+        if event.key == "changed":
+            helper.change_event_value("merged")
+
+    ny, ln, link_is_down = apart(type=type.removesuffix("_PERSISTENT"), parallel=False)
+    ln.cache.close()
+    ln.new_cache(dir=tmp_path / "ln", conflict_resolver=Resolver(allow))
+    ln.receive()
+    data = ln.region(type=type)
+    ny.data["gone"] = 0
+    with link_is_down:
+        ny.data["allowed"], ny.data["changed"] = "ny", "ny"
+        del ny.data["gone"]
+        a_moment_later()
+        data.update(allowed="ln", changed="ln", gone="ln")
+    before = {key: data.lookup(key) for key in ("allowed", "changed", "gone")}
+    assert [before[key][0] for key in before] == ["ny", "merged", None] and ny.data.lookup("allowed")[:3] == before["allowed"][:3]
+    folder = tmp_path / "ln"
+    if end == "killed":
+        folder = shutil.copytree(folder, tmp_path / "as a kill leaves it")
+    ln.cache.close()
+    ln.new_cache(dir=folder)
+    again = ln.region(type=type)
+    assert {key: again.lookup(key) for key in before} == before and "gone" not in again
 
 
 def test_a_resolver_that_raises_leaves_the_later_change(apart, network, caplog):

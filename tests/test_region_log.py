@@ -3,19 +3,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import random
 import shutil
+import time
 
 import pytest
 from log_format import read_blocks, records
-from records import NONE, RECORD, TEXT
+from records import NONE, RECORD, TEXT, read_record
 
 from pywan import _core
 from pywan.errors import EventTooLargeError
 
 LIMIT = 2 << 20
 OK, EMPTY = 0, 1      # Of wan_status.
+UPDATE, DESTROY = 1, 2
+DECIDED = 2             # A resolver has been asked.
 
 
 class WatchedDisk:
@@ -93,12 +97,16 @@ def opened(folder, size=LIMIT, **options):
     return region
 
 
-def after_a_crash(folder):
+def recovered(folder):
     """What kill -9 at this moment leaves."""
     image = folder.with_name("after-the-crash")
     shutil.rmtree(image, ignore_errors=True)
     shutil.copytree(folder, image)
-    region = opened(image)
+    return opened(image)
+
+
+def after_a_crash(folder):
+    region = recovered(folder)
     return {key: region.get(key) for key in region.scan_keys()}
 
 
@@ -197,3 +205,97 @@ def test_a_change_that_no_log_of_this_size_can_take_is_refused_at_once(tmp_path)
     region.put("k", b"v" * (LIMIT // 20))
     assert region.commit_once()
     assert len(after_a_crash(tmp_path / "log")["k"]) == LIMIT // 20
+
+
+def decided_by_a_resolver(region, clock):
+    """An earlier change of another site takes the place of the later one."""
+    stamp = region.lookup("k")[1] - (1 << 16)
+    assert region.change(UPDATE, "k", b"earlier", version=(stamp, 2), origin_=(2, b"", (9, 1, 1)), ask=DECIDED) == "updated"
+
+
+def repaired(region, clock):
+    """The version was of the future, and has a stamp of now."""
+    repair = _core.ClockRepair(clock, [region], site=1)
+    assert repair.begin() and repair.restamp_key(region, "k")
+
+
+REPLACE_A_LATER_VERSION = pytest.mark.parametrize("replace", [decided_by_a_resolver, repaired])
+
+
+def put_ahead(region, clock, value):
+    now_ms = time.time_ns() // 1_000_000
+    clock.set_time(now_ms + 3_600_000)
+    region.put("k", value)
+    clock.set_time(0)
+
+
+def test_what_a_resolver_decided_is_in_the_log_as_described_whenever_a_crash_comes(tmp_path):
+    """Each change here is earlier than the one that it takes the place of; the last one is a destroy."""
+    region = opened(tmp_path / "log")
+    region.put("k", b"first")
+    assert region.commit_once()
+    stamp, states = region.lookup("k")[1], [b"first"]
+    for n, (operation, value) in enumerate([(UPDATE, b"second"), (UPDATE, b"third"), (DESTROY, None)], 1):
+        assert region.change(operation, "k", value, version=(stamp - n, 2 + n), origin_=(2 + n, b"", (9, 1, n)), ask=DECIDED) in ("updated", "destroyed")
+        assert region.commit_once()
+        states.append(value)
+        assert after_a_crash(tmp_path / "log").get("k") == value
+    written = [read_record(record) for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for record in records(part)]
+    assert [(record.flags, record.sequence, record.stamp) for record in written] == [(0, 0, stamp), *((128, stamp - n + 1, stamp - n) for n in (1, 2, 3))]
+    again = opened(tmp_path / "log")
+    assert "k" not in again and again.lookup("k")[1:3] == (stamp - 3, 5)
+
+
+def test_a_resolvers_choice_of_two_of_one_stamp_stays(tmp_path):
+    region = opened(tmp_path / "log")
+    region.change(UPDATE, "k", b"of the higher site", version=(1 << 40, 3), origin_=(3, b"", (9, 1, 1)))
+    region.change(UPDATE, "k", b"of the lower site", version=(1 << 40, 2), origin_=(2, b"", (9, 1, 2)), ask=DECIDED)
+    assert region.commit_once()
+    assert after_a_crash(tmp_path / "log") == {"k": b"of the lower site"}
+
+
+@REPLACE_A_LATER_VERSION
+@pytest.mark.parametrize("is_looked_through", [True, False], ids=["after-the-look", "before-the-look"])
+def test_near_the_limit_a_later_version_is_not_put_behind_what_took_its_place(tmp_path, replace, is_looked_through):
+    """The log keeps old versions of keys whose newest change is not written yet. The process is killed whenever a file is opened."""
+    watched, clock, numbers = WatchedDisk(), _core.Clock(), itertools.count()
+    folder = tmp_path / "log"
+    folder.mkdir()
+    region = _core.RegionCore("data", clock, site=1, member=7)
+    region.open_log(str(folder), log_id=5, log_budget=_core.LogBudget(4 * LIMIT), synchronous=False, environment=watched.capsule)
+
+    def fill(count):
+        for _ in range(count):
+            region.put(f"filler {next(numbers)}", b"f" * 30_000)
+            assert region.commit_once(), region.log_state()
+
+    fill(10)
+    put_ahead(region, clock, b"later")
+    assert region.commit_once()
+    later = region.lookup("k")[:2]
+    place, = (path for path in folder.glob("*.seg") if b"later" in path.read_bytes())
+    fill(10)
+    replace(region, clock)
+    assert region.commit_once()
+    earlier = region.lookup("k")[:2]
+    assert earlier[1] < later[1]
+    while region.log_state()["bytes"] < 3 * LIMIT:
+        fill(1)
+    opened_places, found = [], []
+
+    def look(path):
+        opened_places.append(path)
+        if opened_places.count(str(place)) == 2 and is_looked_through:
+            region.put("k", b"new")         # All of the log has been looked through, and this segment is to be given up now.
+        if not place.exists() and len(found) < 20:
+            found.append(recovered(folder).lookup("k")[:2])
+
+    for n in range(30):
+        region.put(f"filler {n}", b"F" * 30_000)
+    if not is_looked_through:
+        region.put("k", b"new")
+    watched.before_open = look
+    for _ in range(5):
+        region.commit_once()
+    found.append(recovered(folder).lookup("k")[:2])
+    assert set(found) <= {earlier, region.lookup("k")[:2]} and len(found) == 21 and region.get("k") == b"new"
