@@ -115,6 +115,9 @@ cdef class DispatcherSession:
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
                   acknowledged=None, on_failure=None):
+        if parked.g.queue.partition_count < PARK_REASONS:
+            raise ValueError(f"queue {parked.name!r}: {parked.g.queue.partition_count} partitions; one for parked events has"
+                             f" {<int>PARK_REASONS}, one per reason of failure")
         self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
         self.born = wan_forks
         self.file = -1

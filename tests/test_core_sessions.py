@@ -576,6 +576,12 @@ def test_a_failure_that_is_named_twice_is_parked_once(sites):
     assert len(sites.parked) <= 1
 
 
+def test_a_parked_queue_without_a_partition_for_each_reason_is_refused():
+    queue = _core.EventQueue("order", remote_site=2)
+    with pytest.raises(ValueError, match="queue 'parked': 7 partitions; one for parked events has 8"):
+        _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=7))
+
+
 def test_failures_that_come_in_another_order_than_what_was_sent_are_not_believed():
     """Between the two mentions of one there may be another partition's."""
     queue, parked = _core.EventQueue("order", remote_site=2, partitions=2), _core.EventQueue("parked", partitions=8)
