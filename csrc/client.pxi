@@ -363,7 +363,7 @@ cdef class RowStage:
         elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
         if whole and wan_flag_read(&region.r.durable):
-            region.wait_durable()
+            region.wait_written()
         return whole
 
     cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:

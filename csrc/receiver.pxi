@@ -564,7 +564,7 @@ cdef class ReceiverSession:
         # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
         try:
             for core in list(self.memory.cores):
-                (<RegionCore>core).wait_durable()
+                (<RegionCore>core).wait_written()
             return 1
         except BaseException as error:
             self.refuse(error)      # Not acknowledged: the sender sends it again.

@@ -156,7 +156,7 @@ cdef class OneWait:
         if not waits or error is not None and not isinstance(error, Exception):     # Ctrl-C does not wait.
             return False
         try:
-            self.region.wait_durable(waits & BULK_QUEUED != 0)
+            self.region.wait_written(waits & BULK_QUEUED != 0)
         except DiskError as late:
             if error is None:
                 raise
@@ -352,19 +352,31 @@ cdef class RegionCore:
         return status
 
     cdef bint may_wait(self, uint64_t began_us) except *:
-        """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if none gives up."""
+        """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if
+        none gives up, and the region's own log does not. With a disk that takes nothing that is no more patient than
+        the queues; without queues it is not at all."""
         cdef EventQueue queue
-        cdef uint64_t waited = wan_monotonic_us() - began_us
+        cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
         if waited >= self.full_timeout_us:
             return False
         for queue in self.attached_queues:
             if queue.gives_up(waited):
                 return False
-        return True
+            patience = max(patience, queue.g.block_timeout_us)
+        if self.r.log != NULL and waited >= patience:
+            wan_lock_take(&self.r.log.lock)
+            since = self.r.log.view.failing_since_us
+            wan_lock_release(&self.r.log.lock)
+        return since == 0 or now < since + patience
 
-    cpdef wait_durable(self, bint is_queued=True):
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous. `is_queued`: whether a queue took
-        anything of it; one that drops what is new may have a disk that is full."""
+    def wait_durable(self):
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+        self.check_open()
+        self.wait_written()
+
+    cpdef wait_written(self, bint is_queued=True):
+        """The same for whoever has changed something: also where the region was closed since. `is_queued`: whether a
+        queue took anything of it; one that drops what is new may have a disk that is full."""
         global bulk_waits
         cdef EventQueue queue
         self.check_process()
@@ -523,7 +535,7 @@ cdef class RegionCore:
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
         if wan_flag_read(&self.r.durable):
-            self.wait_durable(c.waits)
+            self.wait_written(c.waits)
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
@@ -606,7 +618,7 @@ cdef class RegionCore:
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
         if version is None and wan_flag_read(&self.r.durable):
-            self.wait_durable(c.waits)
+            self.wait_written(c.waits)
         if version is not None:
             if outcome == WAN_LOST:
                 wan_count(&self.r.conflicts, 1)
@@ -768,7 +780,7 @@ cdef class RegionCore:
             queue_note_not_queued(queue.g)
         if not found:
             raise KeyError(key)
-        self.wait_durable(False)
+        self.wait_written(False)
         return 0
 
     def clear(self):
@@ -786,14 +798,14 @@ cdef class RegionCore:
                 k.data = (<const uint8_t *>PyBytes_AS_STRING(packed)) + at + 32
                 dropped += self.change_key_here(&k, WAN_FLAG_FORGET)
                 at += 32 + k.length
-        self.wait_durable(False)
+        self.wait_written(False)
         return dropped
 
     cdef int change_key_here(self, const encoded *k, uint8_t flag) except -1:
         """1: there was an entry."""
         cdef wan_change c
         cdef bint found
-        cdef uint64_t deadline = 0
+        cdef uint64_t began = 0
         cdef uint32_t never = 0
         cdef wan_status status
         memset(&c, 0, sizeof(c))
@@ -802,8 +814,8 @@ cdef class RegionCore:
         c.operation = WAN_DESTROY if flag == WAN_FLAG_FORGET else WAN_UPDATE
         status = region_change_here(&self.r, &c, flag, &found)
         if status == WAN_FULL and self.full_timeout_us:
-            deadline = wan_monotonic_us() + self.full_timeout_us
-            while status == WAN_FULL and wan_monotonic_us() < deadline:
+            began = wan_monotonic_us()
+            while status == WAN_FULL and self.may_wait(began):
                 PyErr_CheckSignals()
                 with nogil:
                     wan_wait_change(&never, 0, 5)
@@ -1110,7 +1122,7 @@ cdef class RegionCore:
             free(result.reasons)
         if wan_flag_read(&self.r.durable):
             try:
-                self.wait_durable(result.waits)
+                self.wait_written(result.waits)
             except errors.DiskError as error:
                 if refusal is None:
                     raise

@@ -290,8 +290,10 @@ class RegionCore:
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
     def close(self) -> None:
         """Every operation is refused from now on; the receiver answers that the region is not there."""
-    def wait_durable(self, is_queued: bool = True) -> None:
+    def wait_durable(self) -> None:
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+    def wait_written(self, is_queued: bool = True) -> None:
+        """The same for whoever has changed something: also where the region was closed since."""
     def open_log(
         self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
         log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,

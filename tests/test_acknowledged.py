@@ -200,7 +200,7 @@ def test_what_is_acknowledged_is_there_when_the_power_goes(member, name):
 
 def test_the_table_has_every_operation_that_changes_a_region():
     reads = {"copy_into", "get", "lookup", "show", "judge", "scan", "scan_keys", "keys", "values", "items", "next_event_id"}
-    of_its_log = {"open_log", "make_persistent", "commit_loop", "commit_once", "stop_log", "log_state", "wait_durable", "say_unwritten", "release_entries", "log_trouble"}
+    of_its_log = {"open_log", "make_persistent", "commit_loop", "commit_once", "stop_log", "log_state", "wait_durable", "wait_written", "say_unwritten", "release_entries", "log_trouble"}
     of_itself = {"settle_stamps", "keep_tombstones", "watch_tombstones", "alter", "attach", "attach_senders", "add_listener", "set_resolver", "set_slow", "close"}
     by_others = {"change": "rows of a client", "apply_record": "changes of another site, with a listener",
                  "restamp": "a repair of the clock", "remake": "the same"}

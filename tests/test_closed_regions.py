@@ -17,14 +17,14 @@ CALLS = {
     "put_columns": lambda r: r.put_columns(numpy.array([], dtype="S1"), numpy.array([], dtype="S1")), "put_if_absent": lambda r: r.put_if_absent("k", 1),
     "remove": lambda r: r.remove("k", 1), "remove_all": lambda r: r.remove_all([]), "replace": lambda r: r.replace("k", 1), "scan": lambda r: list(r.scan()),
     "scan_keys": lambda r: list(r.scan_keys()), "setdefault": lambda r: r.setdefault("k"), "show": lambda r: r.show("k"), "update": lambda r: r.update({}),
-    "values": lambda r: list(r.values()),
+    "values": lambda r: list(r.values()), "wait_durable": lambda r: r.wait_durable(),
 }
 DESCRIBE = {"name", "type", "attributes", "gateway_sender_ids", "is_closed", "is_inherited", "applied", "conflicts", "memory_bytes", "tombstones", "tombstone_state",
-            "persistent", "log_state", "close", "wait_durable", "queues"}
+            "persistent", "log_state", "close", "queues"}
 # For the cache, the receiver and tests of the core.
 INNER = {"apply_record", "attach", "attach_senders", "change", "change_if", "commit_loop", "commit_once", "copy_into", "expire_tombstones", "is_slow", "judge",
          "keep_tombstones", "log_trouble", "lookup", "make_persistent", "next_event_id", "open_log", "release_entries", "remake", "restamp", "say_unwritten", "set_resolver", "set_slow",
-         "settle_stamps", "stop_log", "watch_tombstones"}
+         "settle_stamps", "stop_log", "wait_written", "watch_tombstones"}
 
 
 def test_every_public_name_of_a_region_is_looked_at_here():

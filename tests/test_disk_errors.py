@@ -117,6 +117,26 @@ def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, erro
     eventually(lambda: len(member.lines("its log is written again")) == len(said))
 
 
+def test_a_change_of_a_region_without_senders_is_refused_at_once_while_its_disk_fails(disk, network):
+    """As with a queue that refuses: nothing says that it should wait."""
+    member = Member(disk, network.add("ny")[0], has_queue=False)
+    try:
+        assert member.do("data.put('there', 1)") == {"found": None}
+        disk.fail(pwrite=errno.EIO)
+        eventually(lambda: "error" in member.do("data.put('k', 1)"), 30)
+        began = time.monotonic()
+        for call in ("put('k', 1)", "put_all({'k': 1})", "destroy('there')", "invalidate('there')", "local_destroy('there')"):
+            refused = member.do(f"data.{call}")
+            assert refused.get("kind") == "DiskAccessError" and os.strerror(errno.EIO) in refused["error"], (call, refused)
+        assert time.monotonic() - began < 5
+        disk.let_go()
+        eventually(lambda: "error" not in member.do("data.put('after', 1)"), 30)
+        assert {"after", "there"} <= set(member.do("list(data)")["found"])
+    finally:
+        disk.let_go()
+        member.end()
+
+
 def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(disk, network, caplog):
     ny, ln = network.add("ny ln")
     member = Member(disk, ln, has_queue=False)

@@ -43,7 +43,7 @@ class LoggedRegion(_core.RegionCore):
 
     machine: Machine
 
-    def wait_durable(self, is_queued: bool = True) -> None:
+    def wait_written(self, is_queued: bool = True) -> None:
         for queue in self.queues if is_queued else ():
             if queue.synchronous:
                 queue.wait_durable()
