@@ -353,8 +353,8 @@ cdef class RegionCore:
 
     cdef bint may_wait(self, uint64_t began_us) except *:
         """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if
-        none gives up, and the region's own log does not. With a disk that takes nothing that is no more patient than
-        the queues; without queues it is not at all."""
+        none gives up, and the region's own log does not. Room may come as other logs of its store are shortened; with a
+        disk that fails for another reason it is no more patient than the queues, and without queues not at all."""
         cdef EventQueue queue
         cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
         if waited >= self.full_timeout_us:
@@ -365,7 +365,8 @@ cdef class RegionCore:
             patience = max(patience, queue.g.block_timeout_us)
         if self.r.log != NULL and waited >= patience:
             wan_lock_take(&self.r.log.lock)
-            since = self.r.log.view.failing_since_us
+            if self.r.log.view.failing != WAN_FULL:
+                since = self.r.log.view.failing_since_us
             wan_lock_release(&self.r.log.lock)
         return since == 0 or now < since + patience
 
