@@ -3,7 +3,7 @@
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
 #   make test      all tests                                          (ARGS="-k queue" ...)
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick" ...)
-#   make ctest     the C primitives' own test program, and two seconds of each fuzzer
+#   make ctest     the C primitives' own test programs, and two seconds of each fuzzer
 #   make fuzz      bytes and operations at random             (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="log" ...)
 #   make fuzz-core the compiled core: frames and columns with wrong numbers   (FUZZ_SECONDS=60 FUZZ_SEED=7 FUZZERS="receiver rows" ...)
 #   make fuzz-python  control messages, openings and answers at random   (FUZZ_SECONDS=600 ARGS="--seed 7" ...)

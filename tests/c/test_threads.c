@@ -184,7 +184,7 @@ static void *expire_table(void *context)
     while (__atomic_load_n(&t->writing, __ATOMIC_ACQUIRE))
         for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
             wan_lock_take(&t->table.shards[n].lock);
-            wan_table_expire(&t->table.shards[n], wan_now_ms() + 1);
+            wan_table_expire(&t->table.shards[n], wan_now_ms() + 1, UINT64_MAX);
             wan_lock_release(&t->table.shards[n].lock);
         }
     return NULL;
