@@ -176,13 +176,9 @@ def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored
     assert contents(ln.cache.region("away")) == dict.fromkeys(range(10), "fails")
 
 
-def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restored_one(network, sites, tmp_path):
-    """What was to replace it was only in the lost one, and had not been sent."""
-    ny, ln = sites
-    pauses = PausesAfterABatch()
-    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=2,
-                    enable_batch_conflation=True)
-    receive(ln)
+def conflate_behind_a_copy(member, pauses, network, copy):
+    """Leaves the sender paused: the copy of its store holds an update of `k` between `a` and `b`, and in the store itself a later
+    one has taken its place."""
     member.data["k"] = "first"
     network.settle()
     pauses.sender = member.sender
@@ -190,9 +186,19 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restore
     member.data["a"] = "a"
     member.data["k"] = "in the copy"
     member.data["b"] = "b"
-    shutil.copytree(member.folder, tmp_path / "copy")
+    shutil.copytree(member.folder, copy)
     member.data["k"] = "lost"
     eventually(lambda: member.sender.ledger()["conflated"] == 1)
+
+
+def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restored_one(network, sites, tmp_path):
+    """What was to replace it was only in the lost one, and had not been sent."""
+    ny, ln = sites
+    pauses = PausesAfterABatch()
+    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=2,
+                    enable_batch_conflation=True)
+    receive(ln)
+    conflate_behind_a_copy(member, pauses, network, tmp_path / "copy")
     one_batch_more(member)
     assert contents(ln.data) == {"k": "first", "a": "a", "b": "b"}
     pauses.sender = None
@@ -220,16 +226,7 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_b
                     enable_batch_conflation=True)
     receive(ln)
     ln.data.add_listener(StopsReceiver(ln.cache, "b"))
-    member.data["k"] = "first"
-    network.settle()
-    pauses.sender = member.sender
-    member.sender.pause()
-    member.data["a"] = "a"
-    member.data["k"] = "in the copy"
-    member.data["b"] = "b"
-    shutil.copytree(member.folder, tmp_path / "copy")
-    member.data["k"] = "lost"
-    eventually(lambda: member.sender.ledger()["conflated"] == 1)
+    conflate_behind_a_copy(member, pauses, network, tmp_path / "copy")
     member.sender.resume()
     eventually(lambda: not ln.receiver.is_running and not member.sender.is_connected)
     assert contents(ln.data) == {"k": "first", "a": "a", "b": "b"}
