@@ -28,7 +28,7 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
-SOURCES   := $(wildcard csrc/*)
+SOURCES   := $(wildcard csrc/* csrc/*/*)
 SANITIZERS ?= address,undefined
 
 help:

@@ -19,13 +19,13 @@ if sanitize:
 
 # Cython copies the headers beside the C file that it makes, and only those with a later time: after a checkout within the same
 # second the compiler would find the old ones.
-for copied in glob.glob("build/csrc/*.h"):
+for copied in glob.glob("build/csrc/**/*.h", recursive=True):
     os.unlink(copied)
 
 core = Extension(
     "pywan._core",
-    sources=["csrc/_core.pyx", *sorted(glob.glob("csrc/wan_*.c"))],
-    depends=[*glob.glob("csrc/*.h"), *glob.glob("csrc/*.pxi"), *glob.glob("csrc/*.pxd")],
+    sources=["csrc/_core.pyx", *sorted(glob.glob("csrc/*/wan_*.c"))],
+    depends=[*glob.glob("csrc/*/*.h"), *glob.glob("csrc/*.pxi"), *glob.glob("csrc/*.pxd")],
     include_dirs=["csrc"],
     extra_compile_args=compile_args,
     extra_link_args=link_args,

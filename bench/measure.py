@@ -118,7 +118,7 @@ def _build(name: str, output: str, *more: str) -> Path:
     core = HERE.parent / "csrc"
     subprocess.run(
         [os.environ.get("CC", "cc"), "-O3", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", f"-I{core}", f"-I{HERE / 'c'}", str(HERE / "c" / f"{name}.c"),
-         str(core / "wan_crc32c.c"), "-pthread", "-o", str(BUILD / output), *more], check=True)
+         str(core / "base/wan_crc32c.c"), "-pthread", "-o", str(BUILD / output), *more], check=True)
     return BUILD / output
 
 

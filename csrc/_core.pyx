@@ -2,7 +2,7 @@
 # guards it; they are included in the order in which they build on each other.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
-cdef extern from "wan_crc32c.h" nogil:
+cdef extern from "base/wan_crc32c.h" nogil:
     uint32_t wan_crc32c(uint32_t crc, const void *data, size_t length)
     uint32_t wan_crc32c_portable(uint32_t crc, const void *data, size_t length)
 

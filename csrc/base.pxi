@@ -4,14 +4,14 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport bsearch, calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-cdef extern from "wan_base.h" nogil:
+cdef extern from "base/wan_base.h" nogil:
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED
     const char *wan_detail
     wan_status wan_detail_status
     uint64_t wan_align8(uint64_t length)
 
-cdef extern from "wan_lock.h" nogil:
+cdef extern from "base/wan_lock.h" nogil:
     ctypedef struct wan_lock:
         pass
     void wan_lock_take(wan_lock *lock)
@@ -19,7 +19,7 @@ cdef extern from "wan_lock.h" nogil:
     void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
     void wan_signal_change(uint32_t *word)
 
-cdef extern from "wan_clock.h" nogil:
+cdef extern from "base/wan_clock.h" nogil:
     ctypedef struct wan_clock:
         uint64_t set_ms, set_boot_ms, base_ms, good_until_ms
     uint64_t wan_now_ms()
@@ -36,7 +36,7 @@ cdef extern from "wan_clock.h" nogil:
     uint64_t wan_clock_raise_low(wan_clock *clock)
     int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 
-cdef extern from "wan_thread.h" nogil:
+cdef extern from "base/wan_thread.h" nogil:
     ctypedef struct wan_thread:
         uint64_t events
         uint32_t number
@@ -51,24 +51,24 @@ cdef extern from "wan_thread.h" nogil:
     int wan_flag_read(const int *flag)
     void wan_flag_set(int *flag, int value)
 
-cdef extern from "wan_fork.h" nogil:
+cdef extern from "base/wan_fork.h" nogil:
     uint32_t wan_forks
     int wan_forks_count()
 
-cdef extern from "wan_hash.h" nogil:
+cdef extern from "base/wan_hash.h" nogil:
     uint64_t wan_hash(const void *data, size_t length, uint64_t seed)
     uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
     uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
     uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
 
-cdef extern from "wan_form.h" nogil:
+cdef extern from "record/wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
     enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
     enum: WAN_TAGGED_DEPTH_MAX
     bint wan_is_ascii(const uint8_t *at, size_t length)
     wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 
-cdef extern from "wan_record.h" nogil:
+cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
     enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
@@ -104,7 +104,7 @@ cdef extern from "wan_record.h" nogil:
     wan_status wan_record_check(const uint8_t *at, uint64_t length)
     int wan_record_has_end(const wan_record *record, uint64_t length)
 
-cdef extern from "wan_env.h" nogil:
+cdef extern from "base/wan_env.h" nogil:
     ctypedef struct wan_env:
         pass
     const wan_env wan_env_posix
@@ -112,7 +112,7 @@ cdef extern from "wan_env.h" nogil:
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
 
-cdef extern from "wan_stage.h" nogil:
+cdef extern from "base/wan_stage.h" nogil:
     ctypedef struct wan_stage:
         uint8_t *bytes
         uint64_t used
@@ -128,10 +128,10 @@ cdef extern from "wan_stage.h" nogil:
         uint64_t began_us
     void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us)
 
-cdef extern from "wan_memory.h" nogil:
+cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)
 
-cdef extern from "wan_record_set.h" nogil:
+cdef extern from "record/wan_record_set.h" nogil:
     ctypedef struct wan_record_set:
         uint64_t count
         bint of_events
@@ -140,7 +140,7 @@ cdef extern from "wan_record_set.h" nogil:
     void wan_record_set_choose(wan_record_set *chosen, uint64_t *slot, uint64_t at)
     void wan_record_set_empty(wan_record_set *chosen)
 
-cdef extern from "wan_log.h" nogil:
+cdef extern from "log/wan_log.h" nogil:
     enum: WAN_LOG_QUEUE, WAN_LOG_REGION, WAN_LOG_SEGMENT_BYTES_MIN
     enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES
     ctypedef struct wan_part_head:
@@ -204,7 +204,7 @@ cdef extern from *:
     """
     void wan_prefetch(const void *at) nogil
 
-cdef extern from "wan_queue.h" nogil:
+cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
     ctypedef struct wan_hole:
         uint32_t partition
@@ -289,7 +289,7 @@ cdef extern from "wan_queue.h" nogil:
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     uint64_t wan_queue_clear(wan_queue *queue)
 
-cdef extern from "wan_table.h" nogil:
+cdef extern from "region/wan_table.h" nogil:
     enum: WAN_TABLE_SHARDS
     enum: WAN_ENTRY_LIVE, WAN_ENTRY_INVALID, WAN_ENTRY_TOMBSTONE
     ctypedef struct wan_entry:
@@ -361,7 +361,7 @@ cdef extern from "wan_table.h" nogil:
     const uint8_t *wan_entry_value(const wan_entry *entry)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
 
-cdef extern from "wan_frame.h" nogil:
+cdef extern from "record/wan_frame.h" nogil:
     enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
     enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS

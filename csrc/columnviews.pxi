@@ -7,7 +7,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
-cdef extern from "arrow_abi.h" nogil:
+cdef extern from "record/arrow_abi.h" nogil:
     struct ArrowSchema:
         const char *format
         ArrowSchema *dictionary

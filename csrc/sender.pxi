@@ -2,7 +2,7 @@
 # `DispatcherSession` knows no socket and no clock (bytes and `now` come in, bytes go out); `run` is the thin loop that
 # gives it both, without the GIL.
 
-cdef extern from "wan_window.h" nogil:
+cdef extern from "session/wan_window.h" nogil:
     ctypedef struct wan_window:
         uint64_t bytes, round_trip_us
     ctypedef struct wan_window_mark:

@@ -17,7 +17,7 @@ from pywan.files import FileError, read_regular
 
 log = logging.getLogger("pywan.floors")
 
-FLOOR = struct.Struct("<QB7x32s")       # As wan_floor of csrc/wan_frame.h.
+FLOOR = struct.Struct("<QB7x32s")       # As wan_floor of csrc/record/wan_frame.h.
 NONE_COMES = (1 << 64) - 1              # Instead of a stamp: no event of that site comes this way.
 CHECKPOINTS_MAX = 32                    # Of a queue. With more, the one between its nearest neighbours goes: the floor rises in larger steps then.
 SOURCES_MAX = 10_000                    # That a member remembers; one more is an error of its connection.

@@ -1,5 +1,5 @@
-"""Owns how tests write records and read frames by the layouts of csrc/wan_record.h and csrc/wan_frame.h, so that a
-change of either is noticed here and not only by the code that makes both ends."""
+"""Owns how tests write records and read frames by the layouts of csrc/record/wan_record.h and
+csrc/record/wan_frame.h, so that a change of either is noticed here and not only by the code that makes both ends."""
 from __future__ import annotations
 
 import struct

@@ -103,7 +103,7 @@ def test_every_name_in_the_table_is_a_module_and_is_there_once():
 
 
 def test_the_c_parts_know_neither_python_nor_sockets():
-    for path in sorted((ROOT / "csrc").glob("wan_*.[ch]")):
+    for path in sorted((ROOT / "csrc").rglob("wan_*.[ch]")):
         for unwanted in ("Python.h", "sys/socket.h", "netinet/", "syslog.h"):
             assert f"#include <{unwanted}" not in path.read_text(), f"{path.name} includes {unwanted}"
 

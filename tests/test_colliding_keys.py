@@ -8,7 +8,7 @@ from pathlib import Path
 from pywan import _core
 
 ROOT = Path(__file__).parent.parent
-SECOND = int(re.search(r"#define WAN_HASH_B (0x[0-9a-f]+)", (ROOT / "csrc/wan_hash.h").read_text())[1], 16)
+SECOND = int(re.search(r"#define WAN_HASH_B (0x[0-9a-f]+)", (ROOT / "csrc/base/wan_hash.h").read_text())[1], 16)
 
 
 def colliding(count):

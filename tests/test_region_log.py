@@ -23,7 +23,7 @@ DECIDED = 2             # A resolver has been asked.
 
 
 class WatchedDisk:
-    """The functions of csrc/wan_env.h over real files; `before_open(path)` is called whenever one is opened."""
+    """The functions of csrc/base/wan_env.h over real files; `before_open(path)` is called whenever one is opened."""
 
     _KINDS = {      # Argument types behind the table itself.
         "create": (ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)),

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "wan_hash.h"
-#include "wan_record.h"
+#include "base/wan_hash.h"
+#include "record/wan_record.h"
 
 #define KEY_BYTES 16
 #define VALUE_BYTES 100

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "bare.h"
-#include "wan_crc32c.h"
-#include "wan_frame.h"
+#include "base/wan_crc32c.h"
+#include "record/wan_frame.h"
 
 #define RING_BYTES (8u << 20)
 #define GROUP 32

@@ -1,7 +1,7 @@
 /* Fuzzes the check of a batch: where it passes, a receiver walks sections and records without leaving the payload, and
  * every sequence is above the one before it. */
 #include "fuzz.h"
-#include "wan_frame.h"
+#include "record/wan_frame.h"
 
 const char *const fuzz_name = "fuzz_batch";
 

@@ -1,7 +1,7 @@
 /* Fuzzes the check of a frame: a header that passes has lengths within the limit, and damage anywhere is found, by the
  * header's check or by the checksum. */
 #include "fuzz.h"
-#include "wan_frame.h"
+#include "record/wan_frame.h"
 
 const char *const fuzz_name = "fuzz_frame";
 

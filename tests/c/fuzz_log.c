@@ -7,7 +7,7 @@
  * Damaged behind checksums that hold: nothing that is read leads out of bounds, and what opens can be written and opened again. */
 #include "fuzz.h"
 #include "log_owner.h"
-#include "wan_crc32c.h"
+#include "base/wan_crc32c.h"
 
 const char *const fuzz_name = "fuzz_log";
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wan_env.h"
-#include "wan_hash.h"
-#include "wan_record.h"
+#include "base/wan_env.h"
+#include "base/wan_hash.h"
+#include "record/wan_record.h"
 
 typedef struct { const char *promise; void (*run)(void); } test_case;
 

@@ -3,7 +3,7 @@
 #ifndef LOG_OWNER_H
 #define LOG_OWNER_H
 #include "memory_disk.h"
-#include "wan_log.h"
+#include "log/wan_log.h"
 
 #define OWNER_ITEMS 4096
 #define OWNER_LIMIT (128u << 20)     /* Makes segments of 1 MB. */

@@ -3,7 +3,7 @@
 #ifndef QUEUE_MODEL_H
 #define QUEUE_MODEL_H
 #include "harness.h"
-#include "wan_queue.h"
+#include "store/wan_queue.h"
 
 #define MODEL_PARTITIONS 3
 #define MODEL_KEYS 24

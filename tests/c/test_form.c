@@ -1,6 +1,6 @@
 /* The check of keys: every object has one way to be written, and what is written otherwise is no key. */
 #include "harness.h"
-#include "wan_form.h"
+#include "record/wan_form.h"
 
 typedef struct { const char *bytes; size_t length; int is_key; const char *what; } sample;
 #define KEY(bytes, what) {bytes, sizeof bytes - 1, 1, what}

@@ -2,9 +2,9 @@
 #include <pthread.h>
 
 #include "harness.h"
-#include "wan_clock.h"
-#include "wan_lock.h"
-#include "wan_thread.h"
+#include "base/wan_clock.h"
+#include "base/wan_lock.h"
+#include "base/wan_thread.h"
 
 #define TEST_US 500000u
 #define PATIENCE_US 20000000u       /* Longer than any processor is taken away. */

@@ -3,9 +3,9 @@
 #include <time.h>
 
 #include "harness.h"
-#include "wan_clock.h"
-#include "wan_crc32c.h"
-#include "wan_frame.h"
+#include "base/wan_clock.h"
+#include "base/wan_crc32c.h"
+#include "record/wan_frame.h"
 
 static uint8_t numbers[70000] __attribute__((aligned(8)));
 

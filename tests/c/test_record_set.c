@@ -1,6 +1,6 @@
 /* Owns the tests of a choice among staged records, against a plain array. */
 #include "harness.h"
-#include "wan_record_set.h"
+#include "record/wan_record_set.h"
 
 #define KEYS 1000u
 

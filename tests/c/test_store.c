@@ -1,6 +1,6 @@
 /* Owns the tests of segments: what goes to memory, what to disk, what comes back, and what a failing disk leaves. */
 #include "harness.h"
-#include "wan_store.h"
+#include "store/wan_store.h"
 
 #define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES)      /* The least: one memory segment of each kind. */
 #define HALF (WAN_SEGMENT_BYTES / 2)

@@ -1,7 +1,7 @@
 /* Owns the tests of a region's entries: versions, tombstones, growth, and taking entries out of full runs of slots. */
 #include "harness.h"
-#include "wan_clock.h"
-#include "wan_table.h"
+#include "base/wan_clock.h"
+#include "region/wan_table.h"
 
 static wan_table table;
 

@@ -8,12 +8,12 @@
 
 #include "harness.h"
 #include "memory_disk.h"
-#include "wan_clock.h"
-#include "wan_lock.h"
-#include "wan_log.h"
-#include "wan_queue.h"
-#include "wan_table.h"
-#include "wan_thread.h"
+#include "base/wan_clock.h"
+#include "base/wan_lock.h"
+#include "log/wan_log.h"
+#include "store/wan_queue.h"
+#include "region/wan_table.h"
+#include "base/wan_thread.h"
 
 #define CHECK(condition) \
     do { if (!(condition)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); abort(); } } while (0)

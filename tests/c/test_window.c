@@ -1,6 +1,6 @@
 /* Owns the tests of the window: a link in simulated time, of which only its delay and its rate are known here. */
 #include "harness.h"
-#include "wan_window.h"
+#include "session/wan_window.h"
 
 #define BATCHES_MAX 65536u
 

@@ -31,7 +31,7 @@ _CALLS = {
 
 
 class _Table(ctypes.Structure):
-    """`wan_env` of csrc/wan_env.h."""
+    """`wan_env` of csrc/base/wan_env.h."""
 
     _fields_ = [(name, ctypes.CFUNCTYPE(*kinds)) for name, kinds in _CALLS.items()] + [("fetch", ctypes.c_void_p), ("copy", ctypes.c_void_p), ("state", ctypes.c_void_p)]
 

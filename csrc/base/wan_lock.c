@@ -1,0 +1,38 @@
+/* Waiting for a lock that is held. */
+#include "base/wan_lock.h"
+
+#include <errno.h>
+#include <linux/membarrier.h>
+
+#define SPINS 100
+
+static const struct timespec LOOK_AGAIN = {0, 1000000};
+
+/* Every running thread of the process passes a full barrier before this returns. 0: the system does not offer it. */
+static int order_all_threads(void)
+{
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
+    return errno == EPERM && syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
+        && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void wan_lock_wait(wan_lock *lock)
+{
+    for (int spin = 0; spin < SPINS; spin++) {
+        if (atomic_load_explicit(&lock->state, memory_order_relaxed) == 0 && wan_lock_try(lock)) return;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    atomic_fetch_add(&lock->sleepers, 1);
+    /* Who released it before the barrier is seen to have done so; who releases it after that sees a sleeper, and wakes him. */
+    int ordered = order_all_threads();
+    while (!wan_lock_try(lock))
+        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 1, ordered ? (void *)0 : (void *)&LOOK_AGAIN, (void *)0, 0);
+    atomic_fetch_sub(&lock->sleepers, 1);
+}
+
+void wan_lock_wake(wan_lock *lock)
+{
+    syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
+}

@@ -1,0 +1,5 @@
+/* Thread numbers. */
+#include "base/wan_thread.h"
+
+_Atomic uint32_t wan_thread_count;
+_Thread_local wan_thread wan_thread_own;

@@ -1,0 +1,381 @@
+/* The log as it is written: segments, blocks, manifest. */
+#include "log/wan_log_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
+{
+    uint64_t length = 0;
+    for (uint32_t n = 0; n < count; n++) length += sizeof(wan_part_head) + parts[n].head.length;
+    return length;
+}
+
+/* Manifest. */
+
+/* The file of the next manifest. Its room was kept when the last one was written, where that could be: a log on a full
+ * disk can be shortened, which is what makes room. */
+static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, int *file)
+{
+    uint64_t kept;
+    if (log->env->open(log->env, path, 1, file, &kept) == WAN_OK) {
+        if (kept >= length && kept <= 4 * length + 4 * WAN_LOG_PAGE) return WAN_OK;
+        log->env->close(log->env, *file);
+        *file = -1;
+    }
+    wan_status status = log->env->remove(log->env, path);
+    return status == WAN_OK ? log->env->create(log->env, path, length, file) : status;
+}
+
+static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
+{
+    uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
+    if (state_bytes > WAN_LOG_STATE_BYTES_MAX || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX)      /* It could not be read again. */
+        return WAN_FAIL(WAN_TOO_LARGE, "the log in %.300s has a state of %" PRIu64 " bytes, and at most %u can be kept; the log stays as it is", log->directory,
+                        state_bytes, WAN_LOG_STATE_BYTES_MAX);
+    uint8_t *bytes = calloc(1, length);
+    if (!bytes) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a manifest of %" PRIu64 " bytes", length);
+    manifest_head *head = (manifest_head *)bytes;
+    memcpy(head->magic, MANIFEST_MAGIC, 8);
+    head->version = WAN_LOG_VERSION;
+    head->kind = log->kind;
+    head->log_id = log->id;
+    head->next_number = log->next_number;
+    head->commit = log->commit;
+    head->first_commit = log->first_commit;
+    head->segments = log->count;
+    head->owner_slots = log->owner_slots;
+    head->state_bytes = state_bytes;
+    head->identity_bytes = (uint32_t)log->identity.used;
+    uint64_t *pair = (uint64_t *)(head + 1);
+    for (uint32_t n = 0; n < log->count; n++) { *pair++ = log->segments[n].number; *pair++ = log->segments[n].bytes; }
+    uint8_t *behind = (uint8_t *)pair;
+    if (log->identity.used) memcpy(behind, log->identity.bytes, log->identity.used);
+    if (state_bytes) memcpy(behind + log->identity.used, state, state_bytes);
+    head->crc = wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head);
+
+    char fresh[4096], path[4096];
+    path_of(log, "MANIFEST.new", fresh, sizeof fresh);
+    path_of(log, "MANIFEST", path, sizeof path);
+    int file = -1;
+    wan_status status = create_fresh(log, fresh, length, &file);
+    if (status == WAN_OK) status = log->env->write(log->env, file, fresh, 0, bytes, length);
+    if (status == WAN_OK) status = log->env->sync(log->env, file, fresh);
+    if (file >= 0) log->env->close(log->env, file);
+    free(bytes);
+    if (status != WAN_OK) return status;
+    log->unsure = 1;        /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
+    status = log->env->replace(log->env, fresh, path, log->directory);
+    if (status != WAN_OK) return status;
+    log->unsure = 0;
+    log->named = 1;
+    log->known_commit = log->commit;
+    if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK) log->env->close(log->env, file);
+    return WAN_OK;
+}
+
+wan_status wan_log_grow_segments(wan_log *log, uint32_t wanted)
+{
+    if (wanted <= log->capacity) return WAN_OK;
+    uint32_t capacity = wanted * 2 > 16 ? wanted * 2 : 16;
+    wan_log_segment *grown = realloc(log->segments, capacity * sizeof *grown);
+    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
+    log->segments = grown;
+    log->capacity = capacity;
+    return WAN_OK;
+}
+
+/* Segments. */
+
+uint64_t wan_log_segment_bytes(const wan_log *log)
+{
+    uint64_t bytes = log->budget ? log->budget->limit / WAN_LOG_SEGMENT_PART & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
+    if (bytes > WAN_LOG_SEGMENT_BYTES) return WAN_LOG_SEGMENT_BYTES;
+    return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
+}
+
+uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(log) / 2 - WAN_LOG_PAGE; }
+
+static uint64_t budget_of(const wan_log *log, int makes_way)
+{
+    uint64_t parts_left = makes_way ? 0 : log->may_take_kept ? 1 : WAN_LOG_KEPT_PARTS;
+    return log->budget->limit - log->budget->limit / WAN_LOG_PARTS * parts_left;
+}
+
+uint64_t wan_log_room(const wan_log *log)
+{
+    if (!log->budget) return UINT64_MAX;
+    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED), most = budget_of(log, 0);
+    return most > used ? most - used : 0;
+}
+
+uint64_t wan_log_way(const wan_log *log)
+{
+    if (!log->budget) return UINT64_MAX;
+    uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED);
+    return log->budget->limit > used ? log->budget->limit - used : 0;
+}
+
+uint64_t wan_log_record_bytes(const wan_log *log)
+{
+    return log->budget ? log->budget->limit / WAN_LOG_PARTS - 2 * WAN_LOG_PAGE : UINT64_MAX;
+}
+
+int wan_log_begin_way(wan_log *log)
+{
+    uint32_t nobody = 0;
+    if (log->budget && !__atomic_compare_exchange_n(&log->budget->way, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+    log->makes_way = 1;
+    return 1;
+}
+
+void wan_log_end_way(wan_log *log)
+{
+    log->makes_way = 0;
+    if (log->budget) __atomic_store_n(&log->budget->way, 0, __ATOMIC_RELEASE);
+}
+
+static wan_status take_room(wan_log *log, uint64_t bytes)
+{
+    if (!log->budget) return WAN_OK;
+    uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+    if (used <= budget_of(log, log->makes_way)) return WAN_OK;
+    __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+    return WAN_FAIL(WAN_FULL, "the logs of the disk store have reached their limit of %" PRIu64 " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
+                    log->budget->limit, log->directory, log->bytes);
+}
+
+static void give_room(wan_log *log, uint64_t bytes)
+{
+    if (log->budget) __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
+}
+
+void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
+{
+    log->budget = budget;
+    log->may_take_kept = may_take_kept != 0;
+    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED);    /* Wraps around where it is less. */
+}
+
+static wan_status make_segment(wan_log *log, uint64_t bytes);
+
+static wan_status add_segment(wan_log *log, uint64_t bytes)
+{
+    wan_status status = take_room(log, bytes);
+    if (status != WAN_OK) return status;
+    status = make_segment(log, bytes);
+    if (status != WAN_OK) give_room(log, bytes);
+    return status;
+}
+
+static wan_status make_segment(wan_log *log, uint64_t bytes)
+{
+    wan_status status = wan_log_grow_segments(log, log->count + 1);
+    if (status != WAN_OK) return status;
+    wan_log_segment *segment = &log->segments[log->count];
+    memset(segment, 0, sizeof *segment);
+    segment->number = log->next_number;
+    segment->bytes = bytes;
+    segment->used = WAN_LOG_PAGE;
+    segment->highest = calloc(log->owner_slots ? log->owner_slots : 1, sizeof *segment->highest);
+    if (!segment->highest) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment");
+
+    char path[4096];
+    segment_path(log, segment->number, path, sizeof path);
+    status = log->env->remove(log->env, path);      /* A left-over that no manifest names. */
+    if (status == WAN_OK) status = log->env->create(log->env, path, bytes, &segment->file);
+    if (status != WAN_OK) { free(segment->highest); return status; }
+    uint8_t page[WAN_LOG_PAGE] = {0};
+    wan_segment_head *head = (wan_segment_head *)page;
+    memcpy(head->magic, SEGMENT_MAGIC, 8);
+    head->version = WAN_LOG_VERSION;
+    head->kind = log->kind;
+    head->log_id = log->id;
+    head->number = segment->number;
+    head->crc = wan_crc32c(0, head, offsetof(wan_segment_head, crc));
+    status = log->env->write(log->env, segment->file, path, 0, page, sizeof page);
+    if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
+    if (status != WAN_OK) {
+        log->env->close(log->env, segment->file);
+        log->env->remove(log->env, path);
+        free(segment->highest);
+        return status;
+    }
+    log->next_number++;
+    log->count++;
+    log->bytes += bytes;
+    return WAN_OK;
+}
+
+static void forget_segment(wan_log *log, uint32_t index)
+{
+    wan_log_segment *segment = &log->segments[index];
+    if (segment->file >= 0) log->env->close(log->env, segment->file);
+    log->bytes -= segment->bytes;
+    give_room(log, segment->bytes);
+    free(segment->highest);
+}
+
+static uint64_t room_left(const wan_log_segment *segment) { return segment->bytes - segment->used; }
+
+static wan_status only_for_reading(const wan_log *log)
+{
+    return WAN_FAIL(WAN_IO, "the log in %.300s was opened for salvage; nothing is written to it", log->directory);
+}
+
+wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state, uint64_t state_bytes)
+{
+    uint64_t need = length + sizeof(wan_block_head);
+    wan_status status = WAN_OK;
+    if (log->for_reading) return only_for_reading(log);
+    if (log->unsure || !log->named) status = write_manifest(log, state, state_bytes);    /* A segment is there only beside a manifest. */
+    if (status != WAN_OK) return status;
+    for (uint32_t n = log->writing; n < log->count; n++)
+        if (room_left(&log->segments[n]) >= need) return WAN_OK;
+    /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait. */
+    uint64_t bytes = wan_log_segment_bytes(log);
+    if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
+    uint32_t before = log->count;
+    status = add_segment(log, bytes);
+    if (status != WAN_OK) return status;
+    for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
+        if (wan_log_room(log) < wan_log_segment_bytes(log) * WAN_LOG_AHEAD_ROOM || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK) break;
+    status = write_manifest(log, state, state_bytes);
+    if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */
+    while (log->count > before) {
+        char path[4096];
+        segment_path(log, log->segments[log->count - 1].number, path, sizeof path);
+        forget_segment(log, --log->count);
+        log->env->remove(log->env, path);
+    }
+    return status;
+}
+
+/* What the segments before `index` hold is durable; they are not written again. */
+static void leave_segments(wan_log *log, uint32_t index)
+{
+    for (uint32_t n = log->writing; n < index; n++) {
+        if (log->segments[n].file >= 0) log->env->close(log->env, log->segments[n].file);
+        log->segments[n].file = -1;
+    }
+    log->writing = index;
+}
+
+/* An attempt that failed may have left a whole block behind the last one that counts; its commit goes elsewhere now. */
+wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
+{
+    static const uint8_t zeros[sizeof(wan_block_head)];
+    char path[4096];
+    segment_path(log, segment->number, path, sizeof path);
+    if (room_left(segment) >= sizeof zeros) {
+        wan_status status = log->env->write(log->env, segment->file, path, segment->used, zeros, sizeof zeros);
+        if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
+        if (status != WAN_OK) return status;
+    }
+    segment->torn = 0;
+    return WAN_OK;
+}
+
+wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
+{
+    uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
+    WAN_CHECK(length % 8 == 0 && length <= UINT32_MAX);
+    if (log->for_reading) return only_for_reading(log);
+    WAN_CHECK(!log->unsure);
+    uint32_t n = log->writing;
+    for (; n < log->count && room_left(&log->segments[n]) < need; n++) {
+        wan_status status = log->segments[n].torn ? wan_log_clean_end(log, &log->segments[n]) : WAN_OK;
+        if (status != WAN_OK) return status;
+    }
+    WAN_CHECK(n < log->count);      /* The caller made room. */
+    for (uint32_t later = n + 1; later < log->count; later++) {       /* A longer block was tried there. */
+        wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
+        if (status != WAN_OK) return status;
+    }
+    wan_log_segment *segment = &log->segments[n];
+    wan_block_head head = {BLOCK_MAGIC, 0, (uint32_t)length, count, log->commit + 1, segment->number};
+    head.crc = head_crc(&head);
+    char path[4096];
+    segment_path(log, segment->number, path, sizeof path);
+    uint64_t at = segment->used + sizeof head;
+    wan_status status = WAN_OK;
+    for (uint32_t k = 0; k < count && status == WAN_OK; k++) {
+        head.crc = wan_crc32c(wan_crc32c(head.crc, &parts[k].head, sizeof parts[k].head), parts[k].bytes, parts[k].head.length);
+        status = log->env->write(log->env, segment->file, path, at, &parts[k].head, sizeof parts[k].head);
+        if (status == WAN_OK && parts[k].head.length)
+            status = log->env->write(log->env, segment->file, path, at + sizeof parts[k].head, parts[k].bytes, parts[k].head.length);
+        at += sizeof parts[k].head + parts[k].head.length;
+    }
+    if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, segment->used, &head, sizeof head);
+    if (status != WAN_OK) { segment->torn = 1; return status; }     /* Not counted as used: the next attempt writes over it. */
+    /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
+    status = log->env->sync(log->env, segment->file, path);
+    if (status != WAN_OK) { segment->torn = 1; return status; }
+    leave_segments(log, n);
+    segment->used += need;
+    segment->torn = 0;
+    log->commit++;
+    if (!segment->first_commit) segment->first_commit = log->commit;
+    *index = n;
+    return WAN_OK;
+}
+
+wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
+{
+    WAN_CHECK(drop <= log->writing);
+    if (log->for_reading) return only_for_reading(log);
+    wan_log_segment *gone = malloc((drop ? drop : 1) * sizeof *gone);
+    if (!gone) return WAN_FAIL(WAN_NO_MEMORY, "no memory to drop segments");
+    memcpy(gone, log->segments, drop * sizeof *gone);
+    memmove(log->segments, log->segments + drop, (log->count - drop) * sizeof *log->segments);
+    log->count -= drop;
+    uint64_t first_commit = log->first_commit;
+    log->first_commit = log->commit + 1;
+    for (uint32_t n = log->count; n--;)
+        if (log->segments[n].first_commit) log->first_commit = log->segments[n].first_commit;
+    wan_status status = write_manifest(log, state, state_bytes);
+    if (status != WAN_OK) {     /* As before; the next attempt drops them. */
+        log->first_commit = first_commit;
+        memmove(log->segments + drop, log->segments, log->count * sizeof *log->segments);
+        memcpy(log->segments, gone, drop * sizeof *gone);
+        log->count += drop;
+        free(gone);
+        return status;
+    }
+    log->writing -= drop;
+    for (uint32_t n = 0; n < drop; n++) {
+        char path[4096];
+        segment_path(log, gone[n].number, path, sizeof path);
+        if (gone[n].file >= 0) log->env->close(log->env, gone[n].file);
+        log->env->remove(log->env, path);
+        log->bytes -= gone[n].bytes;
+        give_room(log, gone[n].bytes);
+        free(gone[n].highest);
+    }
+    free(gone);
+    return WAN_OK;
+}
+
+wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes)
+{
+    if (log->for_reading) return only_for_reading(log);
+    return write_manifest(log, state, state_bytes);
+}
+
+wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
+{
+    if (log->for_reading) return only_for_reading(log);
+    return log->named && log->known_commit != log->commit ? write_manifest(log, state, state_bytes) : WAN_OK;
+}
+
+void wan_log_close(wan_log *log)
+{
+    for (uint32_t n = 0; n < log->count; n++) {
+        if (log->segments[n].file >= 0) log->env->close(log->env, log->segments[n].file);
+        free(log->segments[n].highest);
+    }
+    wan_stage_close(&log->identity);
+    free(log->segments);
+    free(log->directory);
+    memset(log, 0, sizeof *log);
+}

@@ -1,0 +1,445 @@
+/* Opening a log, with its torn tail and its damage, and reading it again. */
+#include "log/wan_log_inner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/wan_file_read.h"
+
+static void note_damage(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+{
+    wan_damage noted = {.offset = offset};
+    snprintf(noted.file, sizeof noted.file, "%s", file);
+    snprintf(noted.reason, sizeof noted.reason, "%s", reason);
+    *damage = noted;
+    if (reader->damaged) reader->damaged(reader->owner, damage);
+}
+
+/* Damage: noted, and refused unless it is skipped for salvage. */
+static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+{
+    note_damage(reader, damage, file, offset, reason);
+    return reader->salvage ? WAN_OK : WAN_FAIL(WAN_CORRUPT, "%.300s, offset %" PRIu64 ": %s", damage->file, offset, damage->reason);
+}
+
+/* Adds a segment that is on the disk. */
+static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
+{
+    wan_status status = wan_log_grow_segments(log, log->count + 1);
+    if (status != WAN_OK) return status;
+    wan_log_segment *segment = &log->segments[log->count];
+    *segment = (wan_log_segment){.number = number, .bytes = bytes, .used = WAN_LOG_PAGE, .file = -1};
+    segment->highest = calloc(log->owner_slots ? log->owner_slots : 1, sizeof *segment->highest);
+    if (!segment->highest) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment");
+    log->count++;
+    log->bytes += bytes;
+    return WAN_OK;
+}
+
+/* A checksum that holds makes numbers no truer: what would lead the arithmetic astray. NULL: nothing. */
+static const char *contradiction(const manifest_head *head)
+{
+    const uint64_t *pair = (const uint64_t *)(head + 1);
+    if (head->first_commit == 0 || head->commit >> 62 || head->first_commit > head->commit + 1 || head->next_number >> 56)
+        return "the manifest's numbers contradict each other";
+    for (uint32_t n = 0; n < head->segments; n++, pair += 2) {
+        if (pair[0] <= (n ? pair[-2] : 0) || pair[0] >= head->next_number) return "the manifest's segment numbers do not ascend";
+        if (pair[1] < WAN_LOG_PAGE || pair[1] > SEGMENT_BYTES_MAX) return "the manifest says an impossible size of a segment";
+    }
+    return NULL;
+}
+
+/* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
+static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
+{
+    char path[4096];
+    path_of(log, "MANIFEST", path, sizeof path);
+    int file;
+    uint64_t bytes;
+    wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+    if (status == WAN_EMPTY) return WAN_OK;     /* The caller looks whether segments are. */
+    if (status != WAN_OK) return status;
+    uint8_t *all = NULL;
+    const char *wrong = NULL;
+    if (bytes < sizeof(manifest_head) || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + WAN_LOG_IDENTITY_BYTES_MAX + (64ull << 20))) wrong = "the manifest has an impossible size";
+    else if (!(all = malloc(bytes))) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
+    else status = log->env->read(log->env, file, path, 0, all, bytes);
+    log->env->close(log->env, file);
+    if (status != WAN_OK) { free(all); return status; }
+
+    manifest_head *head = (manifest_head *)all;
+    uint64_t length = 0;
+    if (!wrong) {
+        length = sizeof *head + head->segments * 16ull + head->identity_bytes + head->state_bytes;
+        if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) wrong = "this is no manifest of a log";
+        else if (head->version > WAN_LOG_VERSION) {
+            status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
+                              head->version, WAN_LOG_VERSION);
+            if (reader->salvage) wrong = "the manifest says that it is of a newer version";
+        } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX
+                   || head->identity_bytes > WAN_LOG_IDENTITY_BYTES_MAX || head->identity_bytes % 8 || length > bytes
+                   || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
+            wrong = "the manifest's checksum does not hold";
+        else if ((wrong = contradiction(head))) {}
+        else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
+        else if (head->owner_slots != log->owner_slots)
+            status = WAN_FAIL(WAN_INVALID, "%.300s was written with %" PRIu32 " partitions, and %" PRIu32 " are configured; use the same number, or another directory", path,
+                              head->owner_slots, log->owner_slots);
+    }
+    if (wrong) status = refuse(reader, damage, path, 0, wrong);
+    if (wrong || status != WAN_OK) { free(all); return status; }
+
+    log->named = 1;
+    log->id = head->log_id;
+    log->next_number = head->next_number;
+    log->first_commit = head->first_commit;
+    *commit = log->known_commit = head->commit;
+    const uint64_t *pair = (const uint64_t *)(head + 1);
+    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
+    const uint8_t *behind = (const uint8_t *)(head + 1) + head->segments * 16ull;
+    if (status == WAN_OK) status = wan_stage_add(&log->identity, behind, head->identity_bytes);
+    if (status == WAN_OK && reader->state) status = reader->state(reader->owner, behind + head->identity_bytes, head->state_bytes);
+    if (status == WAN_CORRUPT) {
+        char reason[200];
+        snprintf(reason, sizeof reason, "%.190s", wan_detail);
+        status = refuse(reader, damage, path, sizeof *head + head->segments * 16ull + head->identity_bytes, reason);
+    }
+    free(all);
+    return status;
+}
+
+/* Reading. */
+
+static int block_is_whole(const uint8_t *bytes, uint64_t left, uint64_t number)
+{
+    const wan_block_head *head = (const wan_block_head *)bytes;
+    if (left < sizeof *head || head->magic != BLOCK_MAGIC || head->segment != number || head->length > left - sizeof *head || head->length % 8)
+        return 0;
+    if (wan_crc32c(head_crc(head), head + 1, head->length) != head->crc) return 0;
+    uint64_t at = 0;
+    for (uint32_t n = 0; n < head->parts; n++) {
+        if (head->length - at < sizeof(wan_part_head)) return 0;
+        const wan_part_head *part = (const wan_part_head *)((const uint8_t *)(head + 1) + at);
+        at += sizeof *part;
+        if (part->kind == 0 || part->kind >= WAN_PART_KIND_COUNT || part->length > head->length - at || part->length % 8) return 0;
+        at += part->length;
+    }
+    return at == head->length;
+}
+
+static wan_status read_block(uint32_t index, const wan_log_reader *reader, const wan_block_head *head)
+{
+    const uint8_t *at = (const uint8_t *)(head + 1);
+    wan_status worst = WAN_OK;
+    for (uint32_t n = 0; n < head->parts; n++) {
+        const wan_part_head *part = (const wan_part_head *)at;
+        wan_status status = reader->part(reader->owner, index, head->commit, part, at + sizeof *part);
+        if (status == WAN_CORRUPT) worst = status;
+        if (status != WAN_OK && !(status == WAN_CORRUPT && reader->salvage)) return status;
+        at += sizeof *part + part->length;
+    }
+    return worst;
+}
+
+static void begin_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_file_read *file)
+{
+    wan_log_segment *segment = &log->segments[index];
+    segment_path(log, segment->number, file->path, sizeof file->path);
+    wan_file_read_begin(file, log->env, segment->bytes, reader->adopt && !reader->salvage, reader->read_ahead);
+}
+
+/* Where the next bytes that are not zero may be, from `at` on: segments made ahead are megabytes of zeros. */
+static uint64_t behind_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
+{
+    for (; at + 64 <= bytes; at += 64) {
+        uint64_t words[8];
+        memcpy(words, all + at, sizeof words);
+        if (words[0] | words[1] | words[2] | words[3] | words[4] | words[5] | words[6] | words[7]) break;
+    }
+    return at;
+}
+
+/* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
+static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
+{
+    wan_log_segment *segment = &log->segments[index];
+    char reason[200];
+    const char *path = file->path;
+    segment->used = WAN_LOG_PAGE;
+    wan_status status = wan_file_read_end(file);
+    if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
+    if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
+    if (status != WAN_OK) return status;
+    const uint8_t *all = file->bytes;
+    uint64_t bytes = file->length;
+    if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
+    if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
+    const wan_segment_head *head = (const wan_segment_head *)all;
+    if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
+        || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
+        status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
+    } else if (head->version > WAN_LOG_VERSION) {
+        status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
+                          head->version, WAN_LOG_VERSION);
+    } else if (bytes < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
+        snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
+        status = refuse(reader, damage, path, bytes, reason);
+    }
+    for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
+        if (!block_is_whole(all + at, bytes - at, segment->number)) {
+            /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
+            uint64_t ahead = at;
+            int begun = 0;
+            for (; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
+                const wan_block_head *block = (const wan_block_head *)(all + ahead);
+                if (block->magic != BLOCK_MAGIC) continue;
+                if (ahead > at && block_is_whole(all + ahead, bytes - ahead, segment->number)) break;
+                begun |= block->segment == segment->number && block->commit > *commit + 1;
+            }
+            int whole = ahead + sizeof(wan_block_head) <= bytes;
+            if (!whole && !begun) break;
+            status = refuse(reader, damage, path, at, whole ? "a damaged block with whole ones behind it" : "damaged blocks: one is here that was begun when the one before it was durable");
+            at = ahead;
+            continue;
+        }
+        const wan_block_head *block = (const wan_block_head *)(all + at);
+        if (block->commit != *commit + 1 && (log->named || *commit)) {      /* Without a manifest, the first one is the first that is left. */
+            snprintf(reason, sizeof reason, "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come", block->commit, *commit + 1);
+            status = refuse(reader, damage, path, at, reason);
+            if (status != WAN_OK) break;
+        }
+        status = read_block(index, reader, block);
+        if (status == WAN_CORRUPT) {
+            snprintf(reason, sizeof reason, "%.190s", wan_detail);
+            status = refuse(reader, damage, path, at, reason);
+        }
+        if (!segment->first_commit) segment->first_commit = block->commit;
+        *commit = block->commit;
+        segment->newest = at;
+        at += sizeof *block + block->length;
+        segment->used = at;
+    }
+    return status;
+}
+
+wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
+{
+    wan_damage damage;
+    wan_log_segment *segment = &log->segments[index];
+    wan_status status = segment->torn && !log->for_reading ? wan_log_clean_end(log, segment) : WAN_OK;
+    if (status != WAN_OK) return status;
+    wan_file_read *file = calloc(1, sizeof *file);
+    if (!file) return WAN_FAIL(WAN_NO_MEMORY, "no memory to read a segment");
+    uint64_t used = segment->used, commit = segment->first_commit ? segment->first_commit - 1 : log->commit;
+    begin_segment(log, index, reader, file);
+    status = scan_segment(log, index, reader, &damage, file, &commit);
+    if (status == WAN_OK && segment->used != used)
+        status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
+    segment->used = used;
+    wan_file_read_done(file);
+    wan_file_read_close(file);
+    free(file);
+    return status;
+}
+
+/* Zeros behind the last whole block, so that half of an old block can never be joined by new bytes. */
+static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *path, uint64_t *cut)
+{
+    uint8_t zeros[65536] = {0};
+    uint8_t found[65536];
+    for (uint64_t at = segment->used; at < segment->bytes;) {
+        uint64_t length = segment->bytes - at < sizeof zeros ? segment->bytes - at : sizeof zeros;
+        wan_status status = log->env->read(log->env, segment->file, path, at, found, length);
+        if (status != WAN_OK) return status;
+        if (memcmp(found, zeros, length) != 0) {
+            for (uint64_t n = 0; n < length; n++) *cut += found[n] != 0;
+            status = log->env->write(log->env, segment->file, path, at, zeros, length);
+            if (status != WAN_OK) return status;
+        }
+        at += length;
+    }
+    return *cut ? log->env->sync(log->env, segment->file, path) : WAN_OK;
+}
+
+/* The newest block may have been read from the system's memory: the process that wrote it ended before its sync, or that failed,
+ * after which no later one writes it. What is taken for durable now has to be; the blocks before it were, or it were not there. */
+static wan_status write_newest_again(wan_log *log, const wan_log_segment *segment, const char *path)
+{
+    uint8_t bytes[65536];
+    if (!segment->newest) return WAN_OK;
+    for (uint64_t at = segment->newest; at < segment->used;) {
+        uint64_t length = segment->used - at < sizeof bytes ? segment->used - at : sizeof bytes;
+        wan_status status = log->env->read(log->env, segment->file, path, at, bytes, length);
+        if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, at, bytes, length);
+        if (status != WAN_OK) return status;
+        at += length;
+    }
+    return log->env->sync(log->env, segment->file, path);
+}
+
+typedef struct { wan_log *log; const wan_log_reader *reader; wan_damage *damage; } file_survey;
+
+/* A file in the log's folder: 0 if it is no segment's. */
+static uint64_t segment_number(const char *name)
+{
+    uint64_t number = 0;
+    int n = 0;
+    for (; name[n] >= '0' && name[n] <= '9' && n < 18; n++) number = number * 10 + (uint64_t)(name[n] - '0');
+    return n >= 12 && strcmp(name + n, ".seg") == 0 ? number : 0;
+}
+
+/* The segment file of this name that the log does not know, and its number; 0: it is none, or known. */
+static uint64_t unknown_segment(const wan_log *log, const char *name, char *path, size_t room)
+{
+    uint64_t number = segment_number(name);
+    for (uint32_t n = 0; n < log->count; n++)
+        if (log->segments[n].number == number) return 0;
+    if (number) path_of(log, name, path, room);
+    return number;
+}
+
+/* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that are
+ * still to come, and with anything in it, was written under a newer manifest than the one that is here. */
+static wan_status survey_file(void *owner, const char *name)
+{
+    const file_survey *survey = owner;
+    wan_log *log = survey->log;
+    char path[4096];
+    uint8_t found[65536];
+    uint64_t number = unknown_segment(log, name, path, sizeof path), bytes, at = WAN_LOG_PAGE;
+    int file, written = 0;
+    if (!number) return WAN_OK;
+    if (!log->named) return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
+    if (number < log->next_number) return WAN_OK;
+    wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+    if (status != WAN_OK) return status == WAN_EMPTY ? WAN_OK : status;
+    for (; at < bytes && !written && status == WAN_OK; at += sizeof found) {
+        status = log->env->read(log->env, file, path, at, found, sizeof found);
+        written = status == WAN_OK && (found[0] != 0 || memcmp(found, found + 1, sizeof found - 1) != 0);
+    }
+    log->env->close(log->env, file);
+    if (status != WAN_OK || !written) return status;
+    status = refuse(survey->reader, survey->damage, path, WAN_LOG_PAGE, "the manifest is older than this segment");
+    return status == WAN_OK ? know_segment(log, number, bytes) : status;
+}
+
+/* Only when all that is named was found whole: a manifest that does not belong here must not cost a file. */
+static wan_status clear_file(void *owner, const char *name)
+{
+    wan_log *log = owner;
+    char path[4096];
+    if (unknown_segment(log, name, path, sizeof path)) log->env->remove(log->env, path);
+    return WAN_OK;
+}
+
+/* Salvage without a manifest: every segment file there is. */
+static wan_status adopt_file(void *owner, const char *name)
+{
+    wan_log *log = ((file_survey *)owner)->log;
+    uint64_t number = segment_number(name), bytes;
+    char path[4096];
+    int file;
+    if (!number) return WAN_OK;
+    path_of(log, name, path, sizeof path);
+    wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
+    if (status != WAN_OK) return status == WAN_NO_MEMORY ? status : WAN_OK;
+    wan_segment_head head;
+    status = log->env->read(log->env, file, path, 0, &head, sizeof head);
+    log->env->close(log->env, file);
+    if (status == WAN_OK && memcmp(head.magic, SEGMENT_MAGIC, 8) == 0 && head.crc == wan_crc32c(0, &head, offsetof(wan_segment_head, crc))) log->id = head.log_id;
+    return know_segment(log, number, bytes);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t left = ((const wan_log_segment *)a)->number, right = ((const wan_log_segment *)b)->number;
+    return left < right ? -1 : left > right;
+}
+
+/* All of them, each read while the one before it is handed out. */
+static wan_status read_segments(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
+{
+    wan_file_read *files = calloc(2, sizeof *files);
+    if (!files) return WAN_FAIL(WAN_NO_MEMORY, "no memory to read segments");
+    wan_status status = WAN_OK;
+    uint32_t begun = 0, n;
+    for (n = 0; n < log->count && status == WAN_OK; n++) {
+        for (; begun < log->count && begun < n + (reader->read_ahead ? 2 : 1); begun++) begin_segment(log, begun, reader, &files[begun & 1]);
+        status = scan_segment(log, n, reader, damage, &files[n & 1], &log->commit);
+        if (log->segments[n].first_commit) log->writing = n;
+        if (reader->adopted) reader->adopted(reader->owner, n);
+        wan_file_read_done(&files[n & 1]);
+    }
+    for (; n < begun; n++) {        /* Not looked at any more. */
+        char detail[WAN_DETAIL_BYTES];
+        memcpy(detail, wan_detail, sizeof detail);
+        (void)wan_file_read_end(&files[n & 1]);
+        memcpy(wan_detail, detail, sizeof detail);
+        wan_file_read_done(&files[n & 1]);
+    }
+    wan_file_read_close(&files[0]);
+    wan_file_read_close(&files[1]);
+    free(files);
+    return status;
+}
+
+static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
+{
+    uint64_t newest = 0;
+    char path[4096], reason[200];
+    file_survey survey = {log, reader, damage};
+    wan_status status = read_manifest(log, reader, damage, &newest);
+    if (status == WAN_OK && reader->salvage && !log->named) {
+        status = log->env->list(log->env, log->directory, adopt_file, &survey);
+    } else if (status == WAN_OK) {
+        status = log->env->list(log->env, log->directory, survey_file, &survey);
+    }
+    if (status != WAN_OK) return status;
+    if (!log->named && log->count && !damage->file[0]) {
+        path_of(log, "MANIFEST", path, sizeof path);
+        note_damage(reader, damage, path, 0, "the manifest is gone");
+    }
+    if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);     /* What salvage came upon is in no order. */
+    if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
+    if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
+    if (status == WAN_OK) status = read_segments(log, reader, damage);
+    if (status == WAN_OK && log->commit < newest) {
+        if (log->count) segment_path(log, log->segments[log->writing].number, path, sizeof path);
+        else path_of(log, "MANIFEST", path, sizeof path);
+        snprintf(reason, sizeof reason, "blocks are missing from here on: they end with number %" PRIu64 ", and the manifest knows of %" PRIu64, log->commit, newest);
+        status = refuse(reader, damage, path, log->count ? log->segments[log->writing].used : 0, reason);
+        log->commit = newest;
+    }
+    return status;
+}
+
+wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
+                        const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
+{
+    memset(log, 0, sizeof *log);
+    memset(damage, 0, sizeof *damage);
+    *cut_bytes = 0;
+    log->env = env;
+    log->kind = kind;
+    log->id = id;
+    log->owner_slots = owner_slots;
+    log->next_number = log->first_commit = 1;
+    log->directory = strdup(directory);
+    if (!log->directory) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a log");
+    wan_status status = read_all(log, reader, damage);
+    log->for_reading = reader->salvage != 0;
+    if (status == WAN_OK && !reader->salvage) status = log->env->list(log->env, log->directory, clear_file, log);
+    for (uint32_t n = log->writing; n < log->count && status == WAN_OK && !reader->salvage; n++) {
+        wan_log_segment *segment = &log->segments[n];
+        char path[4096];
+        uint64_t bytes;
+        segment_path(log, segment->number, path, sizeof path);
+        status = log->env->open(log->env, path, 1, &segment->file, &bytes);
+        if (status == WAN_EMPTY) status = WAN_IO;
+        if (status == WAN_OK) status = cut_tail(log, segment, path, cut_bytes);
+        if (status == WAN_OK && n == log->writing) status = write_newest_again(log, segment, path);
+    }
+    log->unsure = log->named;       /* Nor is it known whether the disk has the manifest that was found. */
+    if (status != WAN_OK) wan_log_close(log);
+    return status;
+}

@@ -1,0 +1,221 @@
+/* The check of keys: UTF-8, and the tagged form as far as a key may use it. Every byte is read once; recursion ends at WAN_TAGGED_DEPTH_MAX. */
+#include "record/wan_form.h"
+
+#include <string.h>
+
+#define BILLION 1000000000u
+#define NANOSECONDS_A_DAY (86400ull * BILLION)
+
+int wan_is_utf8(const uint8_t *at, size_t length)
+{
+    const uint8_t *end = at + length;
+    while (at < end) {
+        uint64_t eight;
+        while (end - at >= 8 && (memcpy(&eight, at, 8), (eight & 0x8080808080808080ull) == 0)) at += 8;
+        if (at == end) break;
+        uint8_t first = *at++;
+        if (first < 0x80) continue;
+        /* Neither overlong, nor a surrogate, nor over U+10FFFF: that is up to the second byte. */
+        uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+        int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+        if (first < 0xc2 || first > 0xf4 || end - at < more || at[0] < low || at[0] > high) return 0;
+        for (int n = 1; n < more; n++)
+            if ((at[n] & 0xc0) != 0x80) return 0;
+        at += more;
+    }
+    return 1;
+}
+
+typedef struct {
+    const uint8_t *at, *end;
+} key_reader;
+
+static const char CUT_OFF[] = "it ends in the middle of an object", LONG_WAY[] = "a number or length is not written in the shortest way";
+
+static uint64_t big_endian(const uint8_t *at, unsigned bytes)
+{
+    uint64_t number = 0;
+    for (unsigned n = 0; n < bytes; n++) number = number << 8 | at[n];
+    return number;
+}
+
+/* Reads a number of `bytes` bytes, which has to be at least `least`: below that there is a shorter way. */
+static const char *take_number(key_reader *r, unsigned bytes, uint64_t least, uint64_t *number)
+{
+    if ((size_t)(r->end - r->at) < bytes) return CUT_OFF;
+    *number = big_endian(r->at, bytes);
+    r->at += bytes;
+    return *number < least ? LONG_WAY : NULL;
+}
+
+static const char *check_object(key_reader *r, unsigned depth);
+
+static const char *check_array(key_reader *r, unsigned depth, int ascends)
+{
+    uint64_t count = 0;
+    const char *wrong = NULL;
+    const uint8_t *before = NULL;
+    size_t before_length = 0;
+    if (r->at == r->end) return CUT_OFF;
+    uint8_t code = *r->at++;
+    if (code >= 0x90 && code <= 0x9f) count = code & 0x0f;
+    else if (code == 0xdc) wrong = take_number(r, 2, 16, &count);
+    else if (code == 0xdd) wrong = take_number(r, 4, 65536, &count);
+    else wrong = "a tuple or set does not hold an array";
+    for (uint64_t n = 0; n < count && !wrong; n++) {
+        const uint8_t *from = r->at;
+        wrong = check_object(r, depth);
+        size_t length = (size_t)(r->at - from);
+        if (!wrong && ascends && n) {
+            int order = memcmp(before, from, length < before_length ? length : before_length);
+            if (order > 0 || (order == 0 && before_length >= length)) wrong = "the elements of a set are not in order";
+        }
+        before = from, before_length = length;
+    }
+    return wrong;
+}
+
+static const char *check_moment(const uint8_t *at, size_t length)
+{
+    uint64_t all;
+    switch (length) {
+    case 4: return NULL;
+    case 8:
+        all = big_endian(at, 8);
+        if (all >> 34 >= BILLION) return "a second has more than a billion nanoseconds";
+        return all >> 32 == 0 ? LONG_WAY : NULL;
+    case 12:
+        if (big_endian(at, 4) >= BILLION) return "a second has more than a billion nanoseconds";
+        return big_endian(at + 4, 8) >> 34 == 0 ? LONG_WAY : NULL;
+    }
+    return "a moment is not 4, 8 or 12 bytes long";
+}
+
+static const char *check_big_int(const uint8_t *at, size_t length)
+{
+    if (length < 9) return LONG_WAY;
+    if (length > WAN_KEY_INT_BYTES_MAX) return "an integer is too large for a key";
+    uint8_t last = at[length - 1], negative = at[length - 2] >> 7;
+    if ((last == 0 && (!negative || length == 9)) || (last == 0xff && negative)) return LONG_WAY;
+    return NULL;
+}
+
+static int take_digits(key_reader *r)
+{
+    const uint8_t *from = r->at;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    return r->at > from && (*from != '0' || r->at == from + 1);
+}
+
+/* -?digits E -?digits, without leading zeros. */
+static const char *check_decimal(const uint8_t *at, size_t length)
+{
+    key_reader r = {at, at + length};
+    r.at += r.at < r.end && *r.at == '-';
+    int fits = take_digits(&r) && r.at < r.end && *r.at++ == 'E';
+    int negative = fits && r.at < r.end && *r.at == '-';
+    r.at += negative;
+    fits = fits && take_digits(&r) && r.at == r.end && !(negative && r.end[-1] == '0' && r.end[-2] == '-');
+    return fits ? NULL : "a decimal is not digits, E and an exponent";
+}
+
+/* What a name of a class or serializer comes with: [text, text] or [text, bytes]. */
+static const char *check_named(key_reader *r, int second_is_text)
+{
+    const char *wrong = NULL;
+    if (r->at == r->end || *r->at++ != 0x92) return "a name is not in an array of two";
+    for (int n = 0; n < 2 && !wrong; n++) {
+        if (r->at == r->end) return CUT_OFF;
+        uint8_t code = *r->at;
+        int is_text = (code >= 0xa0 && code <= 0xbf) || (code >= 0xd9 && code <= 0xdb), is_bytes = code >= 0xc4 && code <= 0xc6;
+        if (n == 0 || second_is_text ? !is_text : !is_bytes) return "a name is no text, or its content no bytes";
+        wrong = check_object(r, WAN_TAGGED_DEPTH_MAX);
+    }
+    return wrong;
+}
+
+static const char *check_extension(key_reader *r, uint64_t length, unsigned depth)
+{
+    if ((uint64_t)(r->end - r->at) < length + 1) return CUT_OFF;
+    int8_t tag = (int8_t)*r->at++;
+    key_reader inner = {r->at, r->at + length};
+    const char *wrong = NULL;
+    r->at = inner.end;
+    switch (tag) {
+    case WAN_TAG_INSTANT: case WAN_TAG_NAIVE: case WAN_TAG_DURATION: return check_moment(inner.at, length);
+    case WAN_TAG_BIG_INT: return check_big_int(inner.at, length);
+    case WAN_TAG_DATE: return length == 4 ? NULL : "a date is not 4 bytes long";
+    case WAN_TAG_TIME: return length == 8 && big_endian(inner.at, 8) < NANOSECONDS_A_DAY ? NULL : "a time of day is not within a day";
+    case WAN_TAG_DECIMAL: return check_decimal(inner.at, length);
+    case WAN_TAG_UUID: return length == 16 ? NULL : "a UUID is not 16 bytes long";
+    case WAN_TAG_TUPLE: case WAN_TAG_FROZENSET:
+        if (depth >= WAN_TAGGED_DEPTH_MAX) return "it is nested too deep";
+        wrong = check_array(&inner, depth + 1, tag == WAN_TAG_FROZENSET);
+        break;
+    case WAN_TAG_ENUM: case WAN_TAG_USER: wrong = check_named(&inner, tag == WAN_TAG_ENUM); break;
+    case WAN_TAG_ZONED: return "a time in a zone is no key: its instant is";
+    case WAN_TAG_SET: return "a set cannot be a key or a part of one; use a frozenset";
+    default: return "an extension is not known to this version";
+    }
+    return wrong ? wrong : inner.at == inner.end ? NULL : "bytes follow the content of an extension";
+}
+
+static const char *check_object(key_reader *r, unsigned depth)
+{
+    static const struct { uint8_t bytes; uint64_t least; } unsigned_of[] = {{1, 128}, {2, 256}, {4, 65536}, {8, 1ull << 32}};
+    static const uint64_t least_length[] = {0, 256, 65536};
+    uint64_t number = 0;
+    const char *wrong;
+    if (r->at == r->end) return CUT_OFF;
+    uint8_t code = *r->at++;
+    if (code < 0x80 || code >= 0xe0 || code == 0xc0 || code == 0xc2 || code == 0xc3) return NULL;
+    if (code <= 0x9f || code >= 0xdc) return "a list or dict cannot be a key or a part of one; use a tuple";
+    if (code >= 0xcc && code <= 0xcf) return take_number(r, unsigned_of[code - 0xcc].bytes, unsigned_of[code - 0xcc].least, &number);
+    if (code >= 0xd0 && code <= 0xd3) {
+        unsigned bytes = 1u << (code - 0xd0);
+        if ((wrong = take_number(r, bytes, 0, &number))) return wrong;
+        int64_t value = (int64_t)(number << (64 - 8 * bytes)) >> (64 - 8 * bytes);
+        return value < (bytes == 1 ? -32 : -(1ll << (4 * bytes - 1))) ? NULL : LONG_WAY;
+    }
+    if (code == 0xcb) return take_number(r, 8, 0, &number);
+    if (code >= 0xd4 && code <= 0xd8) return check_extension(r, 1u << (code - 0xd4), depth);
+    if (code >= 0xc7 && code <= 0xc9) {
+        if ((wrong = take_number(r, 1u << (code - 0xc7), least_length[code - 0xc7], &number))) return wrong;
+        if (number && number <= 16 && (number & (number - 1)) == 0) return LONG_WAY;
+        return check_extension(r, number, depth);
+    }
+    int is_text = 1;
+    if (code >= 0xa0 && code <= 0xbf) number = code & 0x1f, wrong = NULL;
+    else if (code >= 0xd9 && code <= 0xdb) wrong = take_number(r, 1u << (code - 0xd9), code == 0xd9 ? 32 : least_length[code - 0xd9], &number);
+    else if (code >= 0xc4 && code <= 0xc6) is_text = 0, wrong = take_number(r, 1u << (code - 0xc4), least_length[code - 0xc4], &number);
+    else return "a byte of it is not in use";        /* Also floats of 32 bits, which nobody here writes. */
+    if (wrong) return wrong;
+    if ((uint64_t)(r->end - r->at) < number) return CUT_OFF;
+    if (is_text && !wan_is_utf8(r->at, number)) return "its text is not UTF-8";
+    r->at += number;
+    return NULL;
+}
+
+/* What has a form of its own is not tagged: else an object would be two keys. */
+static int has_own_form(const uint8_t *key, size_t length)
+{
+    uint8_t code = length ? key[0] : 0xc1;
+    if (code == 0xcf) return length < 2 || key[1] < 0x80;
+    return code < 0x80 || (code >= 0xa0 && code <= 0xc0) || (code >= 0xc4 && code <= 0xc6) || (code >= 0xca && code <= 0xd3)
+        || (code >= 0xd9 && code <= 0xdb) || code >= 0xe0;
+}
+
+wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form)
+{
+    key_reader r = {key, key + length};
+    const char *wrong = "its form is not known";
+    switch (form) {
+    case WAN_FORM_TEXT: wrong = wan_is_utf8(key, length) ? NULL : "its text is not UTF-8"; break;
+    case WAN_FORM_TAGGED: wrong = has_own_form(key, length) ? "it has a form of its own and is written as tagged" : check_object(&r, 0); break;
+    case WAN_FORM_NONE: wrong = "it is none"; break;
+    case WAN_FORM_INT: case WAN_FORM_FLOAT: wrong = "a number is not 8 bytes long"; break;
+    case WAN_FORM_USER: wrong = check_named(&r, 0); break;
+    }
+    if (!wrong && (form == WAN_FORM_TAGGED || form == WAN_FORM_USER) && r.at != r.end) wrong = "bytes follow its object";
+    return wrong ? WAN_FAIL(WAN_CORRUPT, "a key of form %u and %zu bytes is no key: %s", form, length, wrong) : WAN_OK;
+}

@@ -1,0 +1,90 @@
+/* Owns the frame of the data lane: 32 bytes of header, then the payload. docs/wire_format.md shows the same. */
+#ifndef WAN_FRAME_H
+#define WAN_FRAME_H
+#include "base/wan_base.h"
+#include "base/wan_crc32c.h"
+
+#define WAN_FRAME_MAGIC 0x31445750u          /* "PWD1" */
+#define WAN_FRAME_BYTES_MAX (64u << 20)      /* Payload, on the wire and unpacked. */
+#define WAN_LZ4_RATIO_MAX 255u               /* An lz4 block becomes at most so many times longer. */
+#define WAN_SECTIONS_MAX 65535u              /* Of a batch: one a partition. */
+
+enum {
+    WAN_FRAME_HELLO = 1, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND,
+    WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS,
+    WAN_FRAME_TYPE_COUNT
+};
+enum { WAN_FRAME_LZ4 = 1 };
+
+typedef struct {
+    uint32_t magic;
+    uint8_t type;
+    uint8_t flags;
+    uint16_t reserved;
+    uint32_t length;            /* Payload bytes that follow. */
+    uint32_t crc;               /* CRC32C of this header with crc = 0, continued over the payload as sent. */
+    uint32_t raw_length;        /* Payload bytes once unpacked. */
+    uint32_t count;             /* BATCH: events in it. ACK: microseconds that the receiver worked on its batch. */
+    uint64_t id;                /* BATCH: batch id; ACK: last batch id that is acknowledged. */
+} wan_frame;
+
+_Static_assert(sizeof(wan_frame) == 32, "the frame header is a format");
+
+typedef struct {                /* One run of a partition in a batch; the payload opens with `sections` of them. */
+    uint32_t partition;
+    uint32_t count;             /* Records of this run in the batch; holes (conflated, filtered) are not there. */
+    uint64_t first;             /* The run covers the sequences first..through, holes included. */
+    uint64_t through;
+    uint64_t settled;           /* All up to here was acknowledged to the sender: the receiver can forget it. */
+    uint32_t bytes;             /* Bytes of the records of this run. */
+    uint32_t unsure;            /* Of the last so many that are settled the sender's disk may not know it yet: the receiver cannot forget what failed of them. */
+} wan_section;
+
+/* Up to here the sender's disk knows that all is settled. */
+static inline uint64_t wan_section_sure(const wan_section *section)
+{
+    return section->unsure < section->settled ? section->settled - section->unsure : 0;
+}
+
+_Static_assert(sizeof(wan_section) == 40, "the section header is a format");
+
+typedef struct { uint32_t sections; uint32_t reserved; } wan_batch_head;
+
+typedef struct {                /* Payload of an ACK, followed by `failures` wan_failure. */
+    uint32_t credit_events;     /* What the sender may have in flight. */
+    uint32_t failures;
+    uint64_t credit_bytes;
+} wan_ack;
+
+typedef struct {                /* A PING of a sender may hold some, ascending by origin: below `stamp` it has no event of that site any more. */
+    uint64_t stamp;             /* UINT64_MAX: none of that site come through it at all. */
+    uint8_t origin;
+    uint8_t reserved[7];
+    uint8_t reached[32];        /* A bit a site: whom these events reach without the receiver's doing. */
+} wan_floor;
+
+_Static_assert(sizeof(wan_floor) == 48, "a floor is a format");
+
+typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_failure;
+
+typedef struct { uint32_t partition; uint32_t reserved; uint64_t expected; } wan_rewind;   /* Payload of a REWIND. */
+
+enum {   /* Why an event failed at the receiver. */
+    WAN_FAILED_REGION_NOT_FOUND = 1, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER,
+    WAN_FAILED_FORGOTTEN
+};
+
+static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
+{
+    wan_frame head = *frame;
+    head.crc = 0;
+    return wan_crc32c(wan_crc32c(0, &head, sizeof head), payload, length);
+}
+
+/* Checks what can be told from the header alone, before its length is believed. */
+wan_status wan_frame_check(const wan_frame *frame);
+
+/* Checks a BATCH payload (unpacked): sections, their sums, and every record in them. */
+wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count);
+
+#endif

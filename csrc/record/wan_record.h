@@ -1,0 +1,156 @@
+/* Owns the record: one event in the form in which it waits, travels and lies on disk. docs/wire_format.md shows
+ * the same, byte by byte. */
+#ifndef WAN_RECORD_H
+#define WAN_RECORD_H
+#include <string.h>
+
+#include "base/wan_base.h"
+#include "record/wan_form.h"
+
+#define WAN_KEY_BYTES_MAX 65535u
+#define WAN_CALLBACK_BYTES_MAX 65535u
+#define WAN_VALUE_BYTES_MAX (60u << 20)     /* A record must fit into one frame (WAN_FRAME_BYTES_MAX). */
+#define WAN_RECIPIENTS_MAX 255u
+
+enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
+
+enum {
+    WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
+    WAN_FLAG_CONFLICT = 2,              /* Lost a local conflict; never sent, never conflated. */
+    WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
+    WAN_FLAG_INVALID = 8,               /* In a region's log: the entry of this version has lost its value, on this member only. */
+    WAN_FLAG_GIVEN = 16,                /* The stamp is one that a caller gave: no sender's floor speaks of it. */
+    WAN_FLAG_FORCED = 32,               /* An operator sends it again although its key may have been destroyed later. */
+    WAN_FLAG_MARK = 64,                 /* In a region's log: no event, but up to which stamp destroys have been forgotten. */
+    WAN_FLAG_LET_GO = 128,              /* With that one: they were let go, as no site that was known could send anything older. */
+    WAN_FLAG_RESTAMPED = 128,           /* In a region's log, without that one: it replaces the version whose stamp, a later one, is in `sequence`. */
+};
+
+typedef struct {
+    uint32_t length;            /* The whole record with its padding: a multiple of 8. */
+    uint32_t value_length;
+    uint64_t sequence;          /* Position in its queue partition, from 1; written when it is appended. */
+    uint64_t stamp;             /* Hybrid logical clock: milliseconds << 16 | counter. */
+    uint64_t event_sequence;    /* With member and thread: the event's identity at its producer. */
+    uint32_t event_member;
+    uint32_t event_thread;
+    uint16_t region;            /* Number of the region at the member that wrote the record. */
+    uint16_t partition;
+    uint16_t key_length;
+    uint16_t callback_length;
+    uint8_t operation;
+    uint8_t flags;
+    uint8_t stamp_site;         /* Site whose clock made the stamp: the second half of the version. */
+    uint8_t origin_site;        /* Site in which the event happened. */
+    uint8_t recipients_count;
+    uint8_t key_form;
+    uint8_t value_form;
+    uint8_t callback_form;
+    /* Then: key, value, callback argument, recipients (a byte a site), zeros up to `length`. */
+} wan_record;
+
+_Static_assert(sizeof(wan_record) == 56, "the record header is a format");
+
+static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length,
+                                       uint32_t recipients_count)
+{
+    return wan_align8(sizeof(wan_record) + (uint64_t)key_length + value_length + callback_length + recipients_count);
+}
+
+static inline uint8_t *wan_record_key(const wan_record *record) { return (uint8_t *)(record + 1); }
+static inline uint8_t *wan_record_value(const wan_record *record) { return wan_record_key(record) + record->key_length; }
+static inline uint8_t *wan_record_callback(const wan_record *record)
+{
+    return wan_record_value(record) + record->value_length;
+}
+static inline uint8_t *wan_record_recipients(const wan_record *record)
+{
+    return wan_record_callback(record) + record->callback_length;
+}
+
+/* The order of contents that two events of one key and one version can have: <0, 0 (the very same), >0. It decides which of them stays, so
+ * it has to be alike everywhere: a destroy is behind every value; values go by form, then length, then bytes. A create and an update
+ * leave the same behind, and relays make one of the other. */
+static inline int wan_content_order(int destroys, uint8_t form, const uint8_t *value, uint32_t length,
+                                    int other_destroys, uint8_t other_form, const uint8_t *other_value, uint32_t other_length)
+{
+    if (destroys || other_destroys) return destroys - other_destroys;
+    if (form != other_form) return form < other_form ? -1 : 1;
+    if (length != other_length) return length < other_length ? -1 : 1;
+    return length ? memcmp(value, other_value, length) : 0;
+}
+
+static inline int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
+{
+    if (stamp != other_stamp) return stamp < other_stamp ? -1 : 1;
+    return (int)site - (int)other_site;
+}
+
+/* The order of two records of one key: version, then content. The later one stays. */
+static inline int wan_record_order(const wan_record *a, const wan_record *b)
+{
+    int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
+    return order ? order : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_record_value(a), a->value_length,
+                                             b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
+}
+
+/* True if `site` has the event or will get it from somebody. */
+static inline int wan_record_reaches(const wan_record *record, uint8_t site)
+{
+    if (record->origin_site == site) return 1;
+    const uint8_t *recipients = wan_record_recipients(record);
+    for (unsigned n = 0; n < record->recipients_count; n++)
+        if (recipients[n] == site) return 1;
+    return 0;
+}
+
+/* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these sizes.
+ * Two runs, from the front and up to the end, that overlap in the middle. */
+static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
+{
+    if (length > 128) { memcpy(to, from, length); return; }
+    if (length > 64) {
+        memcpy(to, from, 64);
+        memcpy(to + length - 64, from + length - 64, 64);
+    } else if (length > 32) {
+        memcpy(to, from, 32);
+        memcpy(to + length - 32, from + length - 32, 32);
+    } else if (length >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + length - 16, from + length - 16, 16);
+    } else if (length >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + length - 8, from + length - 8, 8);
+    } else if (length >= 4) {
+        memcpy(to, from, 4);
+        memcpy(to + length - 4, from + length - 4, 4);
+    } else if (length) {
+        to[0] = from[0];
+        to[length / 2] = from[length / 2];
+        to[length - 1] = from[length - 1];
+    }
+}
+
+/* `wan_record_check`, one thing after the other: of what is not of the usual kind. */
+wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes);
+
+/* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go through here
+ * before any field is believed; values and callback arguments are believed by nobody until they are read. WAN_CORRUPT with the reason otherwise. */
+static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
+{
+    const wan_record *record = (const wan_record *)at;
+    if (WAN_LIKELY(bytes >= sizeof *record && record->length <= bytes && record->value_length <= WAN_VALUE_BYTES_MAX
+                   && record->length == wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count)
+                   && record->operation < WAN_OPERATION_COUNT && record->value_form < WAN_FORM_COUNT && record->callback_form < WAN_FORM_COUNT
+                   && wan_key_is_plain(wan_record_key(record), record->key_length, record->key_form)))
+        return WAN_OK;
+    return wan_record_check_slow(at, bytes);
+}
+
+/* Whether a record that did not pass at least says where the next one begins. */
+static inline int wan_record_has_end(const wan_record *record, uint64_t bytes)
+{
+    return bytes >= sizeof *record && record->length >= sizeof *record && record->length % 8 == 0 && record->length <= bytes;
+}
+
+#endif

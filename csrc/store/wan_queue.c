@@ -1,0 +1,603 @@
+/* Partitions: append, peek, remove, rewind, conflate. */
+#include "store/wan_queue_inner.h"
+
+#include "base/wan_hash.h"
+#include "base/wan_thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
+                          uint32_t partitions, int conflate)
+{
+    memset(queue, 0, sizeof *queue);
+    if (partitions == 0 || partitions > 65535)
+        return WAN_FAIL(WAN_INVALID, "a queue has 1 to 65535 partitions, not %" PRIu32, partitions);
+    wan_status status = wan_store_init(&queue->store, env, directory, memory_limit);
+    if (status != WAN_OK) return status;
+    queue->partitions = calloc(partitions, sizeof *queue->partitions);
+    if (!queue->partitions) {
+        wan_store_close(&queue->store);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
+    }
+    queue->partition_count = partitions;
+    queue->conflate = (uint8_t)(conflate != 0);
+    return WAN_OK;
+}
+
+void wan_queue_close(wan_queue *queue)
+{
+    for (uint32_t n = 0; n < queue->partition_count; n++) {
+        free(queue->partitions[n].blocks);
+        free(queue->partitions[n].index);
+    }
+    free(queue->partitions);
+    if (queue->store.segments) wan_store_close(&queue->store);
+    memset(queue, 0, sizeof *queue);
+}
+
+/* Blocks: the entries of a partition, 512 at a time. */
+
+static wan_status grow_ring(wan_partition *partition)
+{
+    uint32_t capacity = partition->block_capacity ? partition->block_capacity * 2 : 4;
+    wan_block *blocks = calloc(capacity, sizeof *blocks);
+    if (!blocks) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " entry blocks", capacity);
+    for (uint64_t n = partition->first_block; n < partition->first_block + partition->block_count; n++)
+        blocks[n & (capacity - 1)] = partition->blocks[n & (partition->block_capacity - 1)];
+    free(partition->blocks);
+    partition->blocks = blocks;
+    partition->block_capacity = capacity;
+    return WAN_OK;
+}
+
+wan_status wan_queue_block_room(wan_partition *partition)
+{
+    return partition->block_count == partition->block_capacity ? grow_ring(partition) : WAN_OK;
+}
+
+void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
+{
+    if (partition->block_count == 0) partition->first_block = number;
+    partition->blocks[number & (partition->block_capacity - 1)] = (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
+    partition->block_count++;
+}
+
+wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
+{
+    uint8_t *at;
+    uint32_t segment;
+    wan_status status = wan_queue_block_room(partition);
+    if (status == WAN_OK) status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    if (status == WAN_OK) wan_queue_push_block(partition, number, at, segment);
+    return status;
+}
+
+static void give_block(wan_queue *queue, wan_block *block)
+{
+    if (block->entries) wan_store_give(&queue->store, block->segment, WAN_BLOCK_BYTES);
+    block->entries = NULL;
+}
+
+static void drop_first_block(wan_queue *queue, wan_partition *partition)
+{
+    give_block(queue, &partition->blocks[partition->first_block & (partition->block_capacity - 1)]);
+    partition->first_block++;
+    partition->block_count--;
+}
+
+/* A drained partition keeps its block in memory for the next event, but pins no file. */
+void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
+{
+    if (partition->removed != partition->appended || !partition->block_count) return;
+    wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
+    if (block->entries && queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
+}
+
+/* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
+ * (their sequence is not above `peeked`) and swept when the index grows. */
+
+static inline uint64_t conflation_hash(const wan_record *record)
+{
+    return wan_seat_hash(wan_record_key(record), record->key_length, record->key_form | (uint64_t)record->region << 8);
+}
+
+wan_status wan_queue_grow_index(wan_partition *partition)
+{
+    uint64_t valid = 0;
+    for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
+        valid += partition->index[n].sequence > partition->peeked;
+    uint64_t capacity = 64;
+    while (capacity < valid * 2 + 2) capacity *= 2;     /* Half full at most after growing, three quarters before. */
+    wan_index_slot *index = calloc(capacity, sizeof *index);
+    if (!index) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a conflation index of %" PRIu64 " keys", capacity);
+    for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++) {
+        wan_index_slot slot = partition->index[n];
+        if (slot.sequence <= partition->peeked) continue;
+        uint64_t to = slot.hash & (capacity - 1);
+        while (index[to].sequence) to = (to + 1) & (capacity - 1);
+        index[to] = slot;
+    }
+    free(partition->index);
+    partition->index = index;
+    partition->index_mask = capacity - 1;
+    partition->index_used = valid;
+    return WAN_OK;
+}
+
+static int same_key(const wan_record *a, const wan_record *b)
+{
+    return a->region == b->region && a->key_length == b->key_length && a->key_form == b->key_form
+        && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
+}
+
+static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
+static void drop_front_holes(wan_queue *queue, wan_partition *partition);
+
+/* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
+ * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record)
+{
+    if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
+    uint64_t hash = conflation_hash(record);
+    wan_index_slot *slot = &partition->index[hash & partition->index_mask];
+    for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {
+        slot = &partition->index[at];
+        if (!slot->sequence) { partition->index_used++; break; }
+        if (slot->hash != hash) continue;
+        if (slot->sequence <= partition->peeked) break;     /* Left the queue: its slot serves again. */
+        wan_entry_ref ref = *entry_of(partition, slot->sequence);
+        if (!ref) break;
+        const wan_record *older = ref_record(&queue->store, ref);
+        if (!same_key(older, record)) continue;
+        /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
+        if (wan_record_order(older, record) > 0) return;
+        if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
+            (void)wan_stage_add(queue->superseded, &(wan_hole){record->partition, WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
+        } else {        /* Both reach the disk in one block, or this one later. */
+            punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
+            queue->conflated++;
+        }
+        break;
+    }
+    slot->hash = hash;
+    slot->sequence = record->sequence;
+}
+
+/* Append. */
+
+/* Only where nobody has a record in hand that was not peeked: it may be moved. */
+static inline void tidy(wan_queue *queue)
+{
+    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) wan_queue_move_out_of_sparse(queue, 4);
+}
+
+/* Beyond the limit an entry block is not kept for the next event. */
+static void give_unused_block(wan_queue *queue, wan_partition *partition)
+{
+    if (WAN_LIKELY(!wan_store_is_over(&queue->store)) || !partition->block_count) return;
+    uint64_t newest = partition->first_block + partition->block_count - 1;
+    if (newest * WAN_BLOCK_ENTRIES < partition->appended) return;
+    give_block(queue, &partition->blocks[newest & (partition->block_capacity - 1)]);
+    partition->block_count--;
+}
+
+wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[number];
+    tidy(queue);
+    wan_status status = entry_room(queue, partition);
+    if (status != WAN_OK) return status;
+    status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
+    if (status != WAN_OK) {     /* An entry block in memory stays for the next one. */
+        wan_queue_unpin_file(queue, partition);
+        give_unused_block(queue, partition);
+        return status;
+    }
+    reservation->partition = number;
+    reservation->length = length;
+    reservation->beyond = 0;
+    return WAN_OK;
+}
+
+wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
+{
+    wan_store *store = &queue->store;
+    if (wan_store_is_over(store) || length > store->memory_limit)
+        return WAN_FAIL(WAN_FULL, "the queue is over its memory limit of %" PRIu64 " bytes with what is on its way, and has no more room", store->memory_limit);
+    store->may_pass_limit = 1;
+    wan_status status = wan_queue_reserve(queue, number, length, reservation);
+    store->may_pass_limit = 0;
+    if (status == WAN_OK) reservation->beyond = 1;
+    return status;
+}
+
+void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
+{
+    wan_segment *segment = &queue->store.segments[reservation->segment];
+    if (segment->is_current) {
+        wan_store_untake(&queue->store, reservation->segment, reservation->length);
+        if (segment->live == 0) wan_store_emptied(&queue->store, reservation->segment);
+    } else {
+        wan_store_give(&queue->store, reservation->segment, reservation->length);
+    }
+    wan_queue_unpin_file(queue, &queue->partitions[reservation->partition]);
+    give_unused_block(queue, &queue->partitions[reservation->partition]);
+}
+
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[reservation->partition];
+    wan_record *record = (wan_record *)reservation->at;
+    record->sequence = ++partition->appended;
+    record->partition = (uint16_t)reservation->partition;
+    *entry_of(partition, record->sequence) = make_ref(
+        reservation->segment, (uint64_t)(reservation->at - queue->store.segments[reservation->segment].base), reservation->length);
+    block_of(partition, record->sequence)->live++;
+    partition->events++;
+    partition->unpeeked++;
+    partition->volatile_events += queue->persistent;
+    partition->bytes += reservation->length;
+    wan_tally(&queue->events, 1);
+    wan_tally(&queue->bytes, reservation->length);
+    /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
+    for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch(reservation->at + reservation->length + ahead, 1);
+    if (queue->conflate) wan_queue_conflate_with(queue, partition, record);
+    check_positions(partition);
+}
+
+wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
+{
+    wan_store *store = &queue->store;
+    WAN_CHECK(least <= WAN_RUN_RECORD_BYTES_MAX);
+    tidy(queue);
+    wan_status status = wan_store_take(store, &store->record_segment, least, &run->at, &run->segment);
+    if (status != WAN_OK) return status;
+    wan_store_untake(store, run->segment, least);
+    const wan_segment *segment = &store->segments[run->segment];
+    run->room = segment->bytes - segment->used;
+    return WAN_OK;
+}
+
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
+{
+    uint8_t *at = run->at;
+    uint64_t offset = (uint64_t)(at - queue->store.segments[run->segment].base), whole = 0;
+    uint32_t done = 0;
+    for (uint32_t n = 0; n < count; n++) whole += lengths[n];
+    WAN_DEBUG_CHECK(whole <= run->room && queue->store.segments[run->segment].used == offset);
+    queue->store.segments[run->segment].used += (uint32_t)whole;    /* All of it first: what it conflates may be the last that lives there. */
+    queue->store.segments[run->segment].live += (uint32_t)whole;
+    while (done < count) {
+        uint32_t number = partitions ? partitions[done] : 0;
+        wan_partition *partition = &queue->partitions[number];
+        if (entry_room(queue, partition) != WAN_OK) break;
+        /* As many as follow in the same partition, and in the same block of entries. */
+        uint64_t sequence = partition->appended;
+        uint32_t in_block = (uint32_t)(sequence % WAN_BLOCK_ENTRIES), n = 0;
+        wan_block *block = block_of(partition, sequence + 1);
+        const uint8_t *first = at;
+        do {
+            wan_record *record = (wan_record *)at;
+            record->sequence = sequence + n + 1;
+            record->partition = (uint16_t)number;
+            block->entries[in_block + n] = make_ref(run->segment, offset, lengths[done]);
+            at += lengths[done];
+            offset += lengths[done];
+            n++;
+            done++;
+        } while (done < count && in_block + n < WAN_BLOCK_ENTRIES && !queue->conflate && (!partitions || partitions[done] == number));
+        uint64_t bytes = (uint64_t)(at - first);
+        block->live += n;
+        partition->appended += n;
+        partition->events += n;
+        partition->unpeeked += n;
+        partition->volatile_events += queue->persistent ? n : 0;
+        partition->bytes += bytes;
+        wan_tally(&queue->events, n);
+        wan_tally(&queue->bytes, bytes);
+        whole -= bytes;
+        if (queue->conflate) wan_queue_conflate_with(queue, partition, (const wan_record *)first);
+        check_positions(partition);
+    }
+    wan_store_untake(&queue->store, run->segment, whole);
+    if (queue->store.segments[run->segment].live == 0) wan_store_emptied(&queue->store, run->segment);
+    return done;
+}
+
+wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
+{
+    WAN_DEBUG_CHECK(sequence > partition->removed && sequence <= partition->appended);
+    wan_entry_ref ref = *entry_of(partition, sequence);
+    return ref ? ref_record(&queue->store, ref) : NULL;
+}
+
+uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through)
+{
+    while (from <= through) {
+        const wan_block *block = block_of(partition, from);
+        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES;    /* Its last sequence. */
+        if (end > through) end = through;
+        if (block->entries && block->live) {
+            for (; from <= end; from++)
+                if (block->entries[(from - 1) % WAN_BLOCK_ENTRIES]) return from;
+        }
+        from = end + 1;
+    }
+    return 0;
+}
+
+wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (!partition->events) return NULL;
+    uint64_t known = partition->known_holes > partition->removed ? partition->known_holes : partition->removed;
+    uint64_t sequence = wan_queue_next_live(partition, known + 1, partition->appended);
+    WAN_CHECK(sequence);
+    partition->known_holes = sequence - 1;
+    return wan_queue_at(queue, partition, sequence);
+}
+
+uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, int at_least_one,
+                        wan_record **records, uint64_t *peeked_bytes)
+{
+    wan_partition *partition = &queue->partitions[number];
+    uint32_t taken = 0;
+    uint64_t taken_bytes = 0, peeked = partition->peeked, end = queue->persistent ? partition->durable : partition->appended;
+    uint32_t file = 0;      /* That all of it lies in. 0: in none. */
+    int ends = 0;
+    while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
+        uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
+        if (left > end - peeked) left = end - peeked;
+        const wan_entry_ref *entries = block_of(partition, peeked + 1)->entries;
+        if (!entries) { peeked += left; continue; }
+        for (const wan_entry_ref *entry = entries + in_block; left && taken < count; left--, entry++, peeked++) {
+            wan_entry_ref ref = *entry;
+            if (!ref) continue;
+            if (WAN_UNLIKELY(queue->store.adopted_bytes)) {
+                uint32_t here = queue->store.segments[ref_segment(ref)].is_adopted ? ref_segment(ref) : 0;
+                ends = taken && here != file;
+                if (ends) break;
+                file = here;
+            }
+            uint64_t length = ref_length(&queue->store, ref);
+            ends = (taken || !at_least_one) && taken_bytes + length > bytes;
+            if (WAN_UNLIKELY(ends)) break;
+            taken_bytes += length;
+            records[taken++] = ref_record(&queue->store, ref);
+        }
+    }
+    if (taken || !ends) partition->peeked = peeked;     /* Else no run is made of holes alone: it would be missed as a gap. */
+    partition->unpeeked -= taken;
+    *peeked_bytes = taken_bytes;
+    check_positions(partition);
+    return taken;
+}
+
+wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    wan_store_span span = {0};
+    if (WAN_LIKELY(!queue->store.adopted_bytes)) return span;
+    for (; (from = wan_queue_next_live(partition, from, through)); from++) {
+        wan_entry_ref ref = *entry_of(partition, from);
+        const wan_segment *segment = &queue->store.segments[ref_segment(ref)];
+        if (!segment->is_adopted) continue;
+        uint64_t at = (uint64_t)((const uint8_t *)ref_record(&queue->store, ref) - segment->base), end = at + ref_length(&queue->store, ref);
+        if (!span.file) span = (wan_store_span){segment->file, segment->base, segment->bytes, at, end};
+        WAN_DEBUG_CHECK(span.file == segment->file);
+        if (at < span.from) span.from = at;
+        if (end > span.to) span.to = end;
+    }
+    return span;
+}
+
+void wan_queue_lengths(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through, uint32_t *lengths)
+{
+    const wan_partition *partition = &queue->partitions[number];
+    for (; (from = wan_queue_next_live(partition, from, through)); from++) *lengths++ = (uint32_t)ref_length(&queue->store, *entry_of(partition, from));
+}
+
+wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+{
+    const wan_env *env = queue->store.env;
+    struct iovec pieces[256];
+    if (!env->copy) return WAN_OK;
+    for (uint32_t at = 0; at < count;) {
+        uint32_t used = 0, first = at;
+        for (; at < count; at++) {
+            if (used && (uint8_t *)pieces[used - 1].iov_base + pieces[used - 1].iov_len == (uint8_t *)records[at]) {
+                pieces[used - 1].iov_len += lengths[at];
+                continue;
+            }
+            if (used == sizeof pieces / sizeof *pieces) break;
+            pieces[used++] = (struct iovec){records[at], lengths[at]};
+        }
+        wan_status status = env->copy(env, span->file, span->mapped, pieces, used, to);
+        if (status != WAN_OK) return status;
+        for (uint32_t n = first; n < at; n++) { records[n] = (wan_record *)to; to += lengths[n]; }
+    }
+    return WAN_OK;
+}
+
+wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
+{
+    const wan_env *env = queue->store.env;
+    if (!env->copy) { memcpy(to, span->base + span->from, span->to - span->from); return WAN_OK; }
+    return env->copy(env, span->file, span->mapped, &(struct iovec){(void *)(span->base + span->from), span->to - span->from}, 1, to);
+}
+
+void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (peeked < partition->removed) peeked = partition->removed;
+    for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));) partition->unpeeked++;
+    partition->peeked = peeked;
+    drop_front_holes(queue, partition);
+    check_positions(partition);
+}
+
+static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence)
+{
+    wan_entry_ref *entry = entry_of(partition, sequence);
+    wan_block *block = block_of(partition, sequence);
+    wan_entry_ref ref = *entry;
+    uint64_t length = ref_length(&queue->store, ref);
+    *entry = 0;
+    /* A block that is past and holds nothing gives its memory back; the newest one still takes entries. */
+    if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
+    partition->events--;
+    partition->bytes -= length;
+    wan_tally(&queue->events, -(uint64_t)1);
+    wan_tally(&queue->bytes, -length);
+    wan_store_give(&queue->store, ref_segment(ref), length);
+}
+
+/* `count` entries of one block, from the sequence `first` on: what lies together is given back together. */
+static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count)
+{
+    wan_block *block = block_of(partition, first);
+    if (!block->entries) return;
+    wan_entry_ref *entry = &block->entries[(first - 1) % WAN_BLOCK_ENTRIES];
+    uint64_t bytes = 0, together = 0;
+    uint32_t segment = 0, forgotten = 0;
+    for (uint64_t n = 0; n < count; n++) {
+        wan_entry_ref ref = entry[n];
+        if (!ref) continue;
+        uint64_t length = ref_length(&queue->store, ref);
+        if (ref_segment(ref) != segment) {
+            if (together) wan_store_give(&queue->store, segment, together);
+            segment = ref_segment(ref);
+            together = 0;
+        }
+        together += length;
+        bytes += length;
+        forgotten++;
+        entry[n] = 0;
+    }
+    if (!forgotten) return;
+    wan_store_give(&queue->store, segment, together);
+    block->live -= forgotten;
+    if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
+    partition->events -= forgotten;
+    partition->bytes -= bytes;
+    wan_tally(&queue->events, -(uint64_t)forgotten);
+    wan_tally(&queue->bytes, -bytes);
+}
+
+uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(through <= partition->peeked);
+    uint64_t before = partition->events;
+    while (partition->removed < through) {
+        uint64_t count = WAN_BLOCK_ENTRIES - partition->removed % WAN_BLOCK_ENTRIES;
+        if (count > through - partition->removed) count = through - partition->removed;
+        forget_run(queue, partition, partition->removed + 1, count);
+        partition->removed += count;
+        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+    }
+    wan_queue_unpin_file(queue, partition);
+    check_positions(partition);
+    return before - partition->events;
+}
+
+/* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they are
+ * settled, and a queue that conflates for days does not keep their entries. */
+static void drop_front_holes(wan_queue *queue, wan_partition *partition)
+{
+    if (partition->peeked != partition->removed) return;
+    uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
+        partition->peeked = ++partition->removed;
+        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+    }
+    wan_queue_unpin_file(queue, partition);
+}
+
+static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
+{
+    WAN_CHECK(sequence > partition->removed && sequence <= partition->appended);
+    wan_entry_ref *entry = entry_of(partition, sequence);
+    if (!*entry) return;
+    /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
+    if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
+    if (sequence > partition->peeked) partition->unpeeked--;
+    if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
+    queue->punched_bytes += ref_length(&queue->store, *entry);
+    forget_entry(queue, partition, sequence);
+    if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
+    check_positions(partition);
+}
+
+void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
+{
+    punch(queue, &queue->partitions[number], sequence, reason);
+    tidy(queue);
+}
+
+void wan_queue_rewind(wan_queue *queue, uint32_t number)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;
+    partition->peeked = partition->removed;
+    partition->unpeeked = partition->events;
+    drop_front_holes(queue, partition);
+    check_positions(partition);
+}
+
+void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(durable <= partition->appended);
+    while (partition->durable < durable) {
+        partition->durable++;
+        if (partition->durable > partition->removed && *entry_of(partition, partition->durable)) partition->volatile_events--;
+    }
+    if (partition->taken < durable) partition->taken = durable;
+    drop_front_holes(queue, partition);
+    check_positions(partition);
+}
+
+void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
+{
+    const wan_hole *hole = (const wan_hole *)superseded->bytes;
+    for (uint32_t n = 0; n < superseded->count; n++, hole++) {
+        wan_partition *partition = &queue->partitions[hole->partition];
+        if (hole->sequence <= partition->peeked || !*entry_of(partition, hole->sequence)) continue;
+        wan_queue_punch(queue, hole->partition, hole->sequence, hole->reason);
+        queue->conflated++;
+    }
+}
+
+wan_status wan_queue_start_conflating(wan_queue *queue)
+{
+    for (uint32_t number = 0; number < queue->partition_count; number++) {
+        wan_partition *partition = &queue->partitions[number];
+        for (uint64_t sequence = partition->removed + 1; sequence <= partition->appended; sequence++) {
+            wan_record *record = wan_queue_at(queue, partition, sequence);
+            if (!record) continue;
+            if (partition->index_used * 4 >= partition->index_mask * 3) {
+                wan_status status = wan_queue_grow_index(partition);
+                if (status != WAN_OK) return status;
+            }
+            wan_queue_conflate_with(queue, partition, record);
+        }
+    }
+    queue->conflate = 1;
+    return WAN_OK;
+}
+
+uint64_t wan_queue_clear(wan_queue *queue)
+{
+    uint64_t dropped = queue->events;
+    for (uint32_t n = 0; n < queue->partition_count; n++) {
+        wan_partition *partition = &queue->partitions[n];
+        partition->peeked = partition->appended;
+        if (queue->persistent) partition->durable = partition->appended;
+        partition->unpeeked = partition->volatile_events = 0;
+        wan_queue_remove(queue, n, partition->appended);
+    }
+    return dropped;
+}

@@ -1,0 +1,80 @@
+/* What the files of the queue share: how an entry is found, and the steps that appending and recovery both take. */
+#ifndef WAN_QUEUE_INNER_H
+#define WAN_QUEUE_INNER_H
+#include "store/wan_queue.h"
+
+static inline wan_entry_ref make_ref(uint32_t segment, uint64_t offset, uint64_t length)
+{
+    uint64_t units = length / 8;
+    if (units >= 1u << WAN_REF_LENGTH_BITS) units = 0;
+    return (uint64_t)segment << (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS) | offset / 8 << WAN_REF_LENGTH_BITS | units;
+}
+
+static inline uint32_t ref_segment(wan_entry_ref ref) { return (uint32_t)(ref >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS)); }
+
+static inline wan_record *ref_record(const wan_store *store, wan_entry_ref ref)
+{
+    uint64_t offset = (ref >> WAN_REF_LENGTH_BITS & ((1u << WAN_REF_OFFSET_BITS) - 1)) * 8;
+    return (wan_record *)(store->segments[ref_segment(ref)].base + offset);
+}
+
+static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
+{
+    uint64_t units = ref & ((1u << WAN_REF_LENGTH_BITS) - 1);
+    return units ? units * 8 : ref_record(store, ref)->length;
+}
+
+static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
+{
+    return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
+}
+
+static wan_entry_ref no_entry;     /* Stands for every entry of a block of holes; never written. */
+
+static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
+{
+    const wan_block *block = block_of(partition, sequence);
+    return WAN_LIKELY(block->entries != NULL) ? &block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : &no_entry;
+}
+
+static inline void check_positions(const wan_partition *partition)
+{
+    WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
+    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->volatile_events <= partition->unpeeked);
+    WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
+    (void)partition;
+}
+
+static inline int has_block(const wan_partition *partition, uint64_t number)
+{
+    return partition->block_count && number - partition->first_block < partition->block_count;
+}
+
+/* wan_queue.c */
+wan_status wan_queue_block_room(wan_partition *partition);
+/* There is room for it, and it comes behind the newest. `entries`: NULL for a block of holes. */
+void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
+wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
+void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
+wan_status wan_queue_grow_index(wan_partition *partition);
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record);
+/* wan_queue_move.c: `segments` of them at most. Nobody has a record in hand that was not peeked. */
+void wan_queue_move_out_of_sparse(wan_queue *queue, uint32_t segments);
+
+/* The next sequence has an entry, and a slot in the index. */
+static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
+{
+    wan_status status = WAN_OK;
+    uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
+    if (WAN_UNLIKELY(!has_block(partition, block))) {
+        status = wan_queue_add_block(queue, partition, block);
+        if (status != WAN_OK) return status;
+    }
+    if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
+        status = wan_queue_grow_index(partition);
+        if (status != WAN_OK) wan_queue_unpin_file(queue, partition);
+    }
+    return status;
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* A queue as its log says it was: records, holes and positions. */
+#include "store/wan_queue_inner.h"
+
+#include <string.h>
+
+#include "base/wan_thread.h"
+
+/* Holes up to `appended`. A block of nothing else takes no memory for its entries. */
+static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
+{
+    while (partition->appended < appended) {
+        uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
+        wan_status status = WAN_OK;
+        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES && !has_block(partition, block)) {
+            status = wan_queue_block_room(partition);
+            if (status != WAN_OK) return status;
+            wan_queue_push_block(partition, block, NULL, 0);
+            partition->appended += WAN_BLOCK_ENTRIES;
+            continue;
+        }
+        if (!has_block(partition, block)) status = wan_queue_add_block(queue, partition, block);
+        if (status != WAN_OK) return status;
+        *entry_of(partition, ++partition->appended) = 0;
+    }
+    return WAN_OK;
+}
+
+/* An entry for the record: at the end, or in a hole. *known: it is there already, or removed. */
+static inline wan_status restore_room(wan_queue *queue, const wan_record *record, int *known)
+{
+    wan_partition *partition = &queue->partitions[record->partition];
+    wan_status status;
+    *known = record->sequence <= partition->removed;
+    if (*known) return WAN_OK;
+    if (record->sequence > partition->appended) {
+        status = record->sequence == partition->appended + 1 ? WAN_OK : skip_to(queue, partition, record->sequence - 1);
+        return status == WAN_OK ? entry_room(queue, partition) : status;
+    }
+    *known = *entry_of(partition, record->sequence) != 0;
+    wan_block *block = block_of(partition, record->sequence);
+    if (*known || block->entries) return WAN_OK;
+    uint8_t *at;
+    uint32_t segment;           /* Given back when its last entry became a hole. */
+    status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    if (status != WAN_OK) return status;
+    memset(at, 0, WAN_BLOCK_BYTES);
+    block->entries = (wan_entry_ref *)at;
+    block->segment = segment;
+    block->live = 0;
+    return WAN_OK;
+}
+
+/* The record lies in the segment, and its bytes count as live there. */
+static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment)
+{
+    wan_partition *partition = &queue->partitions[record->partition];
+    int newest = record->sequence > partition->appended;
+    if (newest) partition->appended = record->sequence;
+    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - queue->store.segments[segment].base), record->length);
+    block_of(partition, record->sequence)->live++;
+    if (record->sequence <= partition->known_holes) partition->known_holes = 0;
+    partition->events++;
+    partition->unpeeked++;
+    partition->volatile_events += queue->persistent && record->sequence > partition->durable;
+    partition->bytes += record->length;
+    wan_tally(&queue->events, 1);
+    wan_tally(&queue->bytes, record->length);
+    if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, record);
+    check_positions(partition);
+}
+
+wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
+{
+    int known;
+    uint8_t *at;
+    uint32_t segment;
+    wan_status status = restore_room(queue, record, &known);
+    if (status != WAN_OK || known) return status;
+    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
+    if (status != WAN_OK) return status;
+    memcpy(at, record, record->length);
+    restore_entry(queue, (const wan_record *)at, segment);
+    return WAN_OK;
+}
+
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
+{
+    int known;
+    wan_status status = restore_room(queue, record, &known);
+    if (status != WAN_OK || known) return status;
+    /* A length that the entry does not hold would be asked of the file, whenever the queue wants to know it. */
+    if (record->length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, record);
+    wan_segment *segment = &queue->store.segments[segment_id];
+    status = wan_store_add_run(&queue->store, segment_id, (uint64_t)((const uint8_t *)record - segment->base), record->length);
+    if (status != WAN_OK) return status;
+    segment->live += record->length;
+    restore_entry(queue, record, segment_id);
+    return WAN_OK;
+}
+
+wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64_t removed, uint64_t appended)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
+        partition->removed = partition->peeked = partition->appended = partition->durable = removed;
+        return WAN_OK;
+    }
+    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->appended = removed;
+    wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
+    if (status != WAN_OK) return status;
+    if (removed > partition->removed) {
+        if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);
+        while (partition->peeked < removed) {
+            if (*entry_of(partition, partition->peeked + 1)) partition->unpeeked--;
+            partition->peeked++;
+        }
+        wan_queue_remove(queue, number, removed);
+    }
+    return WAN_OK;
+}

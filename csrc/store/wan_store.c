@@ -1,0 +1,243 @@
+/* Segments: taken, recycled, given back to the system. */
+#include "store/wan_store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES 4096u
+
+wan_status wan_store_init(wan_store *store, const wan_env *env, const char *directory, uint64_t memory_limit)
+{
+    memset(store, 0, sizeof *store);
+    store->env = env;
+    const uint64_t least = WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES;
+    store->memory_limit = memory_limit > least ? memory_limit : least;
+    store->segment_capacity = 16;
+    store->segments = calloc(store->segment_capacity, sizeof *store->segments);
+    store->free_ids = calloc(store->segment_capacity, sizeof *store->free_ids);
+    store->directory = directory ? strdup(directory) : NULL;
+    if (!store->segments || !store->free_ids || (directory && !store->directory)) {
+        wan_store_close(store);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a queue's segments");
+    }
+    store->segment_count = 1;   /* Id 0 stands for "none" and has no bytes. */
+    return WAN_OK;
+}
+
+static void release_mapping(wan_store *store, uint8_t *base, uint64_t bytes, int is_file)
+{
+    if (is_file) store->env->unmap(store->env, base, bytes);
+    else munmap(base, bytes);
+}
+
+void wan_store_close(wan_store *store)
+{
+    for (uint32_t id = 1; id < store->segment_count; id++) {
+        wan_segment *segment = &store->segments[id];
+        free(segment->runs);
+        free(segment->file);
+        if (segment->base) release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
+    }
+    for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
+    for (uint32_t n = 0; n < store->spare_file_count; n++)
+        store->env->unmap(store->env, store->spare_files[n], WAN_FILE_SEGMENT_BYTES);
+    free(store->segments);
+    free(store->free_ids);
+    free(store->directory);
+    memset(store, 0, sizeof *store);
+}
+
+static wan_status new_id(wan_store *store, uint32_t *id)
+{
+    if (store->free_id_count) { *id = store->free_ids[--store->free_id_count]; return WAN_OK; }
+    if (store->segment_count == store->segment_capacity) {
+        uint32_t capacity = store->segment_capacity * 2;
+        wan_segment *segments = realloc(store->segments, capacity * sizeof *segments);
+        if (segments) store->segments = segments;
+        uint32_t *free_ids = realloc(store->free_ids, capacity * sizeof *free_ids);
+        if (free_ids) store->free_ids = free_ids;
+        if (!segments || !free_ids) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
+        store->segment_capacity = capacity;
+    }
+    if (store->segment_count >= (1u << 24)) return WAN_FAIL(WAN_FULL, "a queue holds at most %u segments", 1u << 24);
+    *id = store->segment_count++;
+    memset(&store->segments[*id], 0, sizeof *store->segments);
+    return WAN_OK;
+}
+
+static void drop_id(wan_store *store, uint32_t id)
+{
+    memset(&store->segments[id], 0, sizeof *store->segments);
+    store->free_ids[store->free_id_count++] = id;
+}
+
+static wan_status map_memory(wan_store *store, uint64_t bytes, uint8_t **base)
+{
+    if (bytes == WAN_SEGMENT_BYTES && store->spare_memory_count) {
+        *base = store->spare_memory[--store->spare_memory_count];
+        return WAN_OK;
+    }
+    /* A huge page is touched with one fault instead of 512; for that it must be aligned to its size. */
+    const uint64_t page = WAN_SEGMENT_BYTES;
+    int huge = bytes >= page;
+    uint64_t mapped = huge ? bytes + page : bytes;
+    uint8_t *mapping = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a segment of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    if (huge) {
+        uint64_t before = -(uintptr_t)mapping & (page - 1);
+        if (before) munmap(mapping, before);
+        if (page - before) munmap(mapping + before + bytes, page - before);
+        mapping += before;
+        madvise(mapping, bytes, MADV_HUGEPAGE);
+    }
+    *base = mapping;
+    return WAN_OK;
+}
+
+static wan_status map_file(wan_store *store, uint64_t bytes, uint8_t **base)
+{
+    if (bytes == WAN_FILE_SEGMENT_BYTES && store->spare_file_count) {
+        *base = store->spare_files[--store->spare_file_count];
+        return WAN_OK;
+    }
+    if (!store->directory)
+        return WAN_FAIL(WAN_FULL, "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
+                        store->memory_limit);
+    wan_status status = store->env->map_overflow(store->env, store->directory, bytes, base);
+    if (status == WAN_OK) store->files_made++;
+    return status;
+}
+
+static void retire_current(wan_store *store, uint32_t id)
+{
+    wan_segment *segment = &store->segments[id];
+    segment->is_current = 0;
+    /* The file has the bytes; the process need not: a long backlog must not fill memory with its pages. */
+    if (segment->is_file) madvise(segment->base, segment->bytes, MADV_DONTNEED);
+    if (segment->live == 0) wan_store_emptied(store, id);
+}
+
+wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+{
+    int is_block = current == &store->block_segment;
+    uint64_t size = is_block ? WAN_BLOCK_SEGMENT_BYTES : WAN_SEGMENT_BYTES;
+    uint64_t file_size = is_block ? WAN_FILE_BLOCK_BYTES : WAN_FILE_SEGMENT_BYTES;
+    if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
+    const uint64_t memory_size = size;
+    int is_file = store->memory_bytes + size > store->memory_limit;
+    if (is_file && size < file_size) size = file_size;
+
+    uint32_t id = 0;
+    wan_status status = new_id(store, &id);
+    if (status != WAN_OK) return status;
+    uint8_t *base;
+    status = is_file ? map_file(store, size, &base) : map_memory(store, size, &base);
+    if (status == WAN_FULL && store->may_pass_limit) {
+        is_file = 0;
+        size = memory_size;
+        status = map_memory(store, size, &base);
+    }
+    if (status != WAN_OK) { drop_id(store, id); return status; }
+
+    wan_segment *segment = &store->segments[id];
+    segment->base = base;
+    segment->bytes = (uint32_t)size;
+    segment->used = segment->live = (uint32_t)bytes;
+    segment->is_file = (uint8_t)is_file;
+    segment->holds_blocks = (uint8_t)is_block;
+    if (is_file) store->file_bytes += size; else store->memory_bytes += size;
+    *at = base;
+    *segment_id = id;
+    if (size - bytes >= bytes) {    /* Has room for more like it: it becomes the current one. A huge record stands alone. */
+        segment->is_current = 1;
+        uint32_t old = *current;
+        *current = id;
+        if (old) retire_current(store, old);
+    }
+    return WAN_OK;
+}
+
+wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
+{
+    if (!span->file || !store->env->fetch) return WAN_OK;
+    uint64_t from = span->to - span->from > WAN_SPAN_FETCHED_BYTES ? span->to - 1 : span->from;
+    return store->env->fetch(store->env, span->file, span->base, span->mapped, from, span->to - from);
+}
+
+wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes, uint32_t *segment_id)
+{
+    if (bytes > WAN_ADOPTED_BYTES_MAX) return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
+    char *path = strdup(file);
+    wan_status status = path ? new_id(store, segment_id) : WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
+    if (status != WAN_OK) { free(path); return status; }
+    wan_segment *segment = &store->segments[*segment_id];
+    segment->file = path;
+    segment->base = (uint8_t *)base;
+    segment->bytes = (uint32_t)bytes;
+    segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
+    segment->is_adopted = 1;
+    store->adopted_bytes += bytes;
+    return WAN_OK;
+}
+
+wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    if (segment->run_count == segment->run_capacity) {
+        uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
+        wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
+        if (!runs) return WAN_FAIL(WAN_NO_MEMORY, "no memory to say where records lie");
+        segment->runs = runs;
+        segment->run_capacity = capacity;
+    }
+    segment->used += (uint32_t)bytes;
+    segment->runs[segment->run_count++] = (wan_store_run){(uint32_t)offset, (uint32_t)bytes};
+    return WAN_OK;
+}
+
+void wan_store_adopted(wan_store *store, uint32_t segment_id)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    /* Its file has the bytes: beyond the limit they come back page by page when they are sent. */
+    if (segment->live > 1 && store->memory_bytes + store->adopted_bytes > store->memory_limit) madvise(segment->base, segment->bytes, MADV_DONTNEED);
+    wan_store_give(store, segment_id, 1);
+}
+
+void wan_store_emptied(wan_store *store, uint32_t segment_id)
+{
+    wan_segment *segment = &store->segments[segment_id];
+    WAN_DEBUG_CHECK(segment->base && segment->live == 0);
+    if (segment->is_current && !segment->is_file && !wan_store_is_over(store)) { segment->used = 0; return; }   /* Written again while warm. */
+    if (segment->is_current) {
+        if (store->record_segment == segment_id) store->record_segment = 0;
+        if (store->block_segment == segment_id) store->block_segment = 0;
+    }
+    uint8_t *base = segment->base;
+    uint64_t bytes = segment->bytes;
+    int is_file = segment->is_file;
+    if (segment->is_adopted) {
+        free(segment->runs);
+        free(segment->file);
+        store->adopted_bytes -= bytes;
+        drop_id(store, segment_id);
+        store->env->unmap(store->env, base, bytes);
+        return;
+    }
+    if (is_file) store->file_bytes -= bytes; else store->memory_bytes -= bytes;
+    drop_id(store, segment_id);
+    if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {
+        store->spare_memory[store->spare_memory_count++] = base;
+        return;
+    }
+    if (is_file && bytes == WAN_FILE_SEGMENT_BYTES && store->file_bytes && store->spare_file_count < WAN_SPARE_SEGMENTS) {
+        store->spare_files[store->spare_file_count++] = base;
+        return;
+    }
+    release_mapping(store, base, bytes, is_file);
+    if (is_file && !store->file_bytes)    /* The backlog is gone: so are its files. */
+        while (store->spare_file_count)
+            store->env->unmap(store->env, store->spare_files[--store->spare_file_count], WAN_FILE_SEGMENT_BYTES);
+}

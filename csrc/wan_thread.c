@@ -1,5 +1,0 @@
-/* Thread numbers. */
-#include "wan_thread.h"
-
-_Atomic uint32_t wan_thread_count;
-_Thread_local wan_thread wan_thread_own;
