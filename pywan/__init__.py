@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _HOME = {
-    "Cache": "pywan.cache",
-    "Region": "pywan.region",
-    "Locator": "pywan.locator",
-    "GatewaySender": "pywan.sender",
-    "GatewayReceiver": "pywan.receiver",
+    "Cache": "pywan.member.cache",
+    "Region": "pywan.region.region",
+    "Locator": "pywan.site.locator",
+    "GatewaySender": "pywan.gateway.sender",
+    "GatewayReceiver": "pywan.gateway.receiver",
     "GatewayEventFilter": "pywan.callbacks",
     "GatewayEventSubstitutionFilter": "pywan.callbacks",
     "GatewayConflictResolver": "pywan.callbacks",
@@ -33,7 +33,7 @@ _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from pywan.cache import Cache as Cache
+    from pywan.member.cache import Cache as Cache
     from pywan.callbacks import (
         AsyncEventListener as AsyncEventListener,
         CacheListener as CacheListener,
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         GatewayEventSubstitutionFilter as GatewayEventSubstitutionFilter,
     )
     from pywan.errors import *  # noqa: F403
-    from pywan.locator import Locator as Locator
-    from pywan.receiver import GatewayReceiver as GatewayReceiver
-    from pywan.region import Region as Region
-    from pywan.sender import GatewaySender as GatewaySender
+    from pywan.site.locator import Locator as Locator
+    from pywan.gateway.receiver import GatewayReceiver as GatewayReceiver
+    from pywan.region.region import Region as Region
+    from pywan.gateway.sender import GatewaySender as GatewaySender
     from pywan.serializers import Undecodable as Undecodable, register_serializer as register_serializer
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Iterable, Sequence
 
 from pywan import _core
-from pywan.addresses import parse_locators
+from pywan.base.addresses import parse_locators
 from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol.members import check_servers

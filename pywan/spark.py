@@ -67,7 +67,7 @@ def enqueue(
         close = difflib.get_close_matches(name, ["locators", "region", "key", "value", "operation", "timeout"], 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigurationError(f"enqueue has no option {name!r}{hint}")
-    from pywan.addresses import parse_locators
+    from pywan.base.addresses import parse_locators
 
     if not parse_locators(locators):
         raise ConfigurationError("enqueue needs at least one locator, such as locators='127.0.0.1[10334]'")

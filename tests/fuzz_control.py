@@ -23,7 +23,7 @@ import msgpack
 import pywan
 from pywan import _core, errors
 from pywan.client import DataConnection
-from pywan.membership import Membership, new_profile
+from pywan.site.membership import Membership, new_profile
 from pywan.protocol import control as wire
 from pywan.protocol.discovery import Timings
 from pywan.transport.control import ControlClient, ControlServer

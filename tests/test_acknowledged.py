@@ -13,9 +13,9 @@ from simulator.disk import Disk
 
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictResolver
-from pywan.config import make_region_attributes
+from pywan.config.attributes import make_region_attributes
 from pywan.errors import RegionNotFoundError
-from pywan.region import Region
+from pywan.region.region import Region
 
 KEYS = ["text", "none", "invalid", "gone", "old", 7, b"bytes", "new", "a", "b"]
 

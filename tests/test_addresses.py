@@ -1,7 +1,7 @@
 """Addresses: the grammar people type, and names mapped to this machine."""
 import pytest
 
-from pywan.addresses import Address, format_locators, parse_locators, resolve
+from pywan.base.addresses import Address, format_locators, parse_locators, resolve
 from pywan.errors import ConfigurationError, ConnectivityError
 
 

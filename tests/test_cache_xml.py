@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from pywan import cache_xml
+from pywan.config import cache_xml
 from pywan.errors import CacheXmlError
 
 NY = """<cache>

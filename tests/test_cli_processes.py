@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pywan import process
+from pywan.member import process
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 
 LIMIT_S = 30.0
@@ -250,7 +250,7 @@ def test_a_member_on_a_full_disk_names_the_file_that_it_cannot_write(tmp_path, m
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("pywan.process.os.replace", full)
+    monkeypatch.setattr("pywan.member.process.os.replace", full)
     with pytest.raises(DiskError, match="server_ny.pid cannot be written: No space left on device; free space"):
         process.run_server("server_ny", {"locators": "127.0.0.1[1]"}, directory=tmp_path)
 
@@ -331,7 +331,7 @@ def test_a_member_whose_starter_is_gone_before_it_was_ready_does_not_stay(tmp_pa
     os.close(read_end)
     try:
         spec = {"kind": "locator", "name": "x", "directory": str(tmp_path), "options": {"distributed_system_id": 1, "port": 0}, "path": []}
-        child = subprocess.run([sys.executable, "-m", "pywan.process", "locator", "x", str(write_end)], input=json.dumps(spec).encode(),
+        child = subprocess.run([sys.executable, "-m", "pywan.member.process", "locator", "x", str(write_end)], input=json.dumps(spec).encode(),
                                pass_fds=[write_end], timeout=LIMIT_S)
     finally:
         os.close(write_end)
@@ -544,7 +544,7 @@ def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
 
     def ask(text: str) -> subprocess.CompletedProcess:
         """As another user, or, where we may not become one, without the right to look into the folder."""
-        program = f"import os\nfrom pywan import process\nif os.getuid() == 0:\n    os.setuid(65534)\n{text}"
+        program = f"import os\nfrom pywan.member import process\nif os.getuid() == 0:\n    os.setuid(65534)\n{text}"
         return subprocess.run([sys.executable, "-c", program], env=machine.environment, capture_output=True, text=True)
 
     for folder in [place.folder, *place.folder.parents]:

@@ -14,10 +14,11 @@ import time
 
 import pytest
 
-import pywan.cache
-from pywan import _core, process
+import pywan.member.cache
+from pywan import _core
+from pywan.member import process
 from pywan.callbacks import GatewayEventFilter
-from pywan.clock_repair import ClockRepair
+from pywan.region.clock_repair import ClockRepair
 from pywan.demo.compare import read_contents
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
@@ -297,7 +298,7 @@ def test_one_at_a_time_and_not_while_the_clock_is_held(network, monkeypatch):
 
 def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, monkeypatch):
     """Destroys of another site, made after the repair, are remembered for what it sends."""
-    monkeypatch.setattr(pywan.cache, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
     ny, ln = network.mesh("ny ln")
     run_ahead(ny.cache)
     ny.data["a"] = 1
@@ -314,8 +315,8 @@ def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, 
 
 def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
     """What a site destroys while the other one is away, is repaired and will send, is remembered."""
-    monkeypatch.setattr(pywan.cache, "HOUSEKEEPING_S", 0.02)
-    monkeypatch.setattr(pywan.cache, "TOMBSTONE_AGE_MS", 0)
+    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.cache, "TOMBSTONE_AGE_MS", 0)
     ny, ln = network.mesh("ny ln")
     ln.data["a"] = "ln"
     ln.data["gone"] = 1

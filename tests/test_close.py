@@ -8,14 +8,14 @@ import pytest
 from faulty_disk import FaultyDisk
 
 import pywan
-from pywan.config import DiskStoreAttributes
-from pywan.disk_store import DiskStore
+from pywan.config.attributes import DiskStoreAttributes
+from pywan.disk.store import DiskStore
 from pywan.errors import DiskAccessError, DiskError, IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
 
 MEMBER = """
 import sys
-import pywan, pywan.disk_store
+import pywan, pywan.disk.store
 from pywan.errors import DiskError
 locators, folder = sys.argv[1:]
 
@@ -23,7 +23,7 @@ def say(word):
     print(word, flush=True)
     assert sys.stdin.readline()
 
-pywan.disk_store.CLOSE_LIMIT_S = 1.0
+pywan.disk.store.CLOSE_LIMIT_S = 1.0
 cache = pywan.Cache("slow", locators=locators, dir=folder)
 sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=True, disk_synchronous=False)
 data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=["ln"], disk_synchronous=False)
@@ -85,7 +85,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
 
 
 def test_the_store_of_a_close_that_gave_up_is_free_when_its_last_writer_has_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("pywan.disk_store.CLOSE_LIMIT_S", 0.05)
+    monkeypatch.setattr("pywan.disk.store.CLOSE_LIMIT_S", 0.05)
     store, goes_on = DiskStore(DiskStoreAttributes("s"), tmp_path), threading.Event()
     store.start_writer("queue-ln", "writer", goes_on.wait)
     with pytest.raises(IllegalStateError, match="queue-ln is still being written by this process"):
@@ -183,7 +183,7 @@ def _make_regions(cache):
 
 
 def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pywan.cache.HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr("pywan.member.cache.HOUSEKEEPING_S", 0.02)
     ny.cache.close()
     ny.new_cache(dir=tmp_path / "member")
     data = ny.region(type="REPLICATE_PERSISTENT", senders=[], disk_synchronous=False)

@@ -6,7 +6,7 @@ import pytest
 
 import pywan
 from pywan.errors import RegionNotFoundError
-from pywan.region import Region
+from pywan.region.region import Region
 
 CALLS = {
     "__contains__": lambda r: "k" in r, "__delitem__": lambda r: r.__delitem__("k"), "__getitem__": lambda r: r["k"], "__ior__": lambda r: r.__ior__({}),

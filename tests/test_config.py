@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from pywan import config
-from pywan.config import (
+from pywan.config import attributes as config
+from pywan.config.attributes import (
     ClassReference, altered_sender_attributes, import_class, make_instance, make_receiver_attributes, make_region_attributes,
     make_sender_attributes, validate_attachment, validate_colocation,
 )

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from pywan import cache_xml
-from pywan.config import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes, attribute_names
+from pywan.config import cache_xml
+from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes, attribute_names
 from pywan.errors import ConfigurationError, ProtocolError
-from pywan.protocol import configuration
-from pywan.protocol.configuration import MAX_REMOVED, MAX_REVISION, MAX_STEP, ClusterConfiguration
+from pywan.config import cluster
+from pywan.config.cluster import MAX_REMOVED, MAX_REVISION, MAX_STEP, ClusterConfiguration
 from pywan.protocol.control import encode
 
 SENDER = {"remote_distributed_system_id": "2", "batch_size": "50", "gateway_event_filters": "shop:A,shop:B"}
@@ -158,7 +158,7 @@ def entry(**change):
 @pytest.mark.parametrize("entries", [
     None, [1], [entry(revision=MAX_REVISION)], [entry(revision=MAX_STEP + 5)], [entry(revision=0)], [entry(revision=True)], [entry(revision=2**53)], [entry(kind="moon")],
     [entry(kind=["region"])], [entry(name=5)], [entry(name="n" * 256)], [entry(id="")], [entry(attributes=[])], [entry(attributes={"a": [[[[1]]]]})], [entry(attributes={"a": b"x"})],
-    [entry()] * (configuration.MAX_THINGS + MAX_REMOVED + 1),
+    [entry()] * (cluster.MAX_THINGS + MAX_REMOVED + 1),
 ])
 def test_what_a_neighbour_cannot_have_is_refused_and_changes_nothing(kept, entries):
     before = kept.to_json()

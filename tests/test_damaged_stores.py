@@ -16,7 +16,7 @@ from records import read_record
 import pywan
 from pywan import _core
 from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, IllegalStateError, PywanError
-from pywan.salvage import salvage_store
+from pywan.disk.salvage import salvage_store
 from pywan.testing.waiting import eventually
 
 STORE = "disk-store-small"

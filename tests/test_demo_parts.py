@@ -70,7 +70,7 @@ def test_the_star_is_configured_as_geode_users_know_it():
 
 
 def test_the_files_that_are_written_can_be_read(tmp_path):
-    cache_xml = pytest.importorskip("pywan.cache_xml")
+    cache_xml = pytest.importorskip("pywan.config.cache_xml")
     for name in topology.TOPOLOGIES:
         built = topology.build(name)
         for site, file in topology.write_configuration(built, tmp_path).items():

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from pywan.addresses import Address
+from pywan.base.addresses import Address
 from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
-from pywan.protocol.configuration import ClusterConfiguration
+from pywan.config.cluster import ClusterConfiguration
 from pywan.protocol import discovery
 from pywan.protocol.discovery import CANDIDATES_AT_ONCE, MAX_CANDIDATES, MAX_LOCATORS_PER_SITE, LocatorProfile, LocatorState, Timings
 from pywan.protocol.members import MAX_MEMBERS, MemberTable

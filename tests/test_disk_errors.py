@@ -16,8 +16,8 @@ from pywan.testing.waiting import eventually
 
 MEMBER = """
 import json, logging, sys
-import pywan, pywan.cache
-pywan.cache.HOUSEKEEPING_S = 0.2
+import pywan, pywan.member.cache
+pywan.member.cache.HOUSEKEEPING_S = 0.2
 locators, folder, has_queue = sys.argv[1:]
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", filename=folder + ".log")
 
@@ -172,7 +172,7 @@ def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(
 
 def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member, network):
     network.sites["ny"].cache.close()        # Its rows go to the other member.
-    member.do("setattr(__import__('pywan.staging').staging, 'FULL_WAIT_S', 0.2)")
+    member.do("setattr(__import__('pywan.member.staging').member.staging, 'FULL_WAIT_S', 0.2)")
     with DataConnection.open(member.locators, region="data", run_id=b"1" * 16, task=1) as rows:
         rows.put_pairs([("k", "v")])
         disk.fail(pwrite=errno.EIO)

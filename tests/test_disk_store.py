@@ -7,8 +7,8 @@ import pytest
 
 from durable import DurableQueue
 from pywan import _core
-from pywan.config import make_disk_store_attributes
-from pywan.disk_store import DiskStore
+from pywan.config.attributes import make_disk_store_attributes
+from pywan.disk.store import DiskStore
 from pywan.errors import BatchError, DiskError, QueueFullError
 from pywan.testing.waiting import eventually
 

@@ -52,7 +52,7 @@ def test_the_table_of_limits_says_what_the_code_has(limit, value, names):
 
 
 def test_the_wait_for_room_at_commit_is_told_alike_everywhere():
-    from pywan.staging import FULL_WAIT_S
+    from pywan.member.staging import FULL_WAIT_S
 
     text = (ROOT / "docs" / "architecture.md").read_text()
     assert f"the rest waits, up to {FULL_WAIT_S:.0f} s" in text

@@ -10,10 +10,10 @@ import pytest
 from records import BATCH, PING, PONG, REGION, UPDATE, make_batch, make_record, read_record, split_frames
 
 import pywan
-import pywan.cache
+import pywan.member.cache
 from pywan import _core
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
-from pywan.floors import FLOOR, NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
+from pywan.gateway.floors import FLOOR, NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
 from pywan.testing.waiting import eventually
 from sites import QUICK, Site
 
@@ -364,8 +364,8 @@ def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembere
 @pytest.fixture
 def attentive(monkeypatch):
     """Members that look at their tombstones all the time, and keep none for its age."""
-    monkeypatch.setattr(pywan.cache, "HOUSEKEEPING_S", 0.01)
-    monkeypatch.setattr(pywan.cache, "TOMBSTONE_AGE_MS", -1000)
+    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(pywan.member.cache, "TOMBSTONE_AGE_MS", -1000)
 
 
 def tombstones(site):
@@ -550,7 +550,7 @@ def test_an_old_load_with_timestamps_of_its_own_is_not_held_up_by_what_was_let_g
 
 
 def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_later(network, monkeypatch, tmp_path):
-    monkeypatch.setattr(pywan.cache, "HOUSEKEEPING_S", 3600.0)
+    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 3600.0)
     ny, ln = network.add("ny ln")
     ny.cache.close()
     ny.new_cache(maximum_tombstone_memory=1, dir=tmp_path)
@@ -568,7 +568,7 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
 
 
 def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkeypatch, tmp_path):
-    monkeypatch.setattr("pywan.sender.GOODBYE_S", 30.0)
+    monkeypatch.setattr("pywan.gateway.sender.GOODBYE_S", 30.0)
     ny, ln, tk = network.add("ny ln tk")
     ln.cache.close()
     ln.new_cache(dir=tmp_path)
@@ -601,7 +601,7 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
 
 
 def test_a_sender_that_cannot_say_goodbye_is_destroyed_all_the_same(network, monkeypatch, caplog):
-    monkeypatch.setattr("pywan.sender.GOODBYE_S", 0.2)
+    monkeypatch.setattr("pywan.gateway.sender.GOODBYE_S", 0.2)
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
     sender = ny.send_to(ln)
@@ -661,7 +661,7 @@ def test_a_file_of_sources_that_is_not_its_own_is_refused_by_name(tmp_path, monk
             (tmp_path / "elsewhere").write_text('{"sources": []}')
         path.symlink_to(tmp_path / "elsewhere")
     else:
-        monkeypatch.setattr("pywan.floors.FILE_BYTES_MAX", 200_000)
+        monkeypatch.setattr("pywan.gateway.floors.FILE_BYTES_MAX", 200_000)
         path.write_text("[" * 100_000 if kind == "deep" else " " * 200_001)
     with pytest.raises(ConfigurationError, match=rf"sources\.json {words}"):
         SourceFloors(LN, path)

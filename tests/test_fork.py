@@ -16,7 +16,8 @@ from typing import Any, Callable
 import pytest
 
 import pywan
-from pywan import forks, process
+from pywan import forks
+from pywan.member import process
 from pywan.client import DataConnection
 from pywan.errors import PywanError
 from pywan.testing.waiting import eventually

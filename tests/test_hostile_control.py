@@ -12,8 +12,8 @@ from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output, Result, Table
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, PywanError, RemoteError
-from pywan.names import is_name, printable, printable_json, quoted
-from pywan.process import Place, configure_logging
+from pywan.base.names import is_name, printable, printable_json, quoted
+from pywan.member.process import Place, configure_logging
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient, ControlServer, call_once
 from test_bad_input import answer, hello

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from pywan import process
+from pywan.member import process
 from pywan.client import DataConnection
 from pywan.demo.compare import read_contents
 from pywan.errors import PywanError

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from pywan.addresses import Address
+from pywan.base.addresses import Address
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NotFoundError
-from pywan.locator import Locator
+from pywan.site.locator import Locator
 from pywan.protocol.discovery import Timings
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 import pywan
-from pywan import config
+from pywan.config import attributes as config
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError, NotFoundError, RegionNotFoundError
-from pywan.management import PLAIN_DEPTH, ManagementService, sender_status, shown_value, to_plain_value
+from pywan.member.management import PLAIN_DEPTH, ManagementService, sender_status, shown_value, to_plain_value
 from pywan.transport.control import ControlClient, ControlServer
 
 

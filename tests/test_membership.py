@@ -5,8 +5,8 @@ import time
 import pytest
 
 from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError
-from pywan.locator import Locator
-from pywan.membership import Membership, new_profile
+from pywan.site.locator import Locator
+from pywan.site.membership import Membership, new_profile
 from pywan.protocol.discovery import Timings
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually

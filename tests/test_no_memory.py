@@ -64,7 +64,7 @@ def test_values_that_cannot_be_copied_leave_their_entries_usable():
 SWEEP = REGION + """
     import _testcapi
     import numpy, pyarrow, pywan, pywan.errors       # What is imported when it is needed: CPython itself does not stand a failure there.
-    from pywan.callback_lock import CallbackLock
+    from pywan.region.callback_lock import CallbackLock
 
     lock = CallbackLock("data")
 

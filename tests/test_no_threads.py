@@ -5,7 +5,8 @@ import pytest
 from test_bad_input import answer, hello
 
 import pywan
-from pywan import errors, threads
+from pywan import errors
+from pywan.base import threads
 from pywan.transport.control import ControlClient
 
 

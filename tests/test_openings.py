@@ -9,8 +9,9 @@ import pytest
 from test_bad_input import answer, hello
 
 import pywan
-from pywan import _core, errors, lines
-from pywan.addresses import resolve
+from pywan import _core, errors
+from pywan.base import lines
+from pywan.base.addresses import resolve
 from pywan.protocol.discovery import Timings
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode, encode_known
 from pywan.testing.waiting import eventually

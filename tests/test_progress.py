@@ -16,7 +16,8 @@ from test_kill import RECEIVER, Machine
 from test_receiver_failures import Slow
 
 import pywan
-from pywan import _core, config
+from pywan import _core
+from pywan.config import attributes as config
 from pywan.protocol import gateway
 from pywan.testing.waiting import eventually
 

@@ -9,7 +9,7 @@ import pywan
 from pywan import CacheListener, _core
 from pywan.errors import ProtocolError
 from pywan.protocol.gateway import SenderHello
-from pywan.receiver import AppliedMemory
+from pywan.gateway.receiver import AppliedMemory
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
 from pywan.transport.sockets import shut
@@ -319,7 +319,7 @@ class Slow(CacheListener):
 
 def test_a_slow_receiver_holds_back_a_sender_by_its_credit(network, monkeypatch):
     """With a credit of one byte only one batch is on its way at a time; nothing is lost for it."""
-    monkeypatch.setattr("pywan.receiver.CREDIT_BYTES", 1)
+    monkeypatch.setattr("pywan.gateway.receiver.CREDIT_BYTES", 1)
     slow = Slow()
     ny, ln, sender = with_a_listener(network, slow, batch_size=10)
     for n in range(100):

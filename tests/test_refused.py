@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 
 import pywan
-from pywan import cache_xml
-from pywan.config import REGION_TYPES
+from pywan.config import cache_xml
+from pywan.config.attributes import REGION_TYPES
 from pywan.errors import CacheXmlError, ConfigurationError, GatewaySenderConfigurationError, IllegalStateError
 from pywan.transport.control import call_once
 

@@ -7,9 +7,9 @@ import pytest
 import pywan
 from pywan import _core
 from pywan.cli.main import main
-from pywan.disk_store import locked
+from pywan.disk.store import locked
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.salvage import salvage_store
+from pywan.disk.salvage import salvage_store
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_store_on_a_read_only_disk_is_saved_all_the_same(damaged, tmp_path, mo
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         return real(path, flags, *more, **named)
 
-    monkeypatch.setattr("pywan.disk_store.os.open", open_to_read)
+    monkeypatch.setattr("pywan.disk.store.os.open", open_to_read)
     assert sum(each["saved"] for each in salvage_store(store, tmp_path / "saved")) > 300
     with locked(store):
         if is_locked:
@@ -162,6 +162,6 @@ def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_p
         def log_state(self):
             return {**super().log_state(), "failing": "no space left"}
 
-    monkeypatch.setattr("pywan.salvage._core.EventQueue", Full)
+    monkeypatch.setattr("pywan.disk.salvage._core.EventQueue", Full)
     with pytest.raises(DiskError, match="^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$"):
         salvage_store(store, tmp_path / "to")

@@ -464,7 +464,7 @@ def test_a_closed_cache_says_so(network):
 
 def test_a_cache_closes_although_a_filter_hangs(network, monkeypatch):
     """Another sender is not left running, and the cache's folder goes."""
-    monkeypatch.setattr("pywan.sender.JOIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("pywan.gateway.sender.JOIN_TIMEOUT_S", 0.2)
     released = threading.Event()
 
     class Hangs(GatewayEventFilter):

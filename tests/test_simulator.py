@@ -12,7 +12,7 @@ from simulator.link import Failure, Link
 from simulator.restarts import LoggedLink
 from simulator.tombstones import MeshLink
 
-from pywan.floors import NONE_COMES, SourceFloors
+from pywan.gateway.floors import NONE_COMES, SourceFloors
 
 
 @pytest.mark.parametrize("first", range(1, 41, 5))

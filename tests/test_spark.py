@@ -131,7 +131,7 @@ def test_an_executor_does_not_import_what_only_the_command_line_needs(spark, tar
     loaded = spark.sparkContext.parallelize([0], 1).mapPartitions(lambda _: [sorted({m.split(".")[0] for m in sys.modules} | {
         m for m in sys.modules if m.startswith("pywan")})]).collect()[0]
     assert "pywan.client" in loaded
-    assert not {"click", "rich", "defusedxml", "pywan.cache", "pywan.cli", "pywan.config"} & set(loaded)
+    assert not {"click", "rich", "defusedxml", "pywan.member", "pywan.cli", "pywan.config"} & set(loaded)
 
 
 @pytest.mark.parametrize("options, problem", [

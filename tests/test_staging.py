@@ -11,7 +11,8 @@ import pytest
 from test_receiver_failures import Slow
 
 import pywan
-from pywan import CacheListener, GatewayEventFilter, _core, staging
+from pywan import CacheListener, GatewayEventFilter, _core
+from pywan.member import staging
 from pywan.client import DataConnection
 from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy

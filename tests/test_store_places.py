@@ -10,11 +10,12 @@ import threading
 
 import pytest
 
-from pywan import _core, disk_store
-from pywan.config import make_disk_store_attributes
-from pywan.disk_store import DiskStore
+from pywan import _core
+from pywan.disk import store as disk_store
+from pywan.config.attributes import make_disk_store_attributes
+from pywan.disk.store import DiskStore
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.salvage import salvage_store
+from pywan.disk.salvage import salvage_store
 
 PERSISTENT = {"enable_persistence": True, "parallel": False}
 
@@ -204,8 +205,8 @@ def test_a_link_or_a_pipe_where_a_log_makes_a_file_is_not_written_through(ny, tm
 TRACED = """
 import os, sys
 import pywan
-from pywan.config import DiskStoreAttributes
-from pywan.disk_store import DiskStore
+from pywan.config.attributes import DiskStoreAttributes
+from pywan.disk.store import DiskStore
 
 synced = []
 real = os.fsync

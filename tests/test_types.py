@@ -29,7 +29,7 @@ import pywan
 from pywan import CacheListener, _core
 from pywan._core import Column, _column_rows
 from pywan.errors import BatchError, DiskError, SerializationError
-from pywan.salvage import salvage_store
+from pywan.disk.salvage import salvage_store
 from pywan.testing.waiting import eventually
 from log_format import BLOCK
 from records import RECORD, make_batch, make_record

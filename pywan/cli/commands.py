@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pywan
-from pywan import config, process
-from pywan.addresses import is_loopback, parse_locators, resolve
+from pywan.config import attributes as config
+from pywan.member import process
+from pywan.base.addresses import is_loopback, parse_locators, resolve
 from pywan.cli import grammar
 from pywan.cli.grammar import Command, Option
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
-from pywan.config import MAX_WAIT_S, to_int, to_wait_time
+from pywan.config.attributes import MAX_WAIT_S, to_int, to_wait_time
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
-from pywan.files import FileError, given_path, read_regular
-from pywan.floors import format_stamp
+from pywan.base.files import FileError, given_path, read_regular
+from pywan.gateway.floors import format_stamp
 from pywan.stats import volatile_text
 
 Values = dict[str, Any]
@@ -504,7 +505,7 @@ def start_locator(session: Session, values: Values) -> Result:
 
 
 def salvage_disk_store(session: Session, values: Values) -> Result:
-    from pywan.salvage import salvage_store
+    from pywan.disk.salvage import salvage_store
 
     found = salvage_store(given_path(values["dir"]), given_path(values["to"]))
     table = Table(("Log", "Saved", "Damage"), [(each["log"], each["saved"], each["damage"] or "none") for each in found])
@@ -645,7 +646,7 @@ def _wait_until_left(session: Session, names: set[str], timeout: float) -> None:
 # --- what the site wants its members to have ---
 
 def export_configuration(session: Session, values: Values) -> Result:
-    from pywan.cache_xml import to_xml
+    from pywan.config.cache_xml import to_xml
 
     things = session.ask_locator("cluster-configuration")["cluster_configuration"]
     text = to_xml(things)
@@ -663,7 +664,7 @@ def export_configuration(session: Session, values: Values) -> Result:
 def import_configuration(session: Session, values: Values) -> Result:
     """The file takes the place of the configuration. With APPLY, servers that run and have nothing yet make what it holds;
     with STAGE, only those that start from now on."""
-    from pywan.cache_xml import parse, to_things
+    from pywan.config.cache_xml import parse, to_things
 
     action = config.to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
     things = to_things(parse(given_path(values["xml_file"]), for_this_member=False))

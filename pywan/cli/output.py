@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Sequence, TextIO
 
-from pywan.names import printable, printable_json
+from pywan.base.names import printable, printable_json
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Iterable, Mapping
 
 from pywan.errors import ConfigurationError
-from pywan.files import FileError, given_path, read_regular
+from pywan.base.files import FileError, given_path, read_regular
 
 FILE_NAME = "gemfire.properties"
 SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"

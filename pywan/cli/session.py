@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable, Iterator
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
-from pywan.names import printable
+from pywan.base.names import printable
 from pywan.protocol.members import check_servers
 
 log = logging.getLogger("pywan.cli")
@@ -95,7 +95,7 @@ class Session:
 
     def connect(self, locator: str) -> dict[str, Any]:
         """Makes `locator` the one that is asked; it must answer."""
-        from pywan.addresses import parse_locators
+        from pywan.base.addresses import parse_locators
 
         problems = []
         for address in parse_locators(locator):
@@ -125,7 +125,7 @@ class Session:
         return self._ask_locator(self.locator, op, **fields)
 
     def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:
-        from pywan.addresses import parse_address
+        from pywan.base.addresses import parse_address
         from pywan.transport.control import call_once
 
         self._asked = True

@@ -7,7 +7,7 @@ import os
 
 from pywan.cli import grammar
 from pywan.cli.session import Session
-from pywan.files import given_path
+from pywan.base.files import given_path
 
 HISTORY_VARIABLE = "PYWAN_HISTORY"
 HISTORY_FILE = "~/.pywan_history"

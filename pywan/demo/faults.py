@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, Callable, Sequence
 
-from pywan.addresses import Address
+from pywan.base.addresses import Address
 from pywan.demo.members import Members
 from pywan.demo.topology import REGION, Site
 from pywan.errors import PywanError

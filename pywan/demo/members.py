@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pywan import process
-from pywan.addresses import Address
+from pywan.member import process
+from pywan.base.addresses import Address
 from pywan.demo.compare import SCAN_LIMIT
 from pywan.demo.progress import SiteView
 from pywan.demo.topology import REGION, Site, Topology

@@ -14,7 +14,7 @@ import msgpack
 from pywan import errors
 from pywan._core import crc32c, measure_message
 from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationError
-from pywan.names import SHOWN_CHARACTERS, printable, quoted
+from pywan.base.names import SHOWN_CHARACTERS, printable, quoted
 
 MAGIC = b"PWC1"
 DATA_MAGIC = b"PWD1"                # First bytes of a data connection; only known here to be told apart.

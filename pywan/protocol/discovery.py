@@ -12,9 +12,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, NamedTuple
 
-from pywan.addresses import Address
+from pywan.base.addresses import Address
 from pywan.errors import IncompatibleSystemError, ProtocolError
-from pywan.names import is_host, is_name, quoted
+from pywan.base.names import is_host, is_name, quoted
 
 MAX_LOCATORS_PER_SITE = 64
 MAX_LOCATORS = 1024                # Of all sites together.

@@ -11,7 +11,7 @@ import msgpack
 
 from pywan import _core, errors
 from pywan.errors import ProtocolError
-from pywan.names import check_name, printable, quoted
+from pywan.base.names import check_name, printable, quoted
 from pywan.protocol.control import describe
 
 VERSION = 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable
 
 from pywan.errors import ConfigurationError, ProtocolError
-from pywan.names import check_name, is_host, quoted
+from pywan.base.names import check_name, is_host, quoted
 
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16          # Of one member; Geode has one.

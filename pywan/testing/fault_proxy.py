@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Coroutine
 
-from pywan.addresses import Address, parse_address
+from pywan.base.addresses import Address, parse_address
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.forks import of_one_process
 from pywan.transport import sockets

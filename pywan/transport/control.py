@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, Callable, Generator, Mapping
 
-from pywan.addresses import Address
+from pywan.base.addresses import Address
 from pywan.errors import ConnectivityError, IllegalStateError, NotFoundError, ProtocolError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import control as wire

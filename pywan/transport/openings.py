@@ -16,8 +16,8 @@ from typing import Callable
 
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
-from pywan.lines import Lines
-from pywan.threads import Thread, start_thread
+from pywan.base.lines import Lines
+from pywan.base.threads import Thread, start_thread
 from pywan.transport import sockets
 
 OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.

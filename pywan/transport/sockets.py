@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Callable, Iterable
 
-from pywan.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
+from pywan.base.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
 from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError
 from pywan.forks import in_child
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import load
-from pywan.cache import Cache
+from pywan.member.cache import Cache
 from pywan.callbacks import CacheListener
 from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
 

@@ -6,7 +6,7 @@ import random
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.floors import Floor, QueueFloors, SourceFloors, encode_floors
+from pywan.gateway.floors import Floor, QueueFloors, SourceFloors, encode_floors
 
 from .link import DESTROY, KEYS, REGION, UPDATE, Link, Receiver, must
 from .world import World

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.disk_store import DESTROYED, OWNER_NAME, holds_log, locked, read_owner
+from pywan.disk.store import DESTROYED, OWNER_NAME, holds_log, locked, read_owner
 from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullError
 
 

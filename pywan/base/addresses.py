@@ -15,10 +15,10 @@ import time
 from typing import Iterable, NamedTuple
 
 from pywan.errors import ConfigurationError, ConnectivityError
-from pywan.files import FileError, read_regular
-from pywan.names import is_host, quoted
+from pywan.base.files import FileError, read_regular
+from pywan.base.names import is_host, quoted
 from pywan.forks import in_child
-from pywan.threads import Thread
+from pywan.base.threads import Thread
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
 MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, TypeVar
 
 from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, IllegalStateError
-from pywan.names import check_name, is_host, quoted
+from pywan.base.names import check_name, is_host, quoted
 
 log = logging.getLogger("pywan.config")
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
-from pywan import config, errors
+from pywan import errors
+from pywan.config import attributes as config
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
-from pywan.files import given_path, open_own
-from pywan.names import check_name, printable
+from pywan.base.files import given_path, open_own
+from pywan.base.names import check_name, printable
 from pywan.forks import in_child
 
 log = logging.getLogger("pywan.process")
@@ -240,7 +241,7 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
     try:
         # The safe path: the current directory is no place from which a member's own modules should come.
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pywan.process", kind, name, str(write_end)], stdin=subprocess.PIPE,
+            [sys.executable, "-P", "-m", "pywan.member.process", kind, name, str(write_end)], stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[write_end], start_new_session=True, env=environment,
         )
     except BaseException:
@@ -386,7 +387,7 @@ def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
 
 def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
     """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
-    from pywan.locator import Locator
+    from pywan.site.locator import Locator
 
     place = Place.of(directory, name)
     with _own(place, "locator") as record:
@@ -401,7 +402,7 @@ def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.Pa
 
 def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
     """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
-    from pywan.cache import Cache
+    from pywan.member.cache import Cache
 
     place = Place.of(directory, name)
     with _own(place, "server") as record:

@@ -13,20 +13,20 @@ import time
 from typing import Any, Callable, Iterable, Iterator
 
 from pywan import _core
-from pywan.callback_lock import LifeCycleLock
+from pywan.region.callback_lock import LifeCycleLock
 from pywan.callbacks import GatewayEventFilter
-from pywan.clocks import clock_trouble
-from pywan.config import CALLBACK_METHODS, SenderAttributes, altered_sender_attributes, let_through, make_instance, to_int
-from pywan.disk_store import DiskStore
+from pywan.base.clocks import clock_trouble
+from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes, altered_sender_attributes, let_through, make_instance, to_int
+from pywan.disk.store import DiskStore
 from pywan.errors import ConfigurationError, ConnectivityError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, ProtocolError, PywanError
 from pywan.events import GatewayQueueEvent
-from pywan.floors import GOODBYE, Floors, QueueFloors, encode_floors
+from pywan.gateway.floors import GOODBYE, Floors, QueueFloors, encode_floors
 from pywan.forks import of_one_process
-from pywan.membership import Membership
+from pywan.site.membership import Membership
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode
-from pywan.repeats import Repeats
+from pywan.base.repeats import Repeats
 from pywan.stats import ledger, sender_statistics
-from pywan.threads import start_thread
+from pywan.base.threads import start_thread
 from pywan.transport import data
 from pywan.transport.sockets import connect, shut
 

@@ -10,11 +10,11 @@ import os
 import time
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
-from pywan import config
+from pywan.config import attributes as config
 from pywan.errors import ConfigurationError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
-from pywan.floors import format_stamp
-from pywan.names import check_name, printable, quoted
-from pywan.protocol.configuration import make_attributes
+from pywan.gateway.floors import format_stamp
+from pywan.base.names import check_name, printable, quoted
+from pywan.config.cluster import make_attributes
 from pywan.transport.control import Reply
 
 log = logging.getLogger("pywan.management")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Iterator
 
 from pywan import _core
-from pywan.addresses import WILDCARDS, check_told_host, parse_locators
-from pywan.callback_lock import LifeCycleLock, check_no_callback
-from pywan.clock_repair import ClockRepair, ClockRepairReport
-from pywan.clocks import clock_trouble
-from pywan.config import (
+from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
+from pywan.region.callback_lock import LifeCycleLock, check_no_callback
+from pywan.region.clock_repair import ClockRepair, ClockRepairReport
+from pywan.base.clocks import clock_trouble
+from pywan.config.attributes import (
     CALLBACK_METHODS, DEFAULT_STORE, MAX_WAIT_S, DiskStoreAttributes, RegionAttributes, SenderAttributes, make_disk_store_attributes, make_instance,
     make_receiver_attributes, make_region_attributes, make_sender_attributes, to_callback_patterns, to_int, to_wait_time, validate_attachment, validate_colocation,
 )
@@ -30,18 +30,18 @@ from pywan.errors import (
     CacheXmlError, ConfigurationError, DiskError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
     PywanError, RegionNotFoundError,
 )
-from pywan.disk_store import DiskStore, holds_log
-from pywan.floors import Floor, SourceFloors, format_stamp
+from pywan.disk.store import DiskStore, holds_log
+from pywan.gateway.floors import Floor, SourceFloors, format_stamp
 from pywan.forks import is_inherited, of_one_process
-from pywan.management import ManagementService
-from pywan.membership import Membership, new_profile
-from pywan.names import check_name
-from pywan.receiver import AppliedMemory, GatewayReceiver
-from pywan.region import Region
-from pywan.sender import FLUSH_LIMIT_MS, GatewaySender
-from pywan.staging import RowStages
+from pywan.member.management import ManagementService
+from pywan.site.membership import Membership, new_profile
+from pywan.base.names import check_name
+from pywan.gateway.receiver import AppliedMemory, GatewayReceiver
+from pywan.region.region import Region
+from pywan.gateway.sender import FLUSH_LIMIT_MS, GatewaySender
+from pywan.member.staging import RowStages
 from pywan.stats import volatile_text
-from pywan.threads import start_thread
+from pywan.base.threads import start_thread
 from pywan.transport.control import ControlServer
 from pywan.transport.sockets import reachable_address
 
@@ -129,7 +129,7 @@ class Cache:
     def _start(self, locators: str, port: int, hostname: str | None, cache_xml_file: Any, join_timeout: float) -> None:
         configuration = None
         if cache_xml_file is not None:
-            from pywan.cache_xml import parse
+            from pywan.config.cache_xml import parse
 
             configuration = parse(cache_xml_file)       # Before anything is listened on: a wrong file is the first thing to say.
         self._server = ControlServer(self._bind_address, port, self._handle, name=f"member {self.name}", other_protocols={b"PWD1": self._serve_rows})

@@ -9,13 +9,13 @@ from typing import Any, Callable, overload
 
 from pywan import _core, forks
 from pywan._core import Encoded
-from pywan.callback_lock import CallbackLock
+from pywan.region.callback_lock import CallbackLock
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
-from pywan.config import RegionAttributes, let_through
+from pywan.config.attributes import RegionAttributes, let_through
 from pywan.errors import BatchError, ConfigurationError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
-from pywan.lines import Lines
-from pywan.threads import start_thread
+from pywan.base.lines import Lines
+from pywan.base.threads import start_thread
 
 log = logging.getLogger("pywan.region")
 

@@ -11,9 +11,9 @@ import hashlib
 import json
 from typing import Any, Iterable, Mapping
 
-from pywan import config
+from pywan.config import attributes as config
 from pywan.errors import ConfigurationError, ProtocolError
-from pywan.names import is_name, printable, quoted
+from pywan.base.names import is_name, printable, quoted
 
 # In the order in which a member makes them: each needs those before it.
 KINDS = ("disk-store", "gateway-sender", "region", "gateway-receiver")

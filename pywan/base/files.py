@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pywan.errors import ConfigurationError
-from pywan.names import quoted
+from pywan.base.names import quoted
 
 
 class FileError(Exception):

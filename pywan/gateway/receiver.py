@@ -10,13 +10,13 @@ import threading
 from typing import Any, Callable, Iterable, Iterator
 
 from pywan import _core
-from pywan.addresses import WILDCARDS, check_told_host
-from pywan.config import ReceiverAttributes, port_range_error
+from pywan.base.addresses import WILDCARDS, check_told_host
+from pywan.config.attributes import ReceiverAttributes, port_range_error
 from pywan.errors import GatewayReceiverError, IllegalStateError, ProtocolError, PywanError
-from pywan.floors import SourceFloors
+from pywan.gateway.floors import SourceFloors
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
-from pywan.repeats import Repeats
+from pywan.base.repeats import Repeats
 from pywan.stats import receiver_statistics
 from pywan.transport import data
 from pywan.transport.openings import Acceptor, Connection

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape, quoteattr
 from typing import Any, Callable, Mapping
 
-from pywan import config
-from pywan.config import (
+from pywan.config import attributes as config
+from pywan.config.attributes import (
     ClassReference, DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes,
     make_disk_store_attributes, make_receiver_attributes, make_region_attributes, make_sender_attributes,
 )
 from pywan.errors import CacheXmlError, PywanError
-from pywan.files import FileError, read_regular
-from pywan.protocol.configuration import Thing, make_attributes
+from pywan.base.files import FileError, read_regular
+from pywan.config.cluster import Thing, make_attributes
 
 MAX_FILE_BYTES = 1024 * 1024
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
-from pywan.files import FileError, read_regular
+from pywan.base.files import FileError, read_regular
 
 log = logging.getLogger("pywan.floors")
 

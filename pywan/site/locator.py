@@ -11,20 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pywan.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
-from pywan.config import to_int
+from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
+from pywan.config.attributes import to_int
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.files import FileError, read_regular
-from pywan.names import check_name
-from pywan.protocol.configuration import ClusterConfiguration
+from pywan.base.files import FileError, read_regular
+from pywan.base.names import check_name
+from pywan.config.cluster import ClusterConfiguration
 from pywan.protocol.discovery import (
     HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
-from pywan.threads import start_thread
+from pywan.base.threads import start_thread
 from pywan.transport.control import ControlClient, ControlServer, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
 

@@ -1,0 +1,1 @@
+"""A site: its locators, and what a member knows of it."""
