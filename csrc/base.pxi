@@ -71,7 +71,7 @@ cdef extern from "record/wan_form.h" nogil:
 cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_CONFLICT, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
     ctypedef struct wan_record:
         uint32_t length
         uint32_t value_length
@@ -99,7 +99,6 @@ cdef extern from "record/wan_record.h" nogil:
     uint8_t *wan_record_recipients(const wan_record *record)
     int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
     int wan_record_order(const wan_record *a, const wan_record *b)
-    int wan_record_reaches(const wan_record *record, uint8_t site)
     void wan_copy_small(uint8_t *to, const uint8_t *source, size_t length)
     wan_status wan_record_check(const uint8_t *at, uint64_t length)
     int wan_record_has_end(const wan_record *record, uint64_t length)
@@ -365,7 +364,7 @@ cdef extern from "record/wan_frame.h" nogil:
     enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
     enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
-    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_RESOLVER, WAN_FAILED_OTHER, WAN_FAILED_FORGOTTEN
+    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER, WAN_FAILED_FORGOTTEN
     ctypedef struct wan_frame:
         uint32_t magic
         uint8_t type

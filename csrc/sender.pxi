@@ -558,7 +558,7 @@ cdef class DispatcherSession:
             for k in range(self.sections[s].count):
                 at = base + self.sections[s].count - 1 - k
                 record = self.records[at]
-                if record == NULL or record.operation != WAN_UPDATE or record.flags & WAN_FLAG_CONFLICT:
+                if record == NULL or record.operation != WAN_UPDATE:
                     continue
                 hash = wan_seat_hash(wan_record_key(record), record.key_length, record.key_form | <uint64_t>record.region << 8)
                 slot = <uint32_t>hash & (capacity - 1)

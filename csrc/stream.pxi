@@ -221,20 +221,6 @@ def check_frame(const uint8_t[::1] data):
     return frame.type, frame.id, frame.count, PyBytes_FromStringAndSize(<char *>&data[0] + sizeof(wan_frame), frame.length)
 
 
-def check_batch(const uint8_t[::1] payload, uint32_t count):
-    """ProtocolError unless `payload` is a well-formed batch of `count` records."""
-    cdef uint64_t length = payload.shape[0]
-    cdef uint8_t *aligned = <uint8_t *>malloc(length + 8)
-    if aligned == NULL:
-        raise MemoryError()
-    try:
-        if length:
-            memcpy(aligned, &payload[0], length)
-        raise_for(wan_batch_check(aligned, length, count), "")
-    finally:
-        free(aligned)
-
-
 FRAME_HELLO, FRAME_WELCOME, FRAME_ERROR = WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_ERROR
 FRAME_COMMIT, FRAME_COMMITTED, FRAME_BATCH, FRAME_PING = WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_BATCH, WAN_FRAME_PING
 FRAME_KNOWN, FRAME_PROGRESS = WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS

@@ -385,9 +385,6 @@ def check_frame_header(head: _Bytes) -> tuple[int, int, int]:
 def check_frame(data: _Bytes) -> tuple[int, int, int, bytes]:
     """(type, id, count, payload bytes) of a whole frame; ProtocolError if anything about it is wrong."""
 
-def check_batch(payload: _Bytes, count: int) -> None:
-    """ProtocolError unless `payload` is a well-formed batch of `count` records."""
-
 def crc32c(data: _Bytes, crc: int = 0) -> int:
     """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
 

@@ -34,10 +34,6 @@ class EnqueueSummary:
     partitions: int
     repeated_partitions: int = 0    # Whose rows an earlier attempt of the task had applied; they were not applied again.
 
-    @property
-    def rows_per_second(self) -> float:
-        return self.rows / self.seconds if self.seconds else 0.0
-
 
 def enqueue(
     data: Any,

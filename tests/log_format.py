@@ -16,7 +16,6 @@ HOLE = struct.Struct("<IIQ")
 STATE = struct.Struct("<QIIQQ")
 MANIFEST = struct.Struct("<8sIIQQQQIIQII")
 NAME = struct.Struct("<HHI")
-IDENTITY = struct.Struct("<QII")
 PAGE = 4096
 RECORDS, HOLES, STATES, MOVED, NAMES = range(1, 6)
 QUEUE, REGION = 1, 2
@@ -129,18 +128,6 @@ def read_state(data: bytes) -> State:
     positions = [struct.unpack_from("<QQ", data, at + 16 * n) for n in range(partitions)]
     assert len(data) == at + 16 * partitions + names_bytes
     return State(commit, conflated, struct.unpack_from(f"<{counters}Q", data, STATE.size), positions, names(data[len(data) - names_bytes:]))
-
-
-class Identity(NamedTuple):
-    incarnation: int
-    mounts: list[tuple[int, list[int]]]     # (id, the newest sequence of each partition when it began), oldest first.
-
-
-def read_identity(data: bytes) -> Identity:
-    incarnation, count, partitions = IDENTITY.unpack_from(data)
-    mounts = [struct.unpack_from(f"<{1 + partitions}Q", data, IDENTITY.size + n * 8 * (1 + partitions)) for n in range(count)]
-    assert len(data) == IDENTITY.size + count * 8 * (1 + partitions)
-    return Identity(incarnation, [(each[0], list(each[1:])) for each in mounts])
 
 
 class Recovered(NamedTuple):

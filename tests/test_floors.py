@@ -7,13 +7,13 @@ import os
 import struct
 
 import pytest
-from records import BATCH, PING, PONG, REGION, UPDATE, make_batch, make_record, read_record, split_frames
+from records import BATCH, PING, PONG, REGION, make_batch, make_record, read_record, split_frames
 
 import pywan
 import pywan.member.cache
 from pywan import _core
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
-from pywan.gateway.floors import FLOOR, NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
+from pywan.gateway.floors import NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
 from pywan.testing.waiting import eventually
 from sites import QUICK, Site
 

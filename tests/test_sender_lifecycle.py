@@ -192,12 +192,12 @@ def test_an_altered_interval_holds_at_once_for_what_waits(network, parallel):
 @both
 def test_what_cannot_be_altered_changes_nothing(linked, parallel):
     ny, ln, sender = linked
-    before = sender.to_dict()
+    before = sender.attributes, sender.status, sender.queue_size
     for changes in (dict(batch_size=0), dict(batch_size=-1), dict(batch_time_interval=-2), dict(alert_threshold=-1), dict(dispatcher_threads=3),
                     dict(parallel=True), dict(), dict(batch_size=10, gateway_event_filters="nowhere:Filter")):
         with pytest.raises(GatewaySenderConfigurationError if "gateway_event_filters" not in changes else ConfigurationError):
             sender.alter(**changes)
-    assert sender.to_dict() == before
+    assert (sender.attributes, sender.status, sender.queue_size) == before
 
 
 @both

@@ -10,13 +10,11 @@
 #define WAN_KEY_BYTES_MAX 65535u
 #define WAN_CALLBACK_BYTES_MAX 65535u
 #define WAN_VALUE_BYTES_MAX (60u << 20)     /* A record must fit into one frame (WAN_FRAME_BYTES_MAX). */
-#define WAN_RECIPIENTS_MAX 255u
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
 enum {
     WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
-    WAN_FLAG_CONFLICT = 2,              /* Lost a local conflict; never sent, never conflated. */
     WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
     WAN_FLAG_INVALID = 8,               /* In a region's log: the entry of this version has lost its value, on this member only. */
     WAN_FLAG_GIVEN = 16,                /* The stamp is one that a caller gave: no sender's floor speaks of it. */
@@ -92,16 +90,6 @@ static inline int wan_record_order(const wan_record *a, const wan_record *b)
     int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
     return order ? order : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_record_value(a), a->value_length,
                                              b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
-}
-
-/* True if `site` has the event or will get it from somebody. */
-static inline int wan_record_reaches(const wan_record *record, uint8_t site)
-{
-    if (record->origin_site == site) return 1;
-    const uint8_t *recipients = wan_record_recipients(record);
-    for (unsigned n = 0; n < record->recipients_count; n++)
-        if (recipients[n] == site) return 1;
-    return 0;
 }
 
 /* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these sizes.

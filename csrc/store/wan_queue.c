@@ -139,7 +139,7 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition);
  * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record)
 {
-    if (record->operation != WAN_UPDATE || (record->flags & WAN_FLAG_CONFLICT)) return;
+    if (record->operation != WAN_UPDATE) return;
     uint64_t hash = conflation_hash(record);
     wan_index_slot *slot = &partition->index[hash & partition->index_mask];
     for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {

@@ -83,11 +83,6 @@ def parse_locators(text: str | Iterable[str] | None) -> list[Address]:
     return addresses
 
 
-def format_locators(addresses: Iterable[Address | tuple[str, int]]) -> str:
-    """The inverse of `parse_locators`."""
-    return ",".join(f"{host}[{port}]" for host, port in addresses)
-
-
 def is_number(host: str) -> bool:
     """Whether `host` is an IP address rather than a name."""
     try:

@@ -119,10 +119,6 @@ class RegionAttributes:
         return "PERSISTENT" in self.type
 
     @property
-    def is_local(self) -> bool:
-        return self.type.startswith("LOCAL")
-
-    @property
     def feeds_gateways(self) -> bool:
         """Whether events of this region are queued for senders; of others they are counted as received, not queued."""
         return self.is_partitioned or self.is_replicated

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -42,7 +41,7 @@ DISK_SLOW_S = 0.1       # Events that wait for longer than this, most of them fo
 FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
 REASONS = {
     1: "the region does not exist at the remote site", 2: "its timestamp is too far in the future for the remote site",
-    3: "the remote site is out of memory", 4: "the conflict resolver failed", 5: "the remote site could not apply it (see its log)",
+    3: "the remote site is out of memory", 5: "the remote site could not apply it (see its log)",
     6: "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may have been one of them",
 }
 
@@ -744,10 +743,3 @@ class GatewaySender:
             log.warning("gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end", self.id, reason, len(self.queue),
                         self.attributes.retry_interval_ms)
         self._trouble = reason
-
-    def to_dict(self) -> dict[str, Any]:
-        """Attributes and state as plain values."""
-        plain = {f.name: getattr(self.attributes, f.name) for f in dataclasses.fields(self.attributes)}
-        return {**plain, "status": self.status, "queue_size": self.queue_size}
-
-

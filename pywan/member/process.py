@@ -31,7 +31,6 @@ from pywan.forks import in_child
 
 log = logging.getLogger("pywan.process")
 
-KINDS = ("locator", "server")
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0       # For a clean stop; then the process is told by signal, then killed.
 SIGNAL_TIMEOUT_S = 10.0

@@ -64,7 +64,6 @@ class RowStages:
         self._open: set[Any] = set()
         self._stopping = threading.Event()
         self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX)
-        self.rows_applied = 0
 
     def stop(self) -> None:
         """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns when commits under way
@@ -152,7 +151,6 @@ class RowStages:
             self._apply(task.stage, region, progress)
             task.rows, applied, missing = task.stage.rows, task.stage.applied, task.stage.missing
             task.stage = None
-            self.rows_applied += applied
             return gateway.Committed(rows=stage.rows, applied=applied if is_first else 0, missing=missing, duplicate=not is_first)
         finally:
             task.lock.release()

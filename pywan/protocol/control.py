@@ -17,7 +17,6 @@ from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationEr
 from pywan.base.names import SHOWN_CHARACTERS, printable, quoted
 
 MAGIC = b"PWC1"
-DATA_MAGIC = b"PWD1"                # First bytes of a data connection; only known here to be told apart.
 HEADER = struct.Struct("<4sIII")
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32                      # Of maps and lists in each other.

@@ -59,7 +59,7 @@ class Region(_core.RegionCore, MutableMapping):
         alter: Callable[["Region", dict], None] | None = None,
     ) -> None:
         self.attributes = attributes
-        self._site, self._member = site, member
+        self._site = site
         self._listeners = tuple(listeners)
         self._resolver = resolver
         self._alter = alter

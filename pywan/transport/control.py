@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Generator, Mapping
 
 from pywan.base.addresses import Address
-from pywan.errors import ConnectivityError, IllegalStateError, NotFoundError, ProtocolError, PywanError
+from pywan.errors import ConnectivityError, NotFoundError, ProtocolError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import control as wire
 from pywan.transport import sockets

@@ -110,10 +110,6 @@ class Acceptor:
             if self._thread is None:
                 self._thread = start_thread(f"{self.name} takes no connections", f"{self.name}-accept", self._accept)
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping
-
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Closes the port and every connection, and waits for their threads. May be called twice, and from a connection's own
         thread (which ends when `serve` returns)."""

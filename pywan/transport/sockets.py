@@ -54,20 +54,6 @@ def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKL
     return sock
 
 
-def listen_in_range(host: str, start_port: int, end_port: int, *, what: str = "receiver") -> socket.socket:
-    """A listening socket on the first free port from `start_port` to `end_port`, both included."""
-    if check_port(start_port, what) > check_port(end_port, what):
-        raise ConfigurationError(f"{what}: start-port {start_port} is greater than end-port {end_port}")
-    for port in range(start_port, end_port + 1):
-        try:
-            return listen(host, port, what=what)
-        except PortInUseError:
-            continue
-    raise PortInUseError(
-        f"{what}: every port from {start_port} to {end_port} of {host or 'every interface'} is in use; widen the range"
-    )
-
-
 def connect(
     address: Address | tuple[str, int], timeout: float, *, what: str = "",
     on_socket: Callable[[socket.socket], None] | None = None,

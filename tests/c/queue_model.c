@@ -26,7 +26,7 @@ static void punch(model_partition *p, uint64_t sequence)
 static void model_append(queue_model *m, model_partition *p, const model_event *event)
 {
     p->events[p->appended++] = *event;
-    if (!m->conflate || event->operation != WAN_UPDATE || event->flags & WAN_FLAG_CONFLICT) return;
+    if (!m->conflate || event->operation != WAN_UPDATE) return;
     uint64_t old = p->index[event->key];        /* May have left the queue, or have been punched. */
     if (old > p->peeked && p->events[old - 1].alive) {
         const model_event *there = &p->events[old - 1];     /* If that is later it stays, and stays to be replaced. Values differ in length only. */
@@ -43,7 +43,7 @@ static record_plan draw_plan(queue_model *m, random_source *source, char key[16]
     *key_number = random_below(source, MODEL_KEYS);
     snprintf(key, 16, "key-%u", *key_number);
     record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3), .key = key,
-                        .flags = random_below(source, 40) ? 0 : WAN_FLAG_CONFLICT, .value = value,
+                        .value = value,
                         .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
     if (!random_below(source, 20)) plan.stamp /= 2;     /* Comes late, as an event that was parked does. */
     return plan;

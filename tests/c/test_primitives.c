@@ -193,17 +193,6 @@ static void a_record_of_unknown_operation_or_form_is_refused(void)
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
 }
 
-static void a_record_reaches_its_origin_and_its_recipients_only(void)
-{
-    wan_record *record = (wan_record *)record_bytes;
-    good_record();
-    record->origin_site = 3;
-    record->recipients_count = 2;
-    memcpy(wan_record_recipients(record), "\x05\x07", 2);
-    EXPECT(wan_record_reaches(record, 3) && wan_record_reaches(record, 5) && wan_record_reaches(record, 7));
-    EXPECT(!wan_record_reaches(record, 4) && !wan_record_reaches(record, 0));
-}
-
 static void small_copies_copy_every_length(void)
 {
     fill_numbers(3);
@@ -343,7 +332,6 @@ const test_case crc_and_format_tests[] = {
     {"a record that is cut anywhere is refused", a_record_that_is_cut_anywhere_is_refused},
     {"a record whose sizes contradict each other is refused", a_record_whose_sizes_contradict_each_other_is_refused},
     {"a record of unknown operation or form is refused", a_record_of_unknown_operation_or_form_is_refused},
-    {"a record reaches its origin and its recipients only", a_record_reaches_its_origin_and_its_recipients_only},
     {"small copies copy every length", small_copies_copy_every_length},
     {"a frame header is refused for each field that cannot be", a_frame_header_is_refused_for_each_field_that_cannot_be},
     {"a changed bit of header or payload changes the frame checksum", a_changed_bit_of_header_or_payload_changes_the_frame_checksum},
