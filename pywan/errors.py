@@ -1,6 +1,8 @@
 """Owns the tree of errors. Split by who is at fault; every message names the thing, the value and the remedy."""
 from __future__ import annotations
 
+from typing import Any
+
 
 class PywanError(Exception):
     """Anything pywan raises on purpose."""
@@ -105,7 +107,11 @@ class BatchError(PywanError):
 # Our fault.
 
 class DataLossError(PywanError):
-    """The ledger does not balance: events are unaccounted for."""
+    """The ledger of a sender does not balance: events are unaccounted for. `ledger` holds all of its entries."""
+
+    def __init__(self, message: str, ledger: dict[str, Any] | None = None):
+        super().__init__(message)
+        self.ledger = ledger or {}
 
 
 class InternalError(PywanError):

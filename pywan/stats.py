@@ -85,7 +85,7 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
 def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
     """DataLossError with the whole ledger if it does not balance."""
     if not entry["balanced"]:
-        raise DataLossError(f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}")
+        raise DataLossError(f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}", dict(entry))
 
 
 def volatile_text(events: Mapping[str, Mapping[str, int]]) -> str:

@@ -198,6 +198,8 @@ def status_gateway_sender(session: Session, values: Values) -> Result:
             (r["member"], r["type"], "Primary" if r["primary"] else "Secondary", r["status"], r["queue_size"], r["parked_count"], _lag_text(r["lag"]), r["receiver_location"])
             for r in good
         ]))
+    result.errors += [f"{r['member']}: {r['ledger']['unexplained']:,} events are unaccounted for (DataLossError); --json shows the ledger"
+                      for r in good if not r["ledger"]["balanced"]]
     return result
 
 

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan.config import attributes as config
-from pywan.errors import ConfigurationError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
+from pywan.errors import ConfigurationError, DataLossError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
 from pywan.gateway.floors import format_stamp
 from pywan.base.names import check_name, printable, quoted
 from pywan.config.cluster import make_attributes
@@ -476,13 +476,21 @@ def _region_view(region: Any) -> dict[str, Any]:
     }
 
 
+def _ledger(sender: Any) -> dict[str, Any]:
+    """Balanced or not: `balanced` says it."""
+    try:
+        return sender.ledger()
+    except DataLossError as error:
+        return error.ledger
+
+
 def _sender_view(sender: Any) -> dict[str, Any]:
     view = {
         "id": sender.id, "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
         "type": "Parallel" if sender.attributes.parallel else "Serial", "policy": sender.attributes.order_policy,
         "running": bool(sender.is_running), "paused": bool(sender.is_paused), "connected": bool(sender.is_connected),
         "primary": bool(sender.is_primary), "queue_size": sender.queue_size, "parked_count": sender.parked_count,
-        "receiver_location": sender.receiver_location, "ledger": _plain_map(sender.ledger()), "lag": _plain_map(sender.lag()),
+        "receiver_location": sender.receiver_location, "ledger": _plain_map(_ledger(sender)), "lag": _plain_map(sender.lag()),
     }
     return {**view, "status": sender_status(view)}
 
