@@ -63,7 +63,7 @@ test: build ctest
 	$(PY) -m pytest -q $(ARGS)
 
 bench: build
-	@for program in bench/bench_*.py; do echo "== $$program"; $(PY) "$$program" $(ARGS); done
+	$(PY) bench/run.py $(ARGS)
 
 ctest:
 	$(MAKE) --no-print-directory -C tests/c test

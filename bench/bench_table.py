@@ -10,20 +10,11 @@ import time
 
 import numpy
 
-from measure import KEY_BYTES, VALUE_BYTES, arguments, at, c_library, cpu_seconds, in_turn, report
+from measure import KEY_BYTES, VALUE_BYTES, arguments, at, c_library, cpu_seconds, in_turn, numbered_keys, report
 from pywan import _core
 
 ROWS_A_CALL = 1_000
 TOUCHED_BYTES = 400     # A key, for both tables and the columns.
-
-
-def numbered_keys(numbers: numpy.ndarray) -> numpy.ndarray:
-    """`%016d` of each, made without a Python object per key."""
-    digits = numpy.empty((len(numbers), KEY_BYTES), dtype=numpy.uint8)
-    rest = numbers.astype(numpy.uint32)
-    for place in range(KEY_BYTES - 1, -1, -1):
-        rest, digits[:, place] = rest // 10, rest % 10 + ord("0")
-    return digits.view(f"S{KEY_BYTES}").ravel()
 
 
 def main() -> None:

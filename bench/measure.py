@@ -1,5 +1,6 @@
 """Owns how the benchmarks measure and speak: subject and reference in turn, medians over rounds, one line a result; and
 how the bare references in C are built."""
+
 from __future__ import annotations
 
 import argparse
@@ -14,10 +15,13 @@ from typing import Callable, Iterable
 
 import numpy
 
+import results
+
 KEY_BYTES, VALUE_BYTES = 16, 100
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "bench"
-NOISY = 1.6     # Slowest to fastest round of a reference, which does the same work each time: beyond this the machine was busy.
+# Slowest to fastest round of a reference, which does the same work each time: beyond this the machine was busy.
+NOISY = 1.6
 
 
 def arguments(description: str | None) -> argparse.Namespace:
@@ -61,18 +65,46 @@ def busiest_thread_s(pids: Iterable[int], before: dict[int, float] | None = None
     return max(taken - (before or now).get(tid, 0.0) for tid, taken in now.items()), now
 
 
+class Threads:
+    """What the threads of some processes did since the last look: seconds of each on a core, ready but without a core,
+    and asleep."""
+
+    def __init__(self, *pids: int) -> None:
+        self.pids, self.before = pids, {}
+        self.look()
+
+    def look(self) -> dict[tuple[int, int], tuple[float, float, float]]:
+        """{(process, thread): (running, ready, asleep)}."""
+        now: dict[tuple[int, int], tuple[float, float, float]] = {}
+        for pid in self.pids:
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                running, ready, _ = map(int, (task / "schedstat").read_text().split())
+                now[pid, int(task.name)] = (running / 1e9, ready / 1e9, time.perf_counter())
+        did = {}
+        for key, (running, ready, at) in now.items():
+            if key in self.before:
+                ran, waited, since = self.before[key]
+                did[key] = (running - ran, ready - waited, max(0.0, at - since - (running - ran) - (ready - waited)))
+        self.before = now
+        return did
+
+
 class Rates(float):
     """The median of several rounds, which also knows how far they lay apart."""
 
     spread: float
+    rounds: list[float]
 
     def __new__(cls, rates: list[float]) -> "Rates":
         median = super().__new__(cls, statistics.median(rates))
         median.spread = max(rates) / min(rates) if min(rates) > 0 else 1.0
+        median.rounds = rates
         return median
 
 
-def in_turn(rounds: int, subject: Callable[[], float], reference: Callable[[], float], *, warm_up: bool = True) -> tuple[Rates, Rates]:
+def in_turn(
+    rounds: int, subject: Callable[[], float], reference: Callable[[], float], *, warm_up: bool = True
+) -> tuple[Rates, Rates]:
     """Medians of two rates (each call gives one), taken A B A B after a warm-up round."""
     if warm_up:
         subject(), reference()
@@ -83,18 +115,38 @@ def in_turn(rounds: int, subject: Callable[[], float], reference: Callable[[], f
 def report(name: str, subject: float, reference: float, what: str, goal: str = "", unit: str = "M/s") -> None:
     """`name: subject M/s = 72% of reference M/s (what)`; `goal` says what is to be reached. A reference whose rounds
     lay far apart is marked: the ratio is worth little then."""
+    one, other = getattr(subject, "rounds", [subject]), getattr(reference, "rounds", [reference])
+    if len(one) == len(other):
+        results.note(
+            name,
+            [a / b for a, b in zip(one, other) if b],
+            more_is_better=unit.endswith("/s"),
+            shown=f"{subject} {unit}",
+        )
     scale = 1e6 if unit == "M/s" else 1.0
     ratio = subject / reference if reference else 0.0
     shown = f"{ratio:.0%} of" if ratio < 10 else f"{ratio:.1f} times"
     spread = max(getattr(reference, "spread", 1.0), getattr(subject, "spread", 1.0))
     noise = f"; noisy: rounds {spread:.1f} times apart" if spread > NOISY else ""
-    print(f"{name:<34} {subject / scale:8.2f} {unit} = {shown} {reference / scale:.2f} {unit} ({what})"
-          f"{'; to reach: ' + goal if goal else ''}{noise}", flush=True)
+    print(
+        f"{name:<34} {subject / scale:8.2f} {unit} = {shown} {reference / scale:.2f} {unit} ({what})"
+        f"{'; to reach: ' + goal if goal else ''}{noise}",
+        flush=True,
+    )
 
 
 def resident_bytes(pid: int | None = None) -> int:
     with open(f"/proc/{pid or 'self'}/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def numbered_keys(numbers: numpy.ndarray) -> numpy.ndarray:
+    """`%016d` of each, made without a Python object per key."""
+    digits = numpy.empty((len(numbers), KEY_BYTES), dtype=numpy.uint8)
+    rest = numbers.astype(numpy.uint32)
+    for place in range(KEY_BYTES - 1, -1, -1):
+        rest, digits[:, place] = rest // 10, rest % 10 + ord("0")
+    return digits.view(f"S{KEY_BYTES}").ravel()
 
 
 def key_column(count: int) -> numpy.ndarray:
@@ -108,7 +160,8 @@ def value_column(count: int) -> numpy.ndarray:
 def json_like(n: int) -> bytes:
     """100 bytes as a price feed would send them: words that repeat, numbers that do not."""
     mixed = n * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFF
-    text = f'{{"symbol":"S{n % 5000:05d}","bid":{mixed % 100000 / 100},"ask":{mixed % 99991 / 100},"size":{mixed >> 40},"t":{mixed}}}'
+    prices = f'"bid":{mixed % 100000 / 100},"ask":{mixed % 99991 / 100}'
+    text = f'{{"symbol":"S{n % 5000:05d}",{prices},"size":{mixed >> 40},"t":{mixed}}}'
     return text.encode()[:VALUE_BYTES].ljust(VALUE_BYTES)
 
 
@@ -117,8 +170,24 @@ def _build(name: str, output: str, *more: str) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     core = HERE.parent / "csrc"
     subprocess.run(
-        [os.environ.get("CC", "cc"), "-O3", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", f"-I{core}", f"-I{HERE / 'c'}", str(HERE / "c" / f"{name}.c"),
-         str(core / "base/wan_crc32c.c"), "-pthread", "-o", str(BUILD / output), *more], check=True)
+        [
+            os.environ.get("CC", "cc"),
+            "-O3",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-Wall",
+            "-Wextra",
+            f"-I{core}",
+            f"-I{HERE / 'c'}",
+            str(HERE / "c" / f"{name}.c"),
+            str(core / "base/wan_crc32c.c"),
+            "-pthread",
+            "-o",
+            str(BUILD / output),
+            *more,
+        ],
+        check=True,
+    )
     return BUILD / output
 
 

@@ -1,5 +1,6 @@
-"""Owns two sites on this machine for benchmarks: this process sends, another one receives; with a proxy in a third between them
-where a link is to have a length."""
+"""Owns two sites on this machine for benchmarks: this process sends, another one receives; with a proxy in a third
+between them where a link is to have a length."""
+
 from __future__ import annotations
 
 import contextlib
@@ -68,9 +69,11 @@ class Child:
 
 
 class TwoSites:
-    def __init__(self, cache: pywan.Cache, remote: Child, proxy: Child | None) -> None:
+    """`stores`: at both ends. Else this end only enqueues."""
+
+    def __init__(self, cache: pywan.Cache, remote: Child, proxy: Child | None, stores: bool) -> None:
         self.cache, self.remote, self.proxy = cache, remote, proxy
-        self.region = cache.create_region("data", type="REPLICATE_PROXY")   # Enqueues only: the put path is measured elsewhere.
+        self.region = cache.create_region("data", type="REPLICATE" if stores else "REPLICATE_PROXY")
 
     @property
     def pids(self) -> tuple[int, int]:
@@ -78,7 +81,9 @@ class TwoSites:
 
     def sender(self, id: str, **attributes: Any) -> Any:
         """A sender to the other site, connected; events go to it once `use` says so."""
-        sender = self.cache.create_gateway_sender(id, remote_distributed_system_id=2, dispatcher_threads=1, **{"maximum_queue_memory": 2000, **attributes})
+        sender = self.cache.create_gateway_sender(
+            id, remote_distributed_system_id=2, dispatcher_threads=1, **{"maximum_queue_memory": 2000, **attributes}
+        )
         deadline = time.monotonic() + 30
         while not sender.is_connected:
             assert time.monotonic() < deadline, "the sender did not connect"
@@ -88,15 +93,23 @@ class TwoSites:
     def use(self, sender: Any) -> None:
         self.region.alter(gateway_sender_ids=[sender.id])
 
-    def send_all(self, sender: Any, keys: numpy.ndarray, values: numpy.ndarray, events: int, rows_a_call: int = 10_000, ahead: int = 50_000) -> float:
-        """Events a second from the first enqueue until the last acknowledgement. The producer keeps about `ahead` events before the
-        sender, as a full ring would make it."""
+    def send_all(
+        self,
+        sender: Any,
+        keys: numpy.ndarray,
+        values: numpy.ndarray,
+        events: int,
+        rows_a_call: int = 10_000,
+        ahead: int = 50_000,
+    ) -> float:
+        """Events a second from the first enqueue until the last acknowledgement. The producer keeps about `ahead`
+        events before the sender, as a full ring would make it."""
         started = time.perf_counter()
         for row in range(0, events, rows_a_call):
             while len(sender.queue) > ahead:
                 time.sleep(0.0005)
             start = row % len(keys)
-            self.region.put_columns(keys[start:start + rows_a_call], values[start:start + rows_a_call])
+            self.region.put_columns(keys[start : start + rows_a_call], values[start : start + rows_a_call])
         assert sender.wait_until_flushed(120)
         return events / (time.perf_counter() - started)
 
@@ -108,16 +121,20 @@ class TwoSites:
 
 
 @contextlib.contextmanager
-def two_sites(*, proxy: bool = False) -> Iterator[TwoSites]:
+def two_sites(*, proxy: bool = False, stores: bool = False) -> Iterator[TwoSites]:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         locator = stack.enter_context(pywan.Locator("locator_ny", distributed_system_id=1, port=0))
-        remote = Child(sys.executable, "-c", SITE, str(directory / "ln"), f"127.0.0.1[{locator.port}]", PROXY_HOST if proxy else "")
+        remote = Child(
+            sys.executable, "-c", SITE, str(directory / "ln"), f"127.0.0.1[{locator.port}]", PROXY_HOST if proxy else ""
+        )
         stack.callback(remote.close)
         port, between = remote.read(), None
         if proxy:
             between = Child(sys.executable, "-c", PROXY, port, PROXY_HOST)
             stack.callback(between.close)
             assert between.read() == "ready"
-        cache = stack.enter_context(pywan.Cache("server_ny", locators=f"127.0.0.1[{locator.port}]", dir=str(directory / "ny")))
-        yield TwoSites(cache, remote, between)
+        cache = stack.enter_context(
+            pywan.Cache("server_ny", locators=f"127.0.0.1[{locator.port}]", dir=str(directory / "ny"))
+        )
+        yield TwoSites(cache, remote, between, stores)

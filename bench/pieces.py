@@ -1,0 +1,296 @@
+"""Owns the pieces that the microbenchmarks measure: each with what it needs before a round and the work that is timed.
+Used by `test_pieces.py`, by pytest-benchmark, and by `compare.py`, which runs them in two trees in turn.
+
+16-byte keys, 100-byte values; one thread."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import numpy
+
+from measure import VALUE_BYTES, key_column, numbered_keys, value_column
+from pywan import _core
+
+EVENTS = 20_000  # Of a round.
+KEYS = 200_000  # Of a region that stores: more than the caches hold.
+ROWS_A_CALL = 10_000
+BATCH = 1_000
+LINK_US = 1  # The simulated clock stands still: no time-out, no wait for a batch to fill.
+
+_names = itertools.count()
+
+
+class Piece:
+    """`prepare` is not timed; `run` handles `events`. One object serves one round after another."""
+
+    events = EVENTS
+
+    def prepare(self) -> None:
+        pass
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def queue_and_region(*, stores: bool, **options: Any) -> tuple[_core.EventQueue, _core.RegionCore]:
+    name = f"pieces{next(_names)}"
+    queue = _core.EventQueue(name, **{"remote_site": 2, "memory_limit": 1 << 30, **options})
+    queue.running = True
+    region = _core.RegionCore(name, _core.Clock(), site=1, member=1, stores=stores)
+    region.attach([queue])
+    return queue, region
+
+
+class EmptyCall(Piece):
+    """The loop of `Put`, over an empty method of a compiled class."""
+
+    def __init__(self) -> None:
+        self.keys, self.value = key_column(EVENTS // 2).tolist(), b"v" * VALUE_BYTES
+        self.put = _core._Nothing().put
+
+    def run(self) -> None:
+        put, value = self.put, self.value
+        for _ in range(2):
+            for key in self.keys:
+                put(key, value)
+
+
+class Put(EmptyCall):
+    """Single puts into a region that stores, and its queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.region = queue_and_region(stores=True)
+        self.put = self.region.put
+
+    def prepare(self) -> None:
+        self.queue.clear()
+
+
+class Columns(Piece):
+    """Rows into a queue that drains."""
+
+    stores = False
+
+    def __init__(self) -> None:
+        self.queue, self.region = queue_and_region(stores=self.stores)
+        self.keys, self.values = key_column(EVENTS), value_column(EVENTS)
+
+    def prepare(self) -> None:
+        self.queue.clear()
+
+    def run(self) -> None:
+        for row in range(0, EVENTS, ROWS_A_CALL):
+            self.region.put_columns(self.keys[row : row + ROWS_A_CALL], self.values[row : row + ROWS_A_CALL])
+
+
+class StoredColumns(Columns):
+    """Rows into a region and a queue, their keys in another order than they were stored in."""
+
+    stores = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        fill(self.region, self.queue)
+        self.shuffled, self.at = numbered_keys(numpy.random.default_rng(7).permutation(KEYS)), 0
+
+    def prepare(self) -> None:
+        self.queue.clear()
+        self.at = (self.at + EVENTS) % KEYS
+        self.keys = self.shuffled[self.at : self.at + EVENTS]
+
+
+def fill(region: _core.RegionCore, *queues: _core.EventQueue) -> None:
+    """All keys in their order, and nothing of it left in the queues."""
+    values = value_column(ROWS_A_CALL)
+    for row in range(0, KEYS, ROWS_A_CALL):
+        region.put_columns(numbered_keys(numpy.arange(row, row + ROWS_A_CALL)), values)
+        for queue in queues:
+            queue.clear()
+
+
+class Conflate(Columns):
+    """Rows into a queue that keeps the newest of each key: ten updates of each."""
+
+    def __init__(self) -> None:
+        self.queue, self.region = queue_and_region(stores=True, conflate=True)
+        self.keys = numpy.tile(key_column(EVENTS // 10), 10)
+        self.values = value_column(EVENTS)
+        self.run()
+
+
+class Encode(Piece):
+    """Keys and values from Python objects to bytes: what a put does first."""
+
+    def __init__(self) -> None:
+        self.objects = [
+            f"name {n}" if n % 4 else {"n": n, "price": n / 7, "tags": ["a", "b"]} for n in range(EVENTS // 2)
+        ]
+
+    def run(self) -> None:
+        encode, encode_key = _core.encode_object, _core.encode_key_object
+        for n, each in enumerate(self.objects):
+            encode_key(n)
+            encode(each)
+
+
+class Sending(Columns):
+    """A queue with a dispatcher, and a receiver of the other site that gets what it sends. The queue is full before
+    each round."""
+
+    def __init__(self, compress: bool = False) -> None:
+        super().__init__()
+        self.parked = _core.EventQueue("parked", partitions=8)
+        self.dispatcher = _core.DispatcherSession(self.queue, 0, self.parked)
+        self.dispatcher.configure(BATCH, -1, compress=compress)
+        self.dispatcher.connected(1_000_000, 1 << 30, LINK_US)
+        self.remote = _core.RegionCore(self.region.name, _core.Clock(), site=2)
+        self.memory, self.counts = _core.SourceMemory(1), _core.ReceiverCounts()
+        self.receiver = _core.ReceiverSession(
+            self.memory, self.counts, lambda name: self.remote, lambda *change: 0, credit_bytes=1 << 30
+        )
+        self.data: list[bytes] = []
+        self.shuffled, self.at = numbered_keys(numpy.random.default_rng(7).permutation(KEYS)), 0
+        fill(self.remote)
+        for _ in range(8):  # Until the window is as large as a round.
+            Sending.prepare(self)
+
+    def prepare(self) -> None:
+        """What the last round left is sent and acknowledged. Keys come in random order, and each event is later than
+        what is stored."""
+        while len(self.queue):
+            self.send()
+            self.apply()
+            self.dispatcher.receive_data(self.receiver.data_to_send(), LINK_US)
+        self.keys = self.shuffled[self.at : self.at + EVENTS]
+        self.at = (self.at + EVENTS) % KEYS
+        Columns.run(self)
+
+    def send(self) -> None:
+        self.data += iter(lambda: self.dispatcher.data_to_send(LINK_US), b"")
+
+    def apply(self) -> None:
+        for data in self.data:
+            self.receiver.receive_data(data)
+        self.data.clear()
+
+    def close(self) -> None:
+        Sending.prepare(self)
+        counts = self.counts.counts()
+        assert counts["exceptions_occurred"] == counts["duplicates_skipped"] == 0 and len(self.remote) == KEYS
+
+
+class Peek(Columns):
+    """The oldest events of a queue, copied out for Python."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        Columns.run(self)
+
+    def run(self) -> None:
+        assert len(self.queue.peek(0, EVENTS)) == EVENTS
+
+
+class Batch(Sending):
+    """Peeked, laid out, checksummed: bytes for the connection."""
+
+    def run(self) -> None:
+        self.send()
+        assert self.dispatcher.in_flight == EVENTS // BATCH
+
+
+class PackedBatch(Batch):
+    """The same, and packed with lz4."""
+
+    def __init__(self) -> None:
+        super().__init__(compress=True)
+
+
+class Apply(Sending):
+    """A connection's bytes into the tables of the other site."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.send()
+
+    def run(self) -> None:
+        self.apply()
+
+
+class Acknowledge(Apply):
+    """Acknowledgements of batches in flight: their events leave the queue."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.apply()
+        self.answer = self.receiver.data_to_send()
+
+    def run(self) -> None:
+        self.dispatcher.receive_data(self.answer, LINK_US)
+        assert len(self.queue) == 0
+
+
+class Recover(Piece):
+    """A persistent queue is opened."""
+
+    events = 200_000
+
+    def __init__(self) -> None:
+        self.directory = tempfile.TemporaryDirectory()
+        self.log = Path(self.directory.name) / "log"
+        self.log.mkdir()
+        self.queue: _core.EventQueue | None = None
+        queue, region = queue_and_region(stores=False, **self.options())
+        keys, values = key_column(ROWS_A_CALL), value_column(ROWS_A_CALL)
+        for _ in range(self.events // ROWS_A_CALL):
+            region.put_columns(keys, values)
+            queue.commit_once()
+        region.attach([])
+        queue.stop_log()
+
+    def options(self) -> dict[str, Any]:
+        return {"directory": self.directory.name, "log_directory": str(self.log), "log_id": 1, "synchronous": False}
+
+    def prepare(self) -> None:
+        self.queue = None
+
+    def run(self) -> None:
+        self.queue = _core.EventQueue("recovered", remote_site=2, memory_limit=1 << 30, **self.options())
+
+    def close(self) -> None:
+        assert len(self.queue) == self.events
+        self.queue = None
+        self.directory.cleanup()
+
+
+PIECES: dict[str, Callable[[], Piece]] = {
+    "empty call": EmptyCall,
+    "put": Put,
+    "columns": Columns,
+    "stored columns": StoredColumns,
+    "conflate": Conflate,
+    "encode": Encode,
+    "peek": Peek,
+    "batch": Batch,
+    "batch, lz4": PackedBatch,
+    "apply": Apply,
+    "acknowledge": Acknowledge,
+    "recover": Recover,
+}
+
+
+@contextlib.contextmanager
+def piece(name: str) -> Iterator[Piece]:
+    made = PIECES[name]()
+    try:
+        yield made
+    finally:
+        made.close()
