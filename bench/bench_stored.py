@@ -18,15 +18,14 @@ BATCH = 1_000
 KEYS = 1_000_000
 
 
-def shares(sites: TwoSites, threads: Threads) -> dict[str, tuple[float, float, float]]:
-    """Seconds (on a core, ready without one, asleep) of who puts, who dispatches and who receives, since the last
-    look."""
-    did = {"put": (0.0, 0.0, 0.0), "dispatch": (0.0, 0.0, 0.0), "receive": (0.0, 0.0, 0.0)}
-    for (pid, tid), times in threads.look().items():
+def shares(did: dict[tuple[int, int], tuple[float, float, float]]) -> dict[str, tuple[float, float, float]]:
+    """Of what `Threads.look` saw: seconds (on a core, ready without one, asleep) of who puts, dispatches and receives."""
+    roles = {"put": (0.0, 0.0, 0.0), "dispatch": (0.0, 0.0, 0.0), "receive": (0.0, 0.0, 0.0)}
+    for (pid, tid), times in did.items():
         role = "put" if pid == tid == os.getpid() else ("dispatch" if pid == os.getpid() else "receive")
-        if times[0] > did[role][0]:  # The busiest thread of each: the others look after the member.
-            did[role] = times
-    return did
+        if times[0] > roles[role][0]:  # The busiest thread of each: the others look after the member.
+            roles[role] = times
+    return roles
 
 
 def random_order(sites: TwoSites) -> numpy.ndarray:
@@ -54,7 +53,7 @@ def main() -> None:
             def subject() -> float:
                 threads.look()
                 rate = sites.send_all(sender, keys, values, events)
-                spent.append(shares(sites, threads))
+                spent.append(shares(threads.look()))
                 return rate
 
             def reference() -> float:

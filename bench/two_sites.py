@@ -82,7 +82,7 @@ class TwoSites:
     def sender(self, id: str, **attributes: Any) -> Any:
         """A sender to the other site, connected; events go to it once `use` says so."""
         sender = self.cache.create_gateway_sender(
-            id, remote_distributed_system_id=2, dispatcher_threads=1, **{"maximum_queue_memory": 2000, **attributes}
+            id, remote_distributed_system_id=2, **{"dispatcher_threads": 1, "maximum_queue_memory": 2000, **attributes}
         )
         deadline = time.monotonic() + 30
         while not sender.is_connected:

@@ -1,0 +1,182 @@
+"""Two trees side by side: what was before and what is now, measured in turn in one run.
+
+    .venv/bin/python bench/compare.py BEFORE [NOW] [--only put stored ...] [--rounds 9] [--realtime]
+
+BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has one process a tree, which stay
+there for its rounds: before, now, now, before, and so on. The table has the medians, the median of the ratios of the
+rounds, and their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime`
+(root) takes the cores from others while a round lasts: on a machine that is shared."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+HERE = Path(__file__).resolve().parent
+KEYS = 1_000_000
+Measure = Callable[[], dict[str, float]]    # One round: {what is measured: figure}; "M/s" is better when higher.
+
+
+# In the process of a tree
+
+@contextlib.contextmanager
+def one_piece(name: str) -> Iterator[Measure]:
+    import pieces
+
+    with pieces.piece(name) as piece:
+
+        def measure() -> dict[str, float]:
+            took = []
+            for _ in range(5):
+                piece.prepare()
+                started = time.thread_time()
+                piece.run()
+                took.append((time.thread_time() - started) / piece.events * 1e9)
+            return {"ns": statistics.median(took)}
+
+        yield measure
+
+
+@contextlib.contextmanager
+def end_to_end(*, stores: bool, events: int, **attributes: Any) -> Iterator[Measure]:
+    import numpy
+    from bench_stored import random_order, shares
+    from measure import Threads, numbered_keys, value_column
+    from two_sites import two_sites
+
+    with two_sites(stores=stores) as sites:
+        keys = random_order(sites) if stores else numbered_keys(numpy.arange(KEYS))
+        values = value_column(KEYS)
+        sender = sites.sender("ln", **{"batch_size": 1000, "batch_time_interval": 5, **attributes})
+        sites.use(sender)
+        threads = Threads(*sites.pids)
+
+        def measure() -> dict[str, float]:
+            threads.look()
+            rate = sites.send_all(sender, keys, values, events)
+            did = threads.look()
+            ns = {role: times[0] / events * 1e9 for role, times in shares(did).items()}
+            return {"M/s": rate / 1e6, "ns": sum(times[0] for times in did.values()) / events * 1e9, **ns,
+                    "busiest thread": max(times[0] for times in did.values()) / events * 1e9}
+
+        yield measure
+        assert sites.remote_keys() == KEYS and sender.ledger()["balanced"]
+
+
+@contextlib.contextmanager
+def latency() -> Iterator[Measure]:
+    from bench_latency import enqueue_to_acknowledged, percentiles
+    from two_sites import two_sites
+
+    with two_sites() as sites:
+        sender = sites.sender("ln", batch_size=1000, batch_time_interval=1)
+        sites.use(sender)
+        enqueue_to_acknowledged(sites, sender, 0.5)
+
+        def measure() -> dict[str, float]:
+            p50, p99 = percentiles(enqueue_to_acknowledged(sites, sender, 2.0))
+            return {"p50 ms": p50, "p99 ms": p99}
+
+        yield measure
+
+
+PROGRAMS: dict[str, Callable[[], contextlib.AbstractContextManager[Measure]]] = {
+    "stored": lambda: end_to_end(stores=True, events=2_000_000),
+    "end to end": lambda: end_to_end(stores=False, events=3_000_000),
+    "five dispatchers": lambda: end_to_end(stores=False, events=2_000_000, dispatcher_threads=5),
+    "lz4": lambda: end_to_end(stores=False, events=2_000_000, compression="lz4"),
+    "latency": latency,
+}
+
+
+def serve(point: str) -> None:
+    import pywan
+
+    with (PROGRAMS[point]() if point in PROGRAMS else one_piece(point)) as measure:
+        print(Path(pywan.__file__).parent.parent, flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(measure()), flush=True)
+
+
+# In ours
+
+class Tree:
+    def __init__(self, directory: Path, point: str, realtime: bool) -> None:
+        command = [sys.executable, str(HERE / "compare.py"), "--serve", point]
+        if realtime:
+            command = ["chrt", "-r", "1", *command]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env={**os.environ, "PYTHONPATH": str(directory)})
+        assert self.read() == str(directory), f"{directory} has no pywan that is imported from there"
+
+    def read(self) -> str:
+        line = self.process.stdout.readline().strip()
+        assert line, "a measuring process ended early"
+        return line
+
+    def measure(self) -> dict[str, float]:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.read())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+
+
+def show(point: str, rounds: list[tuple[dict[str, float], dict[str, float]]]) -> None:
+    for figure in rounds[0][0]:
+        pairs = [(before[figure], now[figure]) for before, now in rounds if figure in before and figure in now]
+        ratios = [now / before for before, now in pairs if before]
+        if not ratios:
+            continue
+        low, median, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        before, now = (statistics.median(pair[n] for pair in pairs) for n in (0, 1))
+        print(f"| {point} | {figure} | {before:.2f} | {now:.2f} | {median:.0%} | {low:.0%}-{high:.0%} |", flush=True)
+
+
+def main() -> None:
+    import pieces
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, nargs="?")
+    parser.add_argument("now", type=Path, nargs="?", default=HERE.parent)
+    parser.add_argument("--only", nargs="*", metavar="POINT", help=", ".join([*pieces.PIECES, *PROGRAMS]))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--realtime", action="store_true")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    if options.before is None:
+        parser.error("which tree was before?")
+    print("| point | figure | before | now | now / before | quartiles |\n|---|---|---|---|---|---|", flush=True)
+    for point in options.only or [*pieces.PIECES, *PROGRAMS]:
+        with contextlib.ExitStack() as stack:
+            trees = []
+            for directory in (options.before, options.now):
+                trees.append(Tree(directory.resolve(), point, options.realtime))
+                stack.callback(trees[-1].close)
+            rounds = []
+            for n in range(options.rounds + 1):
+                measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
+                rounds.append((measured[0], measured[1]))
+            show(point, rounds[1:])     # The first one warmed up.
+
+
+if __name__ == "__main__":
+    main()
