@@ -42,7 +42,7 @@ def percentiles(latencies: list[float]) -> tuple[float, float]:
 
 
 def enqueue_to_acknowledged(sites, sender, seconds: float) -> list[float]:
-    region, positions, clock = sites.region, sender.queue.positions, time.perf_counter
+    region, positions, clock = sites.region, sender._core.queue.positions, time.perf_counter
     keys = [b"%016d" % n for n in range(1000)]
     value = json_like(1)
     sent: collections.deque[float] = collections.deque()

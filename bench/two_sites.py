@@ -106,7 +106,7 @@ class TwoSites:
         events before the sender, as a full ring would make it."""
         started = time.perf_counter()
         for row in range(0, events, rows_a_call):
-            while len(sender.queue) > ahead:
+            while len(sender._core.queue) > ahead:
                 time.sleep(0.0005)
             start = row % len(keys)
             self.region.put_columns(keys[start : start + rows_a_call], values[start : start + rows_a_call])

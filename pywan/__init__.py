@@ -3,7 +3,7 @@ that imports `pywan` pays for nothing it does not touch."""
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pywan.serializers import Undecodable as Undecodable, register_serializer as register_serializer
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     try:
         home = _HOME[name]
     except KeyError:

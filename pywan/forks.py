@@ -60,17 +60,20 @@ def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[st
                 continue
             ends = name in nothing_in_child or name == "__exit__"
             if isinstance(member, property):
-                setattr(cls, name, property(*(_checked(f, describe, ends) if f is not None else None for f in (member.fget, member.fset, member.fdel)), member.__doc__))
+                get, set_ = member.fget, member.fset
+                setattr(cls, name, property(
+                    _checked(get, describe, ends) if get is not None else None,
+                    _checked(set_, describe, ends) if set_ is not None else None, doc=member.__doc__))
             elif callable(member) and not isinstance(member, (type, classmethod, staticmethod)):
                 setattr(cls, name, _checked(member, describe, ends))
-        make = cls.__init__
+        make: Callable[..., None] = vars(cls)["__init__"]
 
         @functools.wraps(make)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             self._forks = _core.forks()
             make(self, *args, **kwargs)
 
-        cls.__init__ = __init__
+        setattr(cls, "__init__", __init__)
         return cls
 
     return decorate
@@ -92,7 +95,7 @@ def _checked(method: Callable[..., Any], describe: Callable[[Any], str], ends: b
 
 def is_inherited(thing: Any) -> bool:
     """Whether an object of a class `of_one_process` was made by another process."""
-    return thing._forks != _core.forks()
+    return bool(thing._forks != _core.forks())
 
 
 def end_strayed_child(where: str) -> None:

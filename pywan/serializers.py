@@ -228,7 +228,7 @@ def _enum_member(content: list[Any]) -> enum.Enum:
     if not isinstance(cls, enum.EnumMeta):
         raise SerializationError(f"no Enum {path!r} is imported in this process; import its module")
     member = type.__getattribute__(cls, "_member_map_").get(name)
-    if member is None:
+    if not isinstance(member, enum.Enum):
         raise SerializationError(f"the Enum {path!r} has no member {name!r} here")
     return member
 

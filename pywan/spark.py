@@ -106,7 +106,7 @@ class _Target:
         return DataConnection.open(self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout)
 
 
-def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[str] | None, operation: str | None) -> list[tuple]:
+def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[str] | None, operation: str | None) -> list[tuple[Any, ...]]:
     if frame.isStreaming:
         raise ConfigurationError("enqueue takes a batch DataFrame; for a stream call it inside foreachBatch")
     columns = frame.columns
@@ -158,7 +158,9 @@ class _WriteBatches:
         import pyarrow
         from pyspark import TaskContext
 
-        partition = TaskContext.get().partitionId()
+        task = TaskContext.get()
+        assert task is not None, "this runs in a task"
+        partition = task.partitionId()
         counts = _staged(self.target, partition, batches, self._put)
         fields = [("partition", pyarrow.int32()), ("rows", pyarrow.int64()), ("bytes", pyarrow.int64()), ("duplicate", pyarrow.bool_())]
         yield pyarrow.RecordBatch.from_arrays(
@@ -182,7 +184,7 @@ class _WritePairs:
 
     target: _Target
 
-    def __call__(self, partition: int, pairs: Iterable[Any]) -> Iterator[tuple]:
+    def __call__(self, partition: int, pairs: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
         pairs = iter(pairs)
         chunks = iter(lambda: list(itertools.islice(pairs, _PAIRS_A_CALL)), [])
         yield _staged(self.target, partition, chunks, lambda connection, chunk: connection.put_pairs(chunk))
@@ -217,5 +219,5 @@ class _errors_of_tasks:
                 "or spark.pyspark.python before the session is made; nothing was sent") from error
         found = re.search(r"^(?:\S*: )*pywan\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
         cls = getattr(errors, found[1], None) if found else None
-        if isinstance(cls, type) and issubclass(cls, errors.PywanError):
+        if found is not None and isinstance(cls, type) and issubclass(cls, errors.PywanError):
             raise cls(f"{found[2]} (partitions that had ended stay applied, the others are not)") from error

@@ -162,7 +162,7 @@ class Network:
         """Every queue of every site is empty and nothing is on its way, and every ledger balances."""
         def quiet() -> bool:
             before = [sender.stats["events_received"] for sender in self.senders()]
-            empty = not any(len(sender.queue) for sender in self.senders())
+            empty = not any(len(sender._core.queue) for sender in self.senders())
             return empty and before == [sender.stats["events_received"] for sender in self.senders()]
 
         try:

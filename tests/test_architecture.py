@@ -31,12 +31,11 @@ LAYERS = (
           never=("socket", "ssl", "selectors", "threading", "time")),
     Layer(5, "transport: sockets, TLS, server loops", ("transport",), never=("pywan.region",)),
     Layer(6, "what a member knows of its site", ("site.membership",), never=("pywan.region.region",)),
-    Layer(7, "locator, sender, receiver, row staging, management",
-          ("site.locator", "gateway.sender", "gateway.receiver", "member.staging", "member.management"), apart=True),
+    Layer(7, "locator, gateways, row staging", ("site.locator", "gateway", "member.staging"), apart=True),
     Layer(8, "composition root, programs, clients", ("member", "cli", "demo", "client", "spark", "testing")),
 )
 PLACES = {name: layer for layer in LAYERS for name in layer.modules}
-HOLDERS = ("gateway", "site")       # Packages all of whose modules are named above.
+HOLDERS = ("site",)       # Packages all of whose modules are named above.
 
 
 def place_of(module: str) -> str | None:

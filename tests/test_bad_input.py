@@ -285,7 +285,7 @@ def test_garbage_on_a_members_port(busy, network, caplog, what):
     assert time.monotonic() - began < 3
     assert "Traceback" not in caplog.text
     still_works(network, ny, ln)
-    assert ln.cache._membership.is_connected
+    assert ln.cache._core.state.membership.is_connected
 
 
 def test_connections_that_say_nothing_and_go(busy, network, caplog):

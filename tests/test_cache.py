@@ -3,6 +3,7 @@ import pytest
 
 import pywan
 from pywan.errors import NotFoundError
+from pywan.member.core import MemberCore
 from pywan.transport.control import call_once
 
 
@@ -58,8 +59,9 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     receiver = '<gateway-receiver start-port="0" end-port="0"/>' if in_file else ""
     file.write_text(f"<cache>{receiver}<region name='first'/></cache>")
     there = []
-    create = pywan.Cache.create_gateway_receiver
-    monkeypatch.setattr(pywan.Cache, "create_gateway_receiver", lambda cache, **more: (there.extend(cache.regions()), create(cache, **more))[1])
+    create = MemberCore.create_gateway_receiver
+    monkeypatch.setattr(MemberCore, "create_gateway_receiver",
+                        lambda member, **more: (there.extend(member.regions.by_name()), create(member, **more))[1])
     ny.cache.close()
     ny.new_cache(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running

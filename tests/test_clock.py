@@ -109,9 +109,9 @@ def test_a_receiver_whose_clock_jumped_takes_no_stamps_of_callers_for_the_time(m
 
 
 def test_events_of_a_member_whose_clock_jumps_arrive_and_it_says_so(network, monkeypatch, caplog):
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
     ny, ln = network.mesh("ny ln")
-    machine = Machine(ny.cache._clock, time.time_ns() // 1_000_000)
+    machine = Machine(ny.cache._core.state.clock, time.time_ns() // 1_000_000)
     ny.data.put("before", 1)
     eventually(lambda: "before" in ln.data, what="the event")
     machine.jump(HOUR)
@@ -131,9 +131,9 @@ def test_events_of_a_member_whose_clock_jumps_arrive_and_it_says_so(network, mon
 
 
 def test_stamps_that_run_ahead_of_the_clock_are_named(network, monkeypatch, caplog):
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
     ny, ln = network.mesh("ny ln")
     with caplog.at_level(logging.ERROR, "pywan.cache"):
-        ny.cache._clock.see(time.time_ns() // 1_000_000 + HOUR << 16)       # As from a log that a clock before wrote.
+        ny.cache._core.state.clock.see(time.time_ns() // 1_000_000 + HOUR << 16)       # As from a log that a clock before wrote.
         eventually(lambda: any("stamps are 35" in r.getMessage() or "stamps are 36" in r.getMessage() for r in caplog.records), what="the log line")
     assert ny.sender(ln).lag()["cause"].startswith("clock: stamps are 3")

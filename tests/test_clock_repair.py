@@ -37,10 +37,10 @@ def now_ms():
 
 def run_ahead(cache, ms=HOUR):
     """The member's clock was so far ahead for a moment, and is right now: its stamps go on from the highest."""
-    cache._clock.set_time(now_ms() + ms)
-    cache._clock.take()
-    cache._clock.set_time(0)
-    assert cache._clock.ahead_ms > ms - 60_000
+    cache._core.state.clock.set_time(now_ms() + ms)
+    cache._core.state.clock.take()
+    cache._core.state.clock.set_time(0)
+    assert cache._core.state.clock.ahead_ms > ms - 60_000
 
 
 def ahead_of(region):
@@ -98,10 +98,10 @@ def test_events_that_wait_are_stamped_anew_too(network):
     for n in range(2000):
         ny.data[n % 700] = n
     assert ny.cache.repair_clock(dry_run=True)["senders"]["ln"] == {"queued": 2000, "parked": 0}
-    assert len(ahead_of(ny.data)) == 700 and len(sender.queue) == 2001
+    assert len(ahead_of(ny.data)) == 700 and len(sender._core.queue) == 2001
     found = ny.cache.repair_clock()
     assert found["senders"]["ln"] == {"queued": 2000, "parked": 0} and found["regions"]["data"]["entries"] == 700
-    assert len(sender.queue) == 701 and sender.ledger()["balanced"]
+    assert len(sender._core.queue) == 701 and sender.ledger()["balanced"]
     sender.resume()
     network.settle()
     network.assert_equal()
@@ -121,7 +121,7 @@ def test_changes_go_on_while_it_runs(network):
     assert found["left"] == 0
     network.settle()
     network.assert_equal()
-    assert ny.sender(ln).parked_count == 0 and not ahead_of(ny.data) and ny.cache._clock.ahead_ms < 1000
+    assert ny.sender(ln).parked_count == 0 and not ahead_of(ny.data) and ny.cache._core.state.clock.ahead_ms < 1000
 
 
 def test_three_sites_in_a_chain_are_equal_afterwards(network):
@@ -146,17 +146,17 @@ def test_a_site_that_took_over_stamps_of_the_future_is_repaired_too_and_all_are_
     """Both clocks were ahead, so that ln applied what ny had stamped. In whatever order."""
     ny, ln, tk = network.mesh()
     for site in (ny, ln):
-        site.cache._clock.set_time(now_ms() + HOUR)
-    receiving = ln.cache._clock
+        site.cache._core.state.clock.set_time(now_ms() + HOUR)
+    receiving = ln.cache._core.state.clock
     receiving.set_time(now_ms() + HOUR, 10 * HOUR)      # Judged, so that its receiver goes by it.
     ny.data["a"], ny.data["b"] = "ny", "ny"
     eventually(lambda: ln.data.get("b") == "ny", what="an event of the future at ln")
     del ny.data["b"]
     eventually(lambda: "b" not in ln.data, what="its destroy")
     for site in (ny, ln):
-        site.cache._clock.set_time(0)
+        site.cache._core.state.clock.set_time(0)
     tk.data["a"] = "tk, newer"
-    eventually(lambda: not any(len(s.queue) for s in network.senders()), what="empty queues")
+    eventually(lambda: not any(len(s._core.queue) for s in network.senders()), what="empty queues")
     assert ny.data["a"] == ln.data["a"] == "ny" and tk.data["a"] == "tk, newer"
     ny.cache.repair_clock()
     assert ahead_of(ln.data) == {"a"}
@@ -287,7 +287,7 @@ def test_one_at_a_time_and_not_while_the_clock_is_held(network, monkeypatch):
     may_go_on.set()
     running.join(30)
     assert ny.cache.repair_clock()["total"] == 0
-    machine = Machine(ny.cache._clock, now_ms())
+    machine = Machine(ny.cache._core.state.clock, now_ms())
     machine.stamp_ahead()
     machine.jump(HOUR)
     with pytest.raises(IllegalStateError, match="jumped ahead"):
@@ -298,13 +298,13 @@ def test_one_at_a_time_and_not_while_the_clock_is_held(network, monkeypatch):
 
 def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, monkeypatch):
     """Destroys of another site, made after the repair, are remembered for what it sends."""
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
     ny, ln = network.mesh("ny ln")
     run_ahead(ny.cache)
     ny.data["a"] = 1
 
     def told():
-        return next((source.clock for source in ln.cache._floors._sources.values() if source.site == ny.id), 0) >> 16
+        return next((source.clock for source in ln.cache._core.tombstones.sources._sources.values() if source.site == ny.id), 0) >> 16
 
     eventually(lambda: told() > now_ms() + HOUR // 2, what="a floor of the future")
     ny.cache.repair_clock()
@@ -315,8 +315,8 @@ def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, 
 
 def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
     """What a site destroys while the other one is away, is repaired and will send, is remembered."""
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.02)
-    monkeypatch.setattr(pywan.member.cache, "TOMBSTONE_AGE_MS", 0)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr(pywan.member.tombstones, "TOMBSTONE_AGE_MS", 0)
     ny, ln = network.mesh("ny ln")
     ln.data["a"] = "ln"
     ln.data["gone"] = 1
@@ -326,15 +326,15 @@ def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
     eventually(lambda: ny.sender(ln).parked_count == 1, what="a parked event")
 
     def clock_of_ny():
-        return max((source.clock for source in ln.cache._floors._sources.values()), default=0) >> 16
+        return max((source.clock for source in ln.cache._core.tombstones.sources._sources.values()), default=0) >> 16
 
     eventually(lambda: clock_of_ny() > now_ms() + HOUR // 2, what="a floor of the future")
     ln.receiver.stop()
     ny.cache.repair_clock()
-    eventually(lambda: ln.cache._clock.now_ms > ny.data.lookup("a")[1] >> 16, what="a later time")
+    eventually(lambda: ln.cache._core.state.clock.now_ms > ny.data.lookup("a")[1] >> 16, what="a later time")
     del ln.data["gone"], ln.data["a"]
     looks = []
-    monkeypatch.setattr(ln.cache, "_watch_clock", lambda: looks.append(1))
+    monkeypatch.setattr(ln.cache._core.housekeeper, "_watch_clock", lambda: looks.append(1))
     eventually(lambda: len(looks) > 3, what="looks at the tombstones")
     ln.receiver.start()
     network.settle()
@@ -376,13 +376,13 @@ def test_a_restart_keeps_what_was_repaired(network, tmp_path, kind):
     for n in range(100, 150):
         ny.data[n] = "queued"
     make_member(ny, tmp_path, kind)
-    assert ny.cache._clock.ahead_ms > HOUR // 2 and ny.sender(ln).parked_count >= 301
+    assert ny.cache._core.state.clock.ahead_ms > HOUR // 2 and ny.sender(ln).parked_count >= 301
     found = ny.cache.repair_clock()
     assert found["regions"]["data"] == {"entries": 198, "tombstones": 1}
     for _ in range(2):
         network.settle()
         make_member(ny, tmp_path, kind)
-        assert ny.cache._clock.ahead_ms == 0 and not ahead_of(ny.data) and ny.sender(ln).parked_count == 0
+        assert ny.cache._core.state.clock.ahead_ms == 0 and not ahead_of(ny.data) and ny.sender(ln).parked_count == 0
         assert ny.cache.repair_clock()["total"] == 0
     ny.data["new"] = 1
     network.settle()
@@ -439,7 +439,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
         data.put_columns(keys, [b"%d" % n for n in range(30_000)])
         data.put_columns(keys[:5000], [b"new%d" % n for n in range(5000)])
         data.remove_all(keys[20_000:25_000])
-        queued = len(cache.gateway_sender("ln").queue)
+        queued = len(cache.gateway_sender("ln")._core.queue)
     ln.receive()
     ln.region(type="REPLICATE")
     server = ServerProcess(ny, tmp_path, kind)
@@ -467,8 +467,8 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
     with pywan.Cache("process_ny", locators=str(ny.locator.address), dir=tmp_path / "process_ny") as cache:
         sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, parallel=kind["parallel"], enable_persistence=True)
         data = cache.create_region("data", type=kind["type"], gateway_sender_ids=["ln"])
-        assert cache._clock.ahead_ms == 0 and sender.parked_count == 0 and sender.ledger()["balanced"]
-        eventually(lambda: not len(sender.queue), what="an empty queue")
+        assert cache._core.state.clock.ahead_ms == 0 and sender.parked_count == 0 and sender.ledger()["balanced"]
+        eventually(lambda: not len(sender._core.queue), what="an empty queue")
         expected = {"before": 1, **{key: b"%d" % n for n, key in enumerate(keys)}, **{key: b"new%d" % n for n, key in enumerate(keys[:5000])}}
         for key in keys[20_000:25_000]:
             del expected[key]

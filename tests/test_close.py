@@ -28,7 +28,7 @@ cache = pywan.Cache("slow", locators=locators, dir=folder)
 sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=True, disk_synchronous=False)
 data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=["ln"], disk_synchronous=False)
 data["before"] = 1
-sender.queue.wait_durable()
+sender._core.queue.wait_durable()
 say("ready")
 data["during"] = 2
 try:
@@ -75,7 +75,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
         ny.new_cache(dir=folder)
         data = ny.cache.create_region("data", "REPLICATE_PERSISTENT")
         assert dict(data) == {"before": 1, "during": 2}
-        assert len(ny.send_to("ln", enable_persistence=True, dispatcher_threads=5).queue) == 2
+        assert len(ny.send_to("ln", enable_persistence=True, dispatcher_threads=5)._core.queue) == 2
         tell(process)
         assert process.wait(20) == 0
     finally:
@@ -130,7 +130,7 @@ def test_a_bulk_call_ends_with_the_member_and_what_it_stored_is_queued(ny, tmp_p
 
     caller = threading.Thread(target=put)
     caller.start()
-    eventually(lambda: len(sender.queue) > 10_000)
+    eventually(lambda: len(sender._core.queue) > 10_000)
     ny.cache.close()
     written = files(tmp_path)
     caller.join(10)
@@ -139,7 +139,7 @@ def test_a_bulk_call_ends_with_the_member_and_what_it_stored_is_queued(ny, tmp_p
     assert files(tmp_path) == written, "something was written after the member had closed"
     assert sender.ledger()["queued"] == sender.ledger()["received"], "what was stored was not queued"
     ny.new_cache(dir=tmp_path / "member")
-    queued = len(ny.send_to("ln", enable_persistence=True, manual_start=True).queue)
+    queued = len(ny.send_to("ln", enable_persistence=True, manual_start=True)._core.queue)
     stored = len(ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=synchronous))
     assert 10_000 < queued == stored < rows
 
@@ -183,7 +183,7 @@ def _make_regions(cache):
 
 
 def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("pywan.member.cache.HOUSEKEEPING_S", 0.02)
+    monkeypatch.setattr("pywan.member.housekeeper.HOUSEKEEPING_S", 0.02)
     ny.cache.close()
     ny.new_cache(dir=tmp_path / "member")
     data = ny.region(type="REPLICATE_PERSISTENT", senders=[], disk_synchronous=False)

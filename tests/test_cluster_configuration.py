@@ -32,7 +32,7 @@ def test_what_was_destroyed_and_created_again_keeps_its_entries_and_its_queue(si
     site.cache.region("data")["k"] = "v"
     site.restart()
     assert dict(site.cache.region("data")) == {"old": 1, "k": "v"}
-    assert len(site.cache.gateway_sender("ln").queue) == 2 and site.problems == []
+    assert len(site.cache.gateway_sender("ln")._core.queue) == 2 and site.problems == []
 
 
 def test_a_thing_has_one_entry_and_what_changes_nothing_adds_none(site):
@@ -124,7 +124,7 @@ def test_a_log_that_the_configuration_does_not_name_is_left_alone(site, tmp_path
     assert site.cache.regions() == site.cache.gateway_senders() == {}
     for line in (f"create gateway-sender --id=ln {PERSISTENT}", "create region --name=data --type=REPLICATE_PERSISTENT --gateway-sender-id=ln"):
         site.do(line)
-    assert dict(site.cache.region("data")) == {"k": "v"} and len(site.cache.gateway_sender("ln").queue) == 1
+    assert dict(site.cache.region("data")) == {"k": "v"} and len(site.cache.gateway_sender("ln")._core.queue) == 1
 
 
 def test_it_is_shown_as_a_file_of_geodes_kind_and_read_back(site, tmp_path):
@@ -198,7 +198,7 @@ def test_what_one_member_did_is_wanted_though_another_could_not(site, other):
     site.do("create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     site.cache.region("data")["k"] = 1
     site.restart()
-    assert len(site.cache.gateway_sender("ln").queue) == 1
+    assert len(site.cache.gateway_sender("ln")._core.queue) == 1
     with pytest.raises(CommandFailed, match="nothing to alter"):
         site.do("alter gateway-sender --id=ln")
     other.destroy_region("data")

@@ -127,7 +127,7 @@ def test_removed_things_are_remembered_within_a_bound_and_locators_agree_on_it(k
 
 
 def test_it_is_bounded_by_the_number_of_things(monkeypatch, kept):
-    monkeypatch.setattr(configuration, "MAX_THINGS", 3)
+    monkeypatch.setattr(cluster, "MAX_THINGS", 3)
     kept.put("region", "a", {}, "b")
     kept.put("region", "b", {}, "b")
     with pytest.raises(ConfigurationError, match="no room for 4 things"):
@@ -135,13 +135,13 @@ def test_it_is_bounded_by_the_number_of_things(monkeypatch, kept):
     kept.put("region", "b", {"type": "REPLICATE"}, "b")
     kept.remove("region", "a", "b")
     kept.put("region", "c", {}, "b")
-    monkeypatch.setattr(configuration, "MAX_BYTES", 500)
+    monkeypatch.setattr(cluster, "MAX_BYTES", 500)
     with pytest.raises(ConfigurationError, match="the limits are 3 and 500"):
         kept.alter("region", "b", {"gateway_sender_ids": ["s" * 200, "t" * 200]}, "b")
 
 
 def test_a_neighbours_entries_are_taken_all_or_none(monkeypatch, kept):
-    monkeypatch.setattr(configuration, "MAX_THINGS", 2)
+    monkeypatch.setattr(cluster, "MAX_THINGS", 2)
     before = kept.to_json()
     entries = [{"kind": "region", "name": f"r{n}", "attributes": {}, "revision": 5 + n, "id": "x"} for n in range(2)]
     with pytest.raises(ConfigurationError, match="no room for 3 things"):

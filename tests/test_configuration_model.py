@@ -321,7 +321,7 @@ class Run:
         for id, sender in cache.gateway_senders().items():
             expected = model.senders[id]
             assert {key: getattr(sender.attributes, key) for key in expected.attributes} == expected.attributes, id
-            assert len(sender.queue) == expected.queued and sender.ledger()["balanced"], (id, sender.ledger())
+            assert len(sender._core.queue) == expected.queued and sender.ledger()["balanced"], (id, sender.ledger())
         for name, region in cache.regions().items():
             expected = model.regions[name]
             assert (region.type, region.gateway_sender_ids) == (expected.attributes["type"], expected.attributes["gateway_sender_ids"]), name

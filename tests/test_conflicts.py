@@ -118,7 +118,7 @@ def test_an_older_create_does_not_bring_back_what_was_destroyed_where_it_never_w
 def test_a_local_change_is_always_later_than_what_it_saw(apart, network, kind):
     """A change from a site whose clock is ahead is taken; the next local one wins all the same."""
     ny, ln, link_is_down = apart(**kind)
-    ny.cache._clock.see((ny.cache._clock.take() >> 16) + 60_000 << 16)     # NY's clock goes a minute ahead.
+    ny.cache._core.state.clock.see((ny.cache._core.state.clock.take() >> 16) + 60_000 << 16)     # NY's clock goes a minute ahead.
     ny.data["k"] = "from the future"
     network.settle()
     ln.data["k"] = "later all the same"
@@ -132,13 +132,13 @@ def test_a_local_change_is_always_later_than_what_it_saw(apart, network, kind):
 
 def test_a_stamp_from_the_far_future_is_held_back_and_named(network):
     ny, ln = network.mesh("ny ln")
-    ny.cache._clock.see((ny.cache._clock.take() >> 16) + 3_600_000 << 16)
+    ny.cache._core.state.clock.see((ny.cache._core.state.clock.take() >> 16) + 3_600_000 << 16)
     ny.data["k"] = 1
     network.settle()
     sender = ny.sender(ln)
     assert "k" not in ln.data and sender.parked_count == 1 and "future" in sender.parked()[0]["reason"]
     ln.data["other"] = 1
-    assert ln.cache._clock.take() >> 16 < ny.cache._clock.take() >> 16
+    assert ln.cache._core.state.clock.take() >> 16 < ny.cache._core.state.clock.take() >> 16
 
 
 @slow

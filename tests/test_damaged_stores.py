@@ -33,7 +33,7 @@ def opened(site, home, *, store_mb=4, **sender):
 
 
 def queued(sender):
-    events = [read_record(record) for _, record in sender.queue.records(1 << 20)]
+    events = [read_record(record) for _, record in sender._core.queue.records(1 << 20)]
     return {event.key.decode(): event.value for event in events}
 
 
@@ -350,11 +350,11 @@ def test_a_queue_whose_directory_vanishes_takes_no_more_and_says_which(ny, tmp_p
     data = ny.region(type="REPLICATE")
     sender.start()
     data["before"] = b"v"
-    sender.queue.wait_durable()
+    sender._core.queue.wait_durable()
     shutil.rmtree(tmp_path / STORE)
     with pytest.raises(DiskError, match=f"{tmp_path / STORE}/queue-ln/.*removed while it was in use"):
         data["after"] = b"v"
-        sender.queue.wait_durable(1.0)
+        sender._core.queue.wait_durable(1.0)
 
 
 def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):

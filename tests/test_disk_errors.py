@@ -17,7 +17,7 @@ from pywan.testing.waiting import eventually
 MEMBER = """
 import json, logging, sys
 import pywan, pywan.member.cache
-pywan.member.cache.HOUSEKEEPING_S = 0.2
+pywan.member.housekeeper.HOUSEKEEPING_S = 0.2
 locators, folder, has_queue = sys.argv[1:]
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", filename=folder + ".log")
 

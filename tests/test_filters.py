@@ -404,7 +404,7 @@ def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole
     eventually(lambda: not sender.is_running)
     gate.released.release()
     stopping.join(10)
-    assert not stopping.is_alive() and gate.asked == [0] and len(sender.queue) == 100
+    assert not stopping.is_alive() and gate.asked == [0] and len(sender._core.queue) == 100
     gate.released.release(200)
     sender.start()
     network.settle()

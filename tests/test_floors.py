@@ -364,8 +364,8 @@ def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembere
 @pytest.fixture
 def attentive(monkeypatch):
     """Members that look at their tombstones all the time, and keep none for its age."""
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 0.01)
-    monkeypatch.setattr(pywan.member.cache, "TOMBSTONE_AGE_MS", -1000)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(pywan.member.tombstones, "TOMBSTONE_AGE_MS", -1000)
 
 
 def tombstones(site):
@@ -377,7 +377,7 @@ def looks(site, count=5):
     stamps = []
 
     def has_looked():
-        low = site.cache._clock.raise_low()
+        low = site.cache._core.state.clock.raise_low()
         stamps.append(low)
         return len(stamps) > count * 10
 
@@ -387,7 +387,7 @@ def looks(site, count=5):
 def until_told(network, *sites):
     """Every member (or those of `sites`) has heard floors from all that feed it."""
     for site in sites or network.sites.values():
-        eventually(lambda: 0 < site.cache._floors.lowest()[0] < NONE_COMES, what=f"floors at {site}")
+        eventually(lambda: 0 < site.cache._core.tombstones.sources.lowest()[0] < NONE_COMES, what=f"floors at {site}")
 
 
 def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(network, attentive):
@@ -405,7 +405,7 @@ def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(ne
     network_settles_but(network, tk)
     looks(ny), looks(ln)
     assert tombstones(ny) == tombstones(ln) == 1
-    assert "sender ny of server_tk" in ny.cache.tombstones_held_by()
+    assert "sender ny of server_tk" in ny.cache._core.tombstones.held_by()
     for sender in tk.cache.gateway_senders().values():
         sender.resume()
     network.settle()
@@ -415,7 +415,7 @@ def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(ne
 
 
 def network_settles_but(network, away):
-    eventually(lambda: not any(len(sender.queue) for site in network.sites.values() if site is not away for sender in site.cache.gateway_senders().values()))
+    eventually(lambda: not any(len(sender._core.queue) for site in network.sites.values() if site is not away for sender in site.cache.gateway_senders().values()))
 
 
 def test_an_older_update_that_was_held_up_behind_a_relay_does_not_either(network, attentive):
@@ -457,7 +457,7 @@ def test_a_parked_event_that_is_replayed_does_not_either(network, attentive):
 
 
 def until_source(site):
-    eventually(lambda: 0 < site.cache._floors.lowest()[0] < NONE_COMES)
+    eventually(lambda: 0 < site.cache._core.tombstones.sources.lowest()[0] < NONE_COMES)
 
 
 def test_a_site_that_never_comes_back_can_be_forgotten(network, attentive):
@@ -468,8 +468,8 @@ def test_a_site_that_never_comes_back_can_be_forgotten(network, attentive):
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1
-    assert ln.cache._management.handle({"op": "describe region", "name": "data"})["stats"]["tombstones_held_by"].startswith("sender ln of server_ny (site 1), which may send")
-    assert ln.cache._management.handle({"op": "forget site", "distributed_system_id": "1"})["forgotten"] == ["sender ln of server_ny (site 1)"]
+    assert ln.cache._core.management.handle({"op": "describe region", "name": "data"})["stats"]["tombstones_held_by"].startswith("sender ln of server_ny (site 1), which may send")
+    assert ln.cache._core.management.handle({"op": "forget site", "distributed_system_id": "1"})["forgotten"] == ["sender ln of server_ny (site 1)"]
     eventually(lambda: tombstones(ln) == 0)
 
 
@@ -503,7 +503,7 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     tk.data["present"] = tk.data["new"] = "after that"
     introduce(tk, ny, ln)
     for site in (ny, ln):
-        eventually(lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site).queue), 20, f"what tk parks for {site}")
+        eventually(lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue), 20, f"what tk parks for {site}")
         reasons = parked_reasons(tk.sender(site))
         assert set(reasons) == {"k", "never heard of"} and all("its key may have been one of them" in reason for reason in reasons.values())
         assert dict(site.data) == {"present": "after that", "new": "after that"}
@@ -550,7 +550,7 @@ def test_an_old_load_with_timestamps_of_its_own_is_not_held_up_by_what_was_let_g
 
 
 def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_later(network, monkeypatch, tmp_path):
-    monkeypatch.setattr(pywan.member.cache, "HOUSEKEEPING_S", 3600.0)
+    monkeypatch.setattr(pywan.member.housekeeper, "HOUSEKEEPING_S", 3600.0)
     ny, ln = network.add("ny ln")
     ny.cache.close()
     ny.new_cache(maximum_tombstone_memory=1, dir=tmp_path)
@@ -568,7 +568,7 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
 
 
 def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkeypatch, tmp_path):
-    monkeypatch.setattr("pywan.gateway.sender.GOODBYE_S", 30.0)
+    monkeypatch.setattr("pywan.gateway.telling.GOODBYE_S", 30.0)
     ny, ln, tk = network.add("ny ln tk")
     ln.cache.close()
     ln.new_cache(dir=tmp_path)
@@ -579,7 +579,7 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
     ln.data["k"] = 1
     del ln.data["k"]
     looks(ln)
-    eventually(lambda: "sender ln of server_ny" in ln.cache.tombstones_held_by())
+    eventually(lambda: "sender ln of server_ny" in ln.cache._core.tombstones.held_by())
     assert tombstones(ln) == 1
     ny.data.alter(gateway_sender_ids=())
     ny.sender(ln).destroy()
@@ -587,7 +587,7 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
     eventually(lambda: tombstones(ln) == 0)
     ny.send_to(ln)                  # Another one of that name is waited for.
     ny.data.alter(gateway_sender_ids=("ln",))
-    eventually(lambda: any(source["site"] == 1 and source["floor"] for source in ln.cache._floors.view()))
+    eventually(lambda: any(source["site"] == 1 and source["floor"] for source in ln.cache._core.tombstones.sources.view()))
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
     ln.data["k"] = 2
@@ -601,7 +601,7 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
 
 
 def test_a_sender_that_cannot_say_goodbye_is_destroyed_all_the_same(network, monkeypatch, caplog):
-    monkeypatch.setattr("pywan.gateway.sender.GOODBYE_S", 0.2)
+    monkeypatch.setattr("pywan.gateway.telling.GOODBYE_S", 0.2)
     ny, ln = network.add("ny ln")
     ln.receive(through_proxy=True)
     sender = ny.send_to(ln)
@@ -632,7 +632,7 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     until_source(ln)
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
-    ln.cache._clock.see(ny.data.lookup("k")[1])     # The destroy is later, also where both come in one tick of the clock.
+    ln.cache._core.state.clock.see(ny.data.lookup("k")[1])     # The destroy is later, also where both come in one tick of the clock.
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1

@@ -189,7 +189,7 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
             gate.wait(60)
             super().commit_loop()
 
-    monkeypatch.setattr("pywan.gateway.sender._core.EventQueue", HeldUp)
+    monkeypatch.setattr("pywan.gateway.queue._core.EventQueue", HeldUp)
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 1)])
     ln.receive()
@@ -209,7 +209,7 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
     with pytest.raises(Exception, match="limit"):
         for n in range(1000):
             ny.data[n] = b"y" * 10_000
-            eventually(lambda: sender.queue.log_state()["failing"] or not sender.queue.log_state()["staged"])
+            eventually(lambda: sender._core.queue.log_state()["failing"] or not sender._core.queue.log_state()["staged"])
     assert sender.lag()["cause"].startswith("disk: ") and "limit" in sender.lag()["cause"]
     standing.open.set()
     network.settle(30)
@@ -237,7 +237,7 @@ def test_a_disk_that_takes_nothing_is_named_also_where_nothing_waits(network, mo
         def log_state(self):
             return {**super().log_state(), "failing": "no room for a checkpoint"}
 
-    monkeypatch.setattr("pywan.gateway.sender._core.EventQueue", Full)
+    monkeypatch.setattr("pywan.gateway.queue._core.EventQueue", Full)
     ny = network.site("ny")
     ny.cache.create_disk_store("s", directories=tmp_path)
     assert ny.send_to("ln", enable_persistence=True, disk_store_name="s").lag()["cause"] == "disk: no room for a checkpoint"

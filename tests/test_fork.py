@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "wait_durable": lambda ny: ny.data.wait_durable(),
     "conflicts": lambda ny: ny.data.conflicts,
     "applied": lambda ny: ny.data.applied,
-    "queue": lambda ny: len(next(iter(ny.cache._senders.values())).queue),
+    "queue": lambda ny: len(next(iter(ny.cache.gateway_senders().values()))._core.queue),
     "memory_bytes": lambda ny: ny.data.memory_bytes,
     "cache.region": lambda ny: ny.cache.region("data"),
     "cache.status": lambda ny: ny.cache.status(),
@@ -160,13 +160,10 @@ def test_a_child_that_closes_everything_and_collects_it_changes_nothing_for_its_
     connection = DataConnection.open(str(ny.locator.address), region="data", run_id=bytes(16), task=1)
     connection.put_pairs([("row", b"1")])
 
-    sender = ny.sender("ln")
-
     def close_all() -> None:
         ny.cache.__exit__(None, None, None)
         ny.cache.close()
         ny.cache.close()
-        sender.close()
         ln.cache.close()
         ny.locator.__exit__(None, None, None)
         ny.locator.stop()

@@ -14,7 +14,8 @@ from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError, NotFoundError, RegionNotFoundError
-from pywan.member.management import PLAIN_DEPTH, ManagementService, sender_status, shown_value, to_plain_value
+from pywan.gateway.status import SenderStatus
+from pywan.member.management import PLAIN_DEPTH, ManagementService, shown_value, to_plain_value
 from pywan.transport.control import ControlClient, ControlServer
 
 
@@ -45,6 +46,10 @@ class PlainSender:
         self._cache, self.attributes, self.id = cache, attributes, attributes.id
         self.is_running, self.is_paused, self.is_connected, self.is_primary = True, False, True, True
         self.queue_size, self.parked_count, self.receiver_location, self.stats = 3, 1, "127.0.0.2:5000", {"events_queued": 3}
+
+    @property
+    def status(self):
+        return SenderStatus(self.is_running, self.is_paused, self.is_connected).text
 
     def ledger(self):
         return {"received": 3, "queued": 3, "in_queue": 3}
@@ -91,41 +96,52 @@ class PlainReceiver:
         self.is_running = False
 
 
-class PlainCache:
-    name, distributed_system_id, gateway_receiver, allowed_callbacks = "server_ny", 1, None, ("a.b",)
+class PlainRegions(dict):
+    """By name."""
 
-    def __init__(self):
-        self.made, self.senders, self.shutdown_requested = {}, {}, threading.Event()
+    find, destroy = dict.get, dict.__delitem__
 
-    maximum_shutdown_wait_time = 0
+    def by_name(self):
+        return self
 
-    def request_shutdown(self, wait=None):
-        self.shutdown_requested.set()
+
+class PlainSenders(dict):
+    """By id."""
+
+    def by_id(self):
+        return self
 
     def volatile_events(self):
         return {}
 
-    def regions(self):
-        return self.made
 
-    def gateway_senders(self):
-        return self.senders
+class PlainReceiving:
+    receiver = None
+
+    def destroy(self):
+        self.receiver = None
+
+
+class PlainMember:
+    name, allowed_callbacks, maximum_shutdown_wait_time = "server_ny", ("a.b",), 0
+    state = SimpleNamespace(distributed_system_id=1)
+
+    def __init__(self):
+        self.regions, self.senders, self.receiving = PlainRegions(), PlainSenders(), PlainReceiving()
+        self.shutdown_requested = threading.Event()
+
+    def request_shutdown(self, wait=None):
+        self.shutdown_requested.set()
 
     def create_region(self, name, **attributes):
-        self.made[name] = PlainRegion(config.make_region_attributes(name, **attributes))
-
-    def destroy_region(self, name):
-        del self.made[name]
+        self.regions[name] = PlainRegion(config.make_region_attributes(name, **attributes))
 
     def create_gateway_sender(self, id, **attributes):
         self.senders[id] = PlainSender(self, config.make_sender_attributes(id, **attributes))
 
     def create_gateway_receiver(self, **attributes):
-        self.gateway_receiver = PlainReceiver(config.make_receiver_attributes(**attributes))
-        return self.gateway_receiver
-
-    def destroy_gateway_receiver(self):
-        self.gateway_receiver = None
+        self.receiving.receiver = PlainReceiver(config.make_receiver_attributes(**attributes))
+        return self.receiving.receiver
 
     def status(self):
         return {"distributed_system_id": 1, "when": SimpleNamespace(a=1)}
@@ -133,7 +149,7 @@ class PlainCache:
 
 @pytest.fixture
 def cache():
-    return PlainCache()
+    return PlainMember()
 
 
 @pytest.fixture
@@ -194,14 +210,14 @@ def test_a_receivers_life(cache, ask):
     ask("start gateway-receiver")
     assert ask("list gateways")["receivers"][0]["connected_senders"] == ["server_ln"]
     ask("destroy gateway-receiver")
-    assert cache.gateway_receiver is None
+    assert cache.receiving.receiver is None
 
 
 def test_regions_and_their_data(cache, ask):
     ask("create region", name="/data", type="replicate", gateway_sender_ids="ln,tk")
     assert ask("list regions")["regions"] == [{"name": "data", "type": "REPLICATE", "size": 0, "gateway_sender_ids": ["ln", "tk"]}]
     ask("alter region", name="data", gateway_sender_ids="")
-    assert cache.made["data"].gateway_sender_ids == ()
+    assert cache.regions["data"].gateway_sender_ids == ()
     with pytest.raises(ConfigurationError, match="nothing to alter"):
         ask("alter region", name="data")
     for name in "abc":
@@ -236,7 +252,7 @@ def test_a_member_that_joins_later_is_brought_up_to_date(cache):
     ]
     service = ManagementService(cache)
     assert service.apply_configuration(things) == service.apply_configuration(things) == []     # As at a second join: what is there stays.
-    assert cache.made["data"].gateway_sender_ids == ("ln",) and cache.gateway_receiver.port == 6000
+    assert cache.regions["data"].gateway_sender_ids == ("ln",) and cache.receiving.receiver.port == 6000
 
 
 def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
@@ -251,7 +267,7 @@ def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
     for problem, words in zip(problems, (["gateway-sender tk was not made", "batch_size 0"], ["nothing"], ["no thing"],
                                          ["region data", "type 'REPLICATE' and not 'PARTITION'"], ["moon"], ["region twice"]), strict=True):
         assert all(word in problem for word in words), problem
-    assert cache.made["data"].type == "REPLICATE" and cache.made["more"].type == "LOCAL"
+    assert cache.regions["data"].type == "REPLICATE" and cache.regions["more"].type == "LOCAL"
 
 
 def test_answers_are_plain_and_travel_over_a_control_connection(cache):
@@ -313,9 +329,9 @@ def did(site, line):
 
 
 def test_a_senders_status_has_geodes_words():
-    base = {"running": True, "paused": False, "connected": True}
-    assert [sender_status({**base, **change}) for change in ({}, {"connected": False}, {"paused": True}, {"running": False})] == [
-        "Running and Connected", "Running, not Connected", "Paused", "Not running"]
+    states = [SenderStatus(True, False, True), SenderStatus(True, False, False), SenderStatus(True, True, True),
+              SenderStatus(False, False, False)]
+    assert [state.text for state in states] == ["Running and Connected", "Running, not Connected", "Paused", "Not running"]
 
 
 def test_a_gateway_sender_that_is_not_there_is_noted(ask):

@@ -58,12 +58,12 @@ def test_events_of_a_restored_store_are_not_taken_for_those_that_were_sent_after
     stop_and_copy(member, tmp_path / "copy")
     put(member, "lost by the restore")
     network.settle()
-    old = member.sender.incarnation
+    old = member.sender._core.outgoing.incarnation
     restore(member, tmp_path / "copy")
     put(member, "after")
     network.settle()
     assert contents(ln.data) == expected("before", "lost by the restore", "after")
-    assert member.sender.incarnation != old
+    assert member.sender._core.outgoing.incarnation != old
     assert member.sender.stats["identities_renewed"] == 1
     assert any("restored from a copy" in record.message for record in caplog.records)
     entry = member.sender.ledger()
@@ -82,12 +82,12 @@ def test_the_new_identity_of_a_restored_store_is_kept_over_restarts(network, sit
     restore(member, tmp_path / "copy")
     put(member, "after")
     network.settle()
-    renewed = member.sender.incarnation
+    renewed = member.sender._core.outgoing.incarnation
     for n in range(3):
         member.restart()
         put(member, f"again {n}")
         network.settle()
-    assert member.sender.incarnation == renewed and member.sender.stats["identities_renewed"] == 0
+    assert member.sender._core.outgoing.incarnation == renewed and member.sender.stats["identities_renewed"] == 0
     assert contents(ln.data) == expected("before", "lost by the restore", "after", "again 0", "again 1", "again 2")
 
 
@@ -98,13 +98,13 @@ def test_restarts_keep_the_identity_whether_the_other_site_saw_each_or_not(netwo
     receive(ln)
     put(member, "first")
     network.settle()
-    known = member.sender.incarnation
+    known = member.sender._core.outgoing.incarnation
     for n in range(4):
         member.restart(manual_start=True)       # Opened, and closed before it connects.
         member.restart()
         put(member, f"restart {n}")
         network.settle()
-    assert member.sender.incarnation == known
+    assert member.sender._core.outgoing.incarnation == known
     assert ln.receiver.stats["duplicate_events_skipped"] == 0
     assert contents(ln.data) == expected("first", *(f"restart {n}" for n in range(4)))
 
@@ -163,9 +163,9 @@ def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored
     shutil.copytree(member.folder, tmp_path / "copy")
     one_batch_more(member)
     assert member.sender.parked_count == 10
-    member.sender.queue.wait_removed()
+    member.sender._core.queue.wait_removed()
     one_batch_more(member)
-    assert contents(ln.data) == expected("first", count=1) | expected("applied", count=10) and len(member.sender.queue) == 0
+    assert contents(ln.data) == expected("first", count=1) | expected("applied", count=10) and len(member.sender._core.queue) == 0
     pauses.sender = None
     restore(member, tmp_path / "copy")
     network.settle()
@@ -281,8 +281,8 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
     put(member, "before")
     network.settle()
     sender = member.sender
-    hello = SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender.incarnation, mount=sender.queue.mount,
-                        partitions=sender.queue.partitions)
+    hello = SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender._core.outgoing.incarnation, mount=sender._core.queue.mount,
+                        partitions=sender._core.queue.partitions)
     ny.cache.close()
     with socket.create_connection(("127.0.0.1", ln.receiver.port)) as left_behind:
         left_behind.sendall(encode(hello, _core.FRAME_HELLO))
@@ -290,8 +290,8 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
         member.begin()
         put(member, "after")
         eventually(lambda: "another opening of its disk store" in member.sender.lag()["cause"])
-        eventually(lambda: len(member.sender.queue) == 0, 20)
-        assert contents(ln.data) == expected("before", "after") and member.sender.incarnation == hello.incarnation
+        eventually(lambda: len(member.sender._core.queue) == 0, 20)
+        assert contents(ln.data) == expected("before", "after") and member.sender._core.outgoing.incarnation == hello.incarnation
         while left_behind.recv(4096):
             pass
 
@@ -312,12 +312,12 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
         for n in range(50):
             data[f"clone {n}"] = "clone"
         put(member, "first")
-        eventually(lambda: len(member.sender.queue) == 0, 10)
+        eventually(lambda: len(member.sender._core.queue) == 0, 10)
         assert sender.lag()["events"] == 50 and not sender.is_connected     # Refused while the first is there.
         member.sender.stop()
-        eventually(lambda: len(sender.queue) == 0, 10)
+        eventually(lambda: len(sender._core.queue) == 0, 10)
         member.sender.start()
         put(member, "second")
-        eventually(lambda: len(member.sender.queue) == 0, 10)
+        eventually(lambda: len(member.sender._core.queue) == 0, 10)
         assert contents(ln.data) == expected("both", "clone", "first", "second")
-        assert sender.incarnation != member.sender.incarnation
+        assert sender._core.outgoing.incarnation != member.sender._core.outgoing.incarnation

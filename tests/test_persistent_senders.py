@@ -59,9 +59,9 @@ def test_what_was_queued_arrives_after_a_restart(network, sites, tmp_path, paral
     member = Member(ny, tmp_path, parallel, type)
     for n in range(1000):
         member.data[n] = f"v{n}"
-    assert len(member.sender.queue) == 1000
+    assert len(member.sender._core.queue) == 1000
     member.restart(region_first=region_first)
-    assert len(member.sender.queue) == 1000
+    assert len(member.sender._core.queue) == 1000
     assert len(member.data) == (1000 if "PERSISTENT" in type else 0)
     receive(ln)
     network.settle()
@@ -100,12 +100,12 @@ def test_a_start_with_clean_queues_sends_nothing_of_before(network, sites, tmp_p
     with pytest.raises(GatewaySenderError, match="stop it first"):
         member.sender.start(clean_queues=True)
     member.restart(manual_start=True)
-    assert len(member.sender.queue) == 100
+    assert len(member.sender._core.queue) == 100
     member.sender.start(clean_queues=True)
     assert member.sender.queue_size == 0
     assert member.sender.ledger()["dropped_from_queue"]["cleared"] == 100
     member.restart()
-    assert len(member.sender.queue) == 0
+    assert len(member.sender._core.queue) == 0
     receive(ln)
     for n in range(200, 250):
         member.data[n] = n
@@ -126,15 +126,15 @@ def test_a_stop_and_a_start_change_nothing_and_what_was_on_its_way_may_be_a_dupl
     eventually(lambda: member.sender.stats["events_in_flight_batches"] >= 2)
     for _ in range(2):
         member.sender.stop()
-        assert len(member.sender.queue) == 1000
+        assert len(member.sender._core.queue) == 1000
         member.sender.start()
     member.restart()
-    assert len(member.sender.queue) == 1000
+    assert len(member.sender._core.queue) == 1000
     ln.proxy.cut()
     ln.proxy.restore()
     network.settle()
     assert contents(ln.data) == {n: n for n in range(1000)}
-    assert member.sender.queue.counts()["possible_duplicates"] >= 100
+    assert member.sender._core.queue.counts()["possible_duplicates"] >= 100
 
 
 def test_sizes_and_memory_hold_after_recovery_with_overflow_and_after_draining(network, sites, tmp_path):
@@ -144,14 +144,14 @@ def test_sizes_and_memory_hold_after_recovery_with_overflow_and_after_draining(n
     value = "v" * 10_000
     for n in range(2000):
         member.data[n] = value
-    before = member.sender.queue.counts()
+    before = member.sender._core.queue.counts()
     member.restart()
-    after = member.sender.queue.counts()
+    after = member.sender._core.queue.counts()
     assert (after["events"], after["bytes"]) == (before["events"], before["bytes"]) == (2000, before["bytes"])
     assert after["memory_bytes"] <= 6 << 20, after
     receive(ln)
     network.settle(60)
-    drained = member.sender.queue.counts()
+    drained = member.sender._core.queue.counts()
     assert (drained["events"], drained["bytes"], drained["overflow_bytes"]) == (0, 0, 0)
     assert len(ln.data) == 2000
 
@@ -165,7 +165,7 @@ def test_a_conflating_queue_keeps_each_keys_last_update_over_restarts(network, s
         for n in range(100):
             member.data[n] = (round_, n)
         member.restart()
-        assert len(member.sender.queue) <= (200 if "PERSISTENT" in type else 100 * (round_ + 1))    # Creates stay, and of the updates one each.
+        assert len(member.sender._core.queue) <= (200 if "PERSISTENT" in type else 100 * (round_ + 1))    # Creates stay, and of the updates one each.
     receive(ln)
     network.settle()
     assert contents(ln.data) == {n: (4, n) for n in range(100)}

@@ -190,7 +190,7 @@ def test_a_hung_receiver_is_given_up_for_another_one(network, quick_to_give_up):
     with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
         other.create_gateway_receiver(start_port=0, end_port=0)
         region = other.create_region("data", type="REPLICATE")
-        eventually(lambda: len(sender.queue) == 0, 30)
+        eventually(lambda: len(sender._core.queue) == 0, 30)
         assert region["k"] == 1 and sender.receiver_location not in (None, hung_at)
         assert sender.lag()["cause"] == "none"
         network.check_ledgers()
@@ -223,7 +223,7 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
         with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
             other.create_gateway_receiver(start_port=0, end_port=0)
             region = other.create_region("data", type="REPLICATE")
-            eventually(lambda: len(sender.queue) == 0, 30)
+            eventually(lambda: len(sender._core.queue) == 0, 30)
             assert len(region) == 100 and sender.receiver_location not in (None, stopped_at)
             network.check_ledgers()
     finally:
@@ -245,8 +245,8 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
         ny.data[n] = n
     sender.resume()
     eventually(lambda: len(ln.data) == 1)
-    hello = gateway.SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender.incarnation,
-                                mount=sender.queue.mount or sender._own_identity, partitions=sender.queue.partitions)
+    hello = gateway.SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender._core.outgoing.incarnation,
+                                mount=sender._core.outgoing.mount, partitions=sender._core.queue.partitions)
     with socket.create_connection(("127.0.0.1", ln.receiver.port)) as second:
         second.sendall(gateway.encode(hello, _core.FRAME_HELLO))
         answer = second.recv(4096)

@@ -231,7 +231,7 @@ def test_queues_are_not_regions(two_sites):
     """C-058, C-053: neither a queue nor a receiver shows up among what users or clients are given."""
     ny, ln = two_sites
     assert list(ny.cache.regions()) == ["data"]
-    servers = ln.cache._membership.servers()
+    servers = ln.cache._core.state.membership.servers()
     assert [server["name"] for server in servers] == ["server_ln"] and servers[0]["port"] != ln.receiver.port
 
 

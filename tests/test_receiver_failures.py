@@ -9,7 +9,7 @@ import pywan
 from pywan import CacheListener, _core
 from pywan.errors import ProtocolError
 from pywan.protocol.gateway import SenderHello
-from pywan.gateway.receiver import AppliedMemory
+from pywan.gateway.applied import AppliedMemory
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
 from pywan.transport.sockets import shut
@@ -410,7 +410,7 @@ def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
     ny.data["k"] = 2
 
     def give_up():      # As a sender does that waits no longer.
-        for sock, _ in list(sender._connections.values()):
+        for sock in [each.connection.sock for each in sender._core.dispatchers if each.connection is not None]:
             shut(sock)
         return "a callback of a region here may hang" in (sender.lag()["cause"])
 
@@ -449,7 +449,7 @@ def test_the_receiver_of_another_site_is_refused(network, caplog):
     receiver = ln.receive()
     sender = ny.send_to(tk, parallel=False, dispatcher_threads=1)
     ny.region(type="REPLICATE"), ln.region(type="REPLICATE")
-    tk.cache._membership.update(receivers=[{"host": "127.0.0.1", "port": receiver.port}], timeout=2)
+    tk.cache._core.state.membership.update(receivers=[{"host": "127.0.0.1", "port": receiver.port}], timeout=2)
     ny.data["k"] = 1
     eventually(lambda: "site 3" in sender.lag()["cause"] and "site 2" in sender.lag()["cause"])
     assert len(ln.data) == 0 and sender.queue_size == 1
@@ -462,7 +462,7 @@ def test_a_site_does_not_send_to_itself(network, caplog):
     ny.receive()
     sender = ny.send_to(ln, parallel=False, dispatcher_threads=1)
     ny.region(type="REPLICATE")
-    ln.cache._membership.update(receivers=[{"host": "127.0.0.1", "port": ny.receiver.port}], timeout=2)
+    ln.cache._core.state.membership.update(receivers=[{"host": "127.0.0.1", "port": ny.receiver.port}], timeout=2)
     ny.data["k"] = 1
     eventually(lambda: "this very site 1" in sender.lag()["cause"])
     assert sender.queue_size == 1 and not sender.is_connected

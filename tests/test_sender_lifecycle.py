@@ -464,7 +464,7 @@ def test_a_closed_cache_says_so(network):
 
 def test_a_cache_closes_although_a_filter_hangs(network, monkeypatch):
     """Another sender is not left running, and the cache's folder goes."""
-    monkeypatch.setattr("pywan.gateway.sender.JOIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("pywan.gateway.dispatchers.JOIN_TIMEOUT_S", 0.2)
     released = threading.Event()
 
     class Hangs(GatewayEventFilter):
@@ -535,7 +535,7 @@ def test_ctrl_c_ends_a_stop_that_waits_for_callbacks_and_the_sender_runs_on(two_
         slow.gate.release(10)
         changing.join()
         interrupting.join()
-    assert sender.is_running and sender.queue.reachable
+    assert sender.is_running and sender._core.queue.reachable
     ny.data["later"] = 2
     network.settle()
     assert dict(ln.data) == {"k": 1, "later": 2}

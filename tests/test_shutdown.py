@@ -90,7 +90,7 @@ def test_close_waits_for_the_queue_to_empty(far_from_full, caplog, given, wait):
     sender = ny.sender("ln")
     ny.cache.close(*[wait] if given == "close" else [])
     assert len(ln.data) == 20
-    assert warnings(caplog) == [] and sender.queue.counts()["distributed"] == 20
+    assert warnings(caplog) == [] and sender._core.queue.counts()["distributed"] == 20
 
 
 def test_close_waits_no_longer_than_it_is_told(unreachable, caplog):
@@ -138,7 +138,7 @@ def test_while_it_waits_no_change_is_taken_and_the_member_answers(unreachable):
         cache.close()
 
     at_once(lambda: cache.close(-1), look)
-    assert len(cache.gateway_sender("ln").queue) == 20
+    assert len(cache.gateway_sender("ln")._core.queue) == 20
 
 
 @pytest.mark.parametrize("wait", [-2, float("nan"), "soon", True, 2**31])

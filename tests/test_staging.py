@@ -246,11 +246,11 @@ def test_staged_rows_of_all_tasks_have_a_limit_on_memory_and_disk(network, monke
     with task(ny, 1) as first:
         first.put_pairs(rows)
         first._sender.flush()
-        eventually(lambda: ny.cache._stages._budget.used > 3_000_000)
+        eventually(lambda: ny.cache._core.stages._budget.used > 3_000_000)
         with pytest.raises(PywanError, match="more than its limit of 4 MB.*nothing of this task was applied"):
             send(ny, 2, rows)
         assert first.commit()["applied"] == 3000
-    eventually(lambda: ny.cache._stages._budget.used == 0)
+    eventually(lambda: ny.cache._core.stages._budget.used == 0)
     assert send(ny, 2, rows)["applied"] == 3000
 
 

@@ -24,10 +24,10 @@ class Member:
 
     def syncs(self):
         """Blocks that were written, one sync each, of both logs."""
-        return self.sender.queue.log_state()["commits"] + self.data.log_state()["commits"]
+        return self.sender._core.queue.log_state()["commits"] + self.data.log_state()["commits"]
 
     def is_on_the_disk(self):
-        return self.sender.queue.log_state()["staged"] == self.data.log_state()["staged"] == 0
+        return self.sender._core.queue.log_state()["staged"] == self.data.log_state()["staged"] == 0
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_bulk_call_waits_for_the_disk_once(ny, tmp_path, name, listens):
     CALLS[name](member.data)
     assert member.is_on_the_disk()
     assert member.syncs() - before < COUNT // 5
-    assert len(member.sender.queue) == 2 * COUNT
+    assert len(member.sender._core.queue) == 2 * COUNT
 
 
 def test_entries_that_were_stored_before_a_refused_one_are_on_the_disk_and_those_refused_are_told(ny, tmp_path):

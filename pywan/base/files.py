@@ -15,7 +15,7 @@ class FileError(Exception):
     """Why a file was not read, in words that go on behind its name."""
 
 
-def given_path(path: str | os.PathLike) -> Path:
+def given_path(path: str | os.PathLike[str]) -> Path:
     """The path that somebody wrote, with `~` for a home. ConfigurationError if no file can have that name."""
     try:
         usable = b"\0" not in os.fsencode(path)
@@ -34,7 +34,7 @@ class Read(NamedTuple):
     identity: tuple[int, int]       # Device and number of the file: the same under every name.
 
 
-def read_regular(path: str | os.PathLike, limit: int, *, follow: bool = True) -> Read:
+def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = True) -> Read:
     """The whole file. FileError if it is none that is regular (a FIFO or a device would wait for ever), has more than `limit` bytes, or
     cannot be read; with `follow` false also if it is a symbolic link."""
     try:
@@ -59,7 +59,7 @@ def read_regular(path: str | os.PathLike, limit: int, *, follow: bool = True) ->
         return Read(data, (found.st_dev, found.st_ino))
 
 
-def open_own(file: str | os.PathLike, flags: int) -> int:
+def open_own(file: str | os.PathLike[str], flags: int) -> int:
     """A regular file of the program's own, for its owner alone. No link is followed elsewhere, and no pipe or device is waited for: OSError says so."""
     file = Path(file)
     try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from typing import Any
+from typing import Any, TypeGuard
 
 from pywan.errors import ConfigurationError, PywanError
 
@@ -19,7 +19,7 @@ _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-
 _OBEYED_BUT_LINES = re.compile(_OBEYED.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
-def is_name(value: Any) -> bool:
+def is_name(value: Any) -> TypeGuard[str]:
     """Whether `value` can name a thing: letters, digits, `_`, `.` and `-` of ASCII, not `-` first, not `.` or `..`: it becomes part
     of file names, messages and lines of logs. One rule for members, locators, senders, regions, disk stores."""
     return isinstance(value, str) and len(value) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(value) is not None and value not in (".", "..")
@@ -32,7 +32,7 @@ def check_name(value: Any, what: str, error: type[PywanError] = ConfigurationErr
     return value
 
 
-def is_host(value: Any) -> bool:
+def is_host(value: Any) -> TypeGuard[str]:
     """Whether `value` has the form of a host name or an IP address."""
     return isinstance(value, str) and len(value) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(value) is not None
 

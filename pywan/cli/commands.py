@@ -23,6 +23,7 @@ from pywan.config.attributes import MAX_WAIT_S, to_int, to_wait_time
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.gateway.floors import format_stamp
+from pywan.gateway.status import NOT_RUNNING
 from pywan.stats import volatile_text
 
 Values = dict[str, Any]
@@ -208,7 +209,7 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
         # A queue that one member keeps would send again what the others dropped.
         if values.get("member"):
             raise ConfigurationError("start gateway-sender: --clean-queues is for all members at once; leave --member out")
-        running = [r["member"] for r in session.ask_members("status gateway-sender", {"id": values["id"]}) if r["ok"] and r["status"] != "Not running"]
+        running = [r["member"] for r in session.ask_members("status gateway-sender", {"id": values["id"]}) if r["ok"] and r["status"] != NOT_RUNNING]
         if running:
             raise ConfigurationError(f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first")
     return _on_members("start gateway-sender")(session, values)

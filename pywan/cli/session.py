@@ -57,7 +57,7 @@ class Session:
             result = Result(errors=[f"{name}: what was answered cannot be read ({type(error).__name__}: {error}); is what answers of this version of pywan?"])
         self.output.show(name, result)
         self.done = self.done or result.exit
-        return result.ok
+        return bool(result.ok)
 
     def run_line(self, line: str) -> bool:
         """A line of one or several commands; the rest is not run after one that failed."""
@@ -122,6 +122,7 @@ class Session:
                 self.connect(DEFAULT_LOCATOR)
             except PywanError as error:
                 raise NoLocatorError(f"not connected, and {error}; use `connect --locator=host[port]`") from None
+        assert self.locator is not None
         return self._ask_locator(self.locator, op, **fields)
 
     def _ask_locator(self, locator: str, op: str, **fields: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import cmd
 import contextlib
 import os
+from typing import Iterator, TextIO
 
 from pywan.cli import grammar
 from pywan.cli.session import Session
@@ -19,17 +20,17 @@ class Shell(cmd.Cmd):
 
     intro = "pywan: gfsh's commands; `help` lists them, Tab completes, `exit` leaves."
 
-    def __init__(self, session: Session, **streams) -> None:
+    def __init__(self, session: Session, **streams: TextIO) -> None:
         super().__init__(**streams)
         self.session = session
         self.ok = True
         self._begun = ""        # Lines of a command that goes on.
         if not self.stdin.isatty():
             self.use_rawinput = False
-            self.intro = None
+            self.intro = ""
 
     @property
-    def prompt(self) -> str:
+    def prompt(self) -> str:        # type: ignore[override]  # It changes from line to line.
         if not self.stdin.isatty():
             return ""
         if self._begun:
@@ -60,10 +61,11 @@ class Shell(cmd.Cmd):
     def emptyline(self) -> bool:
         return False
 
-    def complete(self, text: str, state: int) -> str | None:
+    def complete(self, text: str, state: int) -> str | None:      # type: ignore[override]  # What readline asks for.
         if state == 0:
             self.completion_matches = self._complete(text)
-        return self.completion_matches[state] if state < len(self.completion_matches) else None
+        matches = self.completion_matches or []
+        return matches[state] if state < len(matches) else None
 
     def _complete(self, text: str) -> list[str]:
         try:
@@ -77,7 +79,7 @@ class Shell(cmd.Cmd):
         return [whole[max(0, begin - shift):] + ("" if whole.endswith("=") else " ") for whole in grammar.complete(line, self.session.commands)]
 
 
-def run(session: Session, **streams) -> bool:
+def run(session: Session, **streams: TextIO) -> bool:
     """The shell until it ends; says whether every command worked."""
     shell = Shell(session, **streams)
     with _history(shell.stdin.isatty()):
@@ -88,11 +90,11 @@ def run(session: Session, **streams) -> bool:
             except KeyboardInterrupt:      # At the prompt: a fresh line.
                 print(file=shell.stdout)
                 shell.forget_begun()
-                shell.intro = None
+                shell.intro = ""
 
 
 @contextlib.contextmanager
-def _history(wanted: bool):
+def _history(wanted: bool) -> Iterator[None]:
     """History over sessions, in a file for the owner alone; a shell works without it."""
     try:
         import readline

@@ -13,7 +13,7 @@ _EXAMPLES = 5
 
 # scan(cursor) -> (next cursor or None, a run of entries), as Region.scan gives it.
 Scan = Callable[[int], "tuple[int | None, bytes]"]
-Contents = dict     # (key form, key) -> (value form, value length, value hash, stamp, site)
+Contents = dict[tuple[int, bytes], tuple[Any, ...]]     # (key form, key) -> (value form, value length, value hash, stamp, site)
 
 
 @dataclass

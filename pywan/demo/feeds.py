@@ -156,4 +156,4 @@ def _count_and_check(rows: Any, key: Any, operation: str | None, source: str) ->
         raise ConfigurationError(f"{source}: the operation {counts['bad_operation']!r} is none of {', '.join(OPERATIONS)}")
     if counts["longest_key"] > _MAX_KEY_BYTES:
         raise ConfigurationError(f"{source}: a key has {counts['longest_key']:,} characters; at most {_MAX_KEY_BYTES:,} bytes fit")
-    return counts["rows"]
+    return int(counts["rows"])

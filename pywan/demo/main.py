@@ -62,7 +62,7 @@ class Demo:
         self.directory = Path(options.dir).resolve() / f"run-{os.getpid()}"
         self.report = Report(options.topology)
         self._cleanup = ExitStack()
-        self._spark: Future | None = None
+        self._spark: Future[Any] | None = None
         self.members: Members
         self.link: faults.Link
         self.progress: Progress

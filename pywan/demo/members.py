@@ -60,7 +60,7 @@ class Members:
         self._configuration = configuration
         self._lock = threading.Lock()
         self._running: dict[str, Member] = {}       # Guarded by _lock.
-        self._starting: set[subprocess.Popen] = set()   # Guarded by _lock.
+        self._starting: set[subprocess.Popen[bytes]] = set()   # Guarded by _lock.
         self._closing = False                       # Guarded by _lock.
         self._clients: dict[str, ControlClient] = {}    # By site; guarded by _lock.
 
@@ -195,18 +195,18 @@ class Members:
         answer = self.ask(site, "scan region", region=REGION, cursor=cursor, limit=SCAN_LIMIT)
         return answer["next"], answer["entries"]
 
-    def ledgers(self, site: str) -> dict[str, dict]:
+    def ledgers(self, site: str) -> dict[str, dict[str, Any]]:
         """Each sender's ledger."""
         return {sender["id"]: sender["ledger"] for sender in self.ask(site, "list gateways")["senders"]}
 
     def receiver_stats(self, site: str) -> dict[str, int]:
-        return self.ask(site, "status gateway-receiver")["stats"]
+        return dict(self.ask(site, "status gateway-receiver")["stats"])
 
     def writer(self, site: str) -> ControlClient:
         """A connection of its own to the site's server; it goes on while the site's locator is away."""
         return ControlClient(self._server_address(site), timeout=ASK_TIMEOUT_S, what=f"the server of {site} at")
 
-    def ask(self, site: str, op: str, **fields: Any) -> dict:
+    def ask(self, site: str, op: str, **fields: Any) -> dict[str, Any]:
         """The answer of the site's server to a management request. If the server is not where it was, it is looked for
         once more: it may have been started again elsewhere."""
         try:

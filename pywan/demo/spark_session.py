@@ -63,7 +63,8 @@ def start(directory: Path) -> Any:
     # What the Java process and the executors' workers print goes to a file. In a session of its own, Ctrl-C does not
     # reach it: it is ended in order, or ends by itself when this process is gone.
     with open(directory / "java.log", "wb") as output:
-        gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True})
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]
+            conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True})
     SparkContext._ensure_initialized(gateway=gateway)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -78,7 +79,7 @@ def stop(session: Any) -> None:
     gateway = SparkContext._gateway
     session.stop()
     process = getattr(gateway, "proc", None)
-    if process is None:
+    if gateway is None or process is None:
         return
     gateway.shutdown()
     if process.stdin is not None:

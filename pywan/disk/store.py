@@ -189,7 +189,7 @@ class DiskStore:
     DiskError names a directory that cannot be used; IllegalStateError if another process, or another store of this one, has it open.
     """
 
-    def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike) -> None:
+    def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike[str]) -> None:
         self.attributes = attributes
         given = attributes.directories or ((str(default_directory), None),)
         self._directories = [_Directory(Path(path).absolute() / f"disk-store-{attributes.name}", size) for path, size in given]

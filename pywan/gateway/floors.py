@@ -138,8 +138,9 @@ class SourceFloors:
             elif source is None and len(self._sources) >= SOURCES_MAX:
                 raise ProtocolError(f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good can be forgotten (`forget site`)")
             fresh = _Source(site, member, sender, incarnation)
-            if source or moved:
-                fresh.floors = (source or moved).floors
+            before = source or moved
+            if before is not None:
+                fresh.floors = before.floors
             self._sources[key] = fresh
             self._save()
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
 from pywan.config import attributes as config
 from pywan.errors import ConfigurationError, DataLossError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
 from pywan.gateway.floors import format_stamp
+from pywan.gateway.status import receiver_status
 from pywan.base.names import check_name, printable, quoted
 from pywan.config.cluster import make_attributes
 from pywan.transport.control import Reply
+
+if TYPE_CHECKING:
+    from pywan.member.core import MemberCore
 
 log = logging.getLogger("pywan.management")
 
@@ -25,6 +29,7 @@ MAX_PARKED_SHOWN = 10_000
 SHOWN_VALUE_CHARACTERS = 200            # Of each key and value in a list of parked events.
 PLAIN_DEPTH = 24                        # Containers in each other; a control message has room for 32, with what they are in.
 PROGRESS_S = 1.0
+REPAIR_TIMEOUT_S = 60.0
 
 # Fields of a request that are about the request, not options of the command.
 _ENVELOPE = ("op",)
@@ -34,10 +39,10 @@ _NAMING = frozenset({"id", "name", "region"})
 
 
 class ManagementService:
-    """Answers requests about one cache. Any thread may call `handle`; the cache's own objects do the locking."""
+    """Answers requests about one member. Any thread may call `handle`; the member's own parts do the locking."""
 
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
+    def __init__(self, member: "MemberCore") -> None:
+        self._member = member
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             name.replace("_", " ", 1).replace("_", "-"): getattr(self, "on_" + name)
             for name in (attribute[3:] for attribute in dir(type(self)) if attribute.startswith("on_"))
@@ -52,7 +57,7 @@ class ManagementService:
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None:
-            raise NotFoundError(f"member {self._cache.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}")
+            raise NotFoundError(f"member {self._member.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}")
         options = {key: value for key, value in request.items() if key not in _ENVELOPE}
         wanted, required, takes_all = _parameters(operation)
         for name in options:
@@ -63,11 +68,11 @@ class ManagementService:
                 raise ConfigurationError(f"{op}: the option {name!r} is required")
         for name in _NAMING & options.keys():
             check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
-        config.check_callbacks_allowed(options, self._cache.allowed_callbacks, op)
+        config.check_callbacks_allowed(options, self._member.allowed_callbacks, op)
         reply = operation(**options)
         if isinstance(reply, Iterator):
             return self._steps(reply)
-        reply.setdefault("member", self._cache.name)
+        reply.setdefault("member", self._member.name)
         return reply
 
     def _steps(self, replies: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -76,8 +81,8 @@ class ManagementService:
         for reply in replies:
             if time.monotonic() - told >= PROGRESS_S:
                 told = time.monotonic()
-                yield {**reply, "member": self._cache.name}
-        return {**reply, "member": self._cache.name}
+                yield {**reply, "member": self._member.name}
+        return {**reply, "member": self._member.name}
 
     # --- the cluster configuration ---
 
@@ -94,10 +99,10 @@ class ManagementService:
             except PywanError as error:
                 problem = f"{what} was not made: {error}"
             except Exception as error:
-                log.exception("member %s: %s of the cluster configuration could not be made", self._cache.name, what)
+                log.exception("member %s: %s of the cluster configuration could not be made", self._member.name, what)
                 problem = f"{what} was not made, by an error of pywan's own: {type(error).__name__}: {error}"
             if problem is not None:
-                log.error("member %s: cluster configuration: %s", self._cache.name, problem)
+                log.error("member %s: cluster configuration: %s", self._member.name, problem)
                 problems.append(problem)
         return problems
 
@@ -105,12 +110,12 @@ class ManagementService:
         """Makes the thing; or says how the one that is there differs."""
         if not isinstance(thing, dict) or not isinstance(thing.get("name"), str) or not isinstance(thing.get("attributes"), dict):
             raise ConfigurationError("it is no thing with a kind, a name and attributes; is the locator of the same version?")
-        cache, kind, name, given = self._cache, thing.get("kind"), thing["name"], thing["attributes"]
-        config.check_callbacks_allowed(given, cache.allowed_callbacks, what)
+        member, kind, name, given = self._member, thing.get("kind"), thing["name"], thing["attributes"]
+        config.check_callbacks_allowed(given, member.allowed_callbacks, what)
         wanted = make_attributes(kind, name, given)
         there = {
-            "disk-store": lambda: cache.disk_stores().get(name), "gateway-sender": lambda: cache.gateway_senders().get(name),
-            "region": lambda: cache.regions().get(name), "gateway-receiver": lambda: cache.gateway_receiver,
+            "disk-store": lambda: member.stores.all().get(name), "gateway-sender": lambda: member.senders.by_id().get(name),
+            "region": lambda: member.regions.find(name), "gateway-receiver": lambda: member.receiving.receiver,
         }[kind]()
         if there is not None:
             has, wants = config.to_plain(there.attributes), config.to_plain(wanted)
@@ -118,13 +123,13 @@ class ManagementService:
             return f"{what} is there as the member's own configuration says, with {', '.join(different)}" if different else None
         attributes = {key: getattr(wanted, key) for key in given}
         if kind == "disk-store":
-            cache.create_disk_store(name, **attributes)
+            member.create_disk_store(name, **attributes)
         elif kind == "gateway-sender":
-            cache.create_gateway_sender(name, **attributes)
+            member.create_gateway_sender(name, **attributes)
         elif kind == "region":
-            cache.create_region(name, **attributes)
+            member.create_region(name, **attributes)
         else:
-            cache.create_gateway_receiver(**attributes)
+            member.create_gateway_receiver(**attributes)
         return None
 
     def on_apply_configuration(self, things: Any) -> dict:
@@ -134,46 +139,46 @@ class ManagementService:
         problems = self.apply_configuration(things)
         if problems:
             raise ConfigurationError("; ".join(problems))
-        return {"status": f"{len(things)} things of the cluster configuration are there on \"{self._cache.name}\""}
+        return {"status": f"{len(things)} things of the cluster configuration are there on \"{self._member.name}\""}
 
     # --- disk stores ---
 
     def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
-        if name in self._cache.disk_stores():
+        if name in self._member.stores.all():
             if config.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Disk store \"{name}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"disk store {name!r} exists already on member {self._cache.name}; use it, or --if-not-exists")
+            raise IllegalStateError(f"disk store {name!r} exists already on member {self._member.name}; use it, or --if-not-exists")
         made = config.make_disk_store_attributes(name, **attributes)
-        self._cache.create_disk_store(name, **{key: getattr(made, key) for key in attributes})
-        return {"status": f"Disk store \"{name}\" created on \"{self._cache.name}\"", "changed": True}
+        self._member.create_disk_store(name, **{key: getattr(made, key) for key in attributes})
+        return {"status": f"Disk store \"{name}\" created on \"{self._member.name}\"", "changed": True}
 
     def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> dict:
-        if name not in self._cache.disk_stores() and config.to_bool(if_exists, "if-exists"):
+        if name not in self._member.stores.all() and config.to_bool(if_exists, "if-exists"):
             return {"status": f"Disk store \"{name}\" is not there; skipped", "changed": False}
-        self._cache.destroy_disk_store(name)
-        return {"status": f"Disk store \"{name}\" destroyed on \"{self._cache.name}\"", "changed": True}
+        self._member.stores.destroy(name)
+        return {"status": f"Disk store \"{name}\" destroyed on \"{self._member.name}\"", "changed": True}
 
     def on_list_disk_stores(self) -> dict:
-        return {"disk_stores": [{"name": name, "directories": store.contents()} for name, store in sorted(self._cache.disk_stores().items())]}
+        return {"disk_stores": [{"name": name, "directories": store.contents()} for name, store in sorted(self._member.stores.all().items())]}
 
     def on_describe_disk_store(self, name: str) -> dict:
-        store = self._cache.disk_stores().get(name)
+        store = self._member.stores.all().get(name)
         if store is None:
-            raise NotFoundError(f"disk store {name!r} is not on member {self._cache.name}; there are {', '.join(sorted(self._cache.disk_stores())) or 'none'}")
+            raise NotFoundError(f"disk store {name!r} is not on member {self._member.name}; there are {', '.join(sorted(self._member.stores.all())) or 'none'}")
         return {"name": name, "time_interval": store.attributes.time_interval, "directories": store.contents()}
 
     # --- regions ---
 
     def on_create_region(self, name: str, type: str = "PARTITION", if_not_exists: Any = False, **attributes: Any) -> dict:
         name = _region_name(name)
-        if name in self._cache.regions():
+        if name in self._member.regions.by_name():
             if config.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Region \"/{name}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"region {name!r} exists already on member {self._cache.name}; alter it, or use --if-not-exists")
+            raise IllegalStateError(f"region {name!r} exists already on member {self._member.name}; alter it, or use --if-not-exists")
         made = config.make_region_attributes(name, type=type, **attributes)
         given = {key: getattr(made, key) for key in attributes}
-        self._cache.create_region(name, type=made.type, **given)
-        return {"status": f"Region \"/{name}\" created on \"{self._cache.name}\"{self._missing_senders(name)}", "changed": True}
+        self._member.create_region(name, type=made.type, **given)
+        return {"status": f"Region \"/{name}\" created on \"{self._member.name}\"{self._missing_senders(name)}", "changed": True}
 
     def on_alter_region(self, name: str, gateway_sender_ids: Any = None, async_event_queue_ids: Any = None) -> dict:
         region = self._region(name)
@@ -185,29 +190,29 @@ class ManagementService:
         if not changes:
             raise ConfigurationError(f"alter region {region.name!r}: nothing to alter; give --gateway-sender-id (\"\" detaches all)")
         region.alter(**changes)
-        return {"status": f"Region \"/{region.name}\" altered on \"{self._cache.name}\"{self._missing_senders(region.name)}", "changed": True}
+        return {"status": f"Region \"/{region.name}\" altered on \"{self._member.name}\"{self._missing_senders(region.name)}", "changed": True}
 
     def _missing_senders(self, region: str) -> str:
         """A note about ids of gateway senders that the member does not have."""
-        missing = [id for id in self._region(region).gateway_sender_ids if id not in self._cache.gateway_senders()]
+        missing = [id for id in self._region(region).gateway_sender_ids if id not in self._member.senders.by_id()]
         return f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created" if missing else ""
 
     def on_destroy_region(self, name: str, if_exists: Any = False) -> dict:
         name = _region_name(name)
-        if name not in self._cache.regions() and config.to_bool(if_exists, "if-exists"):
+        if name not in self._member.regions.by_name() and config.to_bool(if_exists, "if-exists"):
             return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
         self._region(name)
-        self._cache.destroy_region(name)
-        return {"status": f"Region \"/{name}\" destroyed on \"{self._cache.name}\"", "changed": True}
+        self._member.regions.destroy(name)
+        return {"status": f"Region \"/{name}\" destroyed on \"{self._member.name}\"", "changed": True}
 
     def on_list_regions(self) -> dict:
-        return {"regions": [_region_view(region) for _, region in sorted(self._cache.regions().items())]}
+        return {"regions": [_region_view(region) for _, region in sorted(self._member.regions.by_name().items())]}
 
     def on_describe_region(self, name: str) -> dict:
         region = self._region(name)
         state = region.tombstone_state
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
-        return {**_region_view(region), "stats": {**state, "tombstones_held_by": self._cache.tombstones_held_by()}}
+        return {**_region_view(region), "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()}}
 
     def on_query_size(self, region: str) -> dict:
         found = self._region(region)
@@ -254,59 +259,59 @@ class ManagementService:
     # --- senders ---
 
     def on_create_gateway_sender(self, id: str, remote_distributed_system_id: Any, if_not_exists: Any = False, **attributes: Any) -> dict:
-        if id in self._cache.gateway_senders():
+        if id in self._member.senders.by_id():
             if config.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"GatewaySender \"{id}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._cache.name}; destroy it first, or choose another id")
+            raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it first, or choose another id")
         if "own_distributed_system_id" in attributes:
             raise ConfigurationError("create gateway-sender: own_distributed_system_id is what the site's locator says, and no option")
         made = config.make_sender_attributes(
             id, remote_distributed_system_id=remote_distributed_system_id,
-            own_distributed_system_id=self._cache.distributed_system_id, **attributes,
+            own_distributed_system_id=self._member.state.distributed_system_id, **attributes,
         )
         given = {key: getattr(made, key) for key in attributes}
-        self._cache.create_gateway_sender(id, remote_distributed_system_id=made.remote_distributed_system_id, **given)
-        return {"status": f"GatewaySender \"{id}\" created on \"{self._cache.name}\"", "changed": True}
+        self._member.create_gateway_sender(id, remote_distributed_system_id=made.remote_distributed_system_id, **given)
+        return {"status": f"GatewaySender \"{id}\" created on \"{self._member.name}\"", "changed": True}
 
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> dict:
         sender = self._sender(id)
         altered = config.altered_sender_attributes(sender.attributes, **attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
-        return {"status": f"GatewaySender \"{id}\" altered on \"{self._cache.name}\"", "changed": True}
+        return {"status": f"GatewaySender \"{id}\" altered on \"{self._member.name}\"", "changed": True}
 
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> dict:
-        if id not in self._cache.gateway_senders() and config.to_bool(if_exists, "if-exists"):
+        if id not in self._member.senders.by_id() and config.to_bool(if_exists, "if-exists"):
             return {"status": f"GatewaySender \"{id}\" is not there; skipped", "changed": False}
         self._sender(id).destroy()
-        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._cache.name}\"", "changed": True}
+        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._member.name}\"", "changed": True}
 
     def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> dict:
         sender, clean = self._sender(id), config.to_bool(clean_queues, "clean-queues")
         if sender.is_running and not clean:
-            return {"status": f"GatewaySender {id} is already started on member {self._cache.name}"}
+            return {"status": f"GatewaySender {id} is already started on member {self._member.name}"}
         sender.start(clean_queues=clean)
-        return {"status": f"GatewaySender {id} is started on member {self._cache.name}"}
+        return {"status": f"GatewaySender {id} is started on member {self._member.name}"}
 
     def on_stop_gateway_sender(self, id: str) -> dict:
         sender = self._sender(id)
         if not sender.is_running:
-            return {"status": f"GatewaySender {id} is not running on member {self._cache.name}"}
+            return {"status": f"GatewaySender {id} is not running on member {self._member.name}"}
         sender.stop()
-        return {"status": f"GatewaySender {id} is stopped on member {self._cache.name}"}
+        return {"status": f"GatewaySender {id} is stopped on member {self._member.name}"}
 
     def on_pause_gateway_sender(self, id: str) -> dict:
         sender = self._running_sender(id)
         if sender.is_paused:
-            return {"status": f"GatewaySender {id} is already paused on member {self._cache.name}"}
+            return {"status": f"GatewaySender {id} is already paused on member {self._member.name}"}
         sender.pause()
-        return {"status": f"GatewaySender {id} is paused on member {self._cache.name}"}
+        return {"status": f"GatewaySender {id} is paused on member {self._member.name}"}
 
     def on_resume_gateway_sender(self, id: str) -> dict:
         sender = self._running_sender(id)
         if not sender.is_paused:
-            return {"status": f"GatewaySender {id} is not paused on member {self._cache.name}"}
+            return {"status": f"GatewaySender {id} is not paused on member {self._member.name}"}
         sender.resume()
-        return {"status": f"GatewaySender {id} is resumed on member {self._cache.name}"}
+        return {"status": f"GatewaySender {id} is resumed on member {self._member.name}"}
 
     def on_status_gateway_sender(self, id: str) -> dict:
         sender = self._sender(id)
@@ -326,115 +331,107 @@ class ManagementService:
     # --- the receiver ---
 
     def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> dict:
-        if self._cache.gateway_receiver is not None:
+        if self._member.receiving.receiver is not None:
             if config.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"GatewayReceiver exists already on member \"{self._cache.name}\"; skipped", "changed": False}
-            raise IllegalStateError(f"member {self._cache.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
+                return {"status": f"GatewayReceiver exists already on member \"{self._member.name}\"; skipped", "changed": False}
+            raise IllegalStateError(f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
         made = config.make_receiver_attributes(**attributes)
-        receiver = self._cache.create_gateway_receiver(**{key: getattr(made, key) for key in attributes})
+        receiver = self._member.create_gateway_receiver(**{key: getattr(made, key) for key in attributes})
         where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
-        return {"status": f"GatewayReceiver created on member \"{self._cache.name}\"{where}", "port": receiver.port, "changed": True}
+        return {"status": f"GatewayReceiver created on member \"{self._member.name}\"{where}", "port": receiver.port, "changed": True}
 
     def on_destroy_gateway_receiver(self, if_exists: Any = False) -> dict:
-        receiver = self._cache.gateway_receiver
+        receiver = self._member.receiving.receiver
         if receiver is None and config.to_bool(if_exists, "if-exists"):
-            return {"status": f"GatewayReceiver is not there on member \"{self._cache.name}\"; skipped", "changed": False}
+            return {"status": f"GatewayReceiver is not there on member \"{self._member.name}\"; skipped", "changed": False}
         receiver = self._receiver()
         if receiver.is_running:
             receiver.stop()
-        self._cache.destroy_gateway_receiver()
-        return {"status": f"GatewayReceiver destroyed on member \"{self._cache.name}\"", "changed": True}
+        self._member.receiving.destroy()
+        return {"status": f"GatewayReceiver destroyed on member \"{self._member.name}\"", "changed": True}
 
     def on_start_gateway_receiver(self) -> dict:
         receiver = self._receiver()
         if receiver.is_running:
-            return {"status": f"GatewayReceiver is already started on member {self._cache.name}", "port": receiver.port}
+            return {"status": f"GatewayReceiver is already started on member {self._member.name}", "port": receiver.port}
         receiver.start()
-        return {"status": f"GatewayReceiver is started on member {self._cache.name}", "port": receiver.port}
+        return {"status": f"GatewayReceiver is started on member {self._member.name}", "port": receiver.port}
 
     def on_stop_gateway_receiver(self) -> dict:
         receiver = self._receiver()
         if not receiver.is_running:
-            raise GatewayReceiverError(f"the gateway receiver is not running on member {self._cache.name}")
+            raise GatewayReceiverError(f"the gateway receiver is not running on member {self._member.name}")
         receiver.stop()
-        return {"status": f"GatewayReceiver is stopped on member {self._cache.name}"}
+        return {"status": f"GatewayReceiver is stopped on member {self._member.name}"}
 
     def on_status_gateway_receiver(self) -> dict:
         receiver = self._receiver()
         return {**_receiver_view(receiver), "attributes": config.to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
 
     def on_list_gateways(self) -> dict:
-        receiver = self._cache.gateway_receiver
+        receiver = self._member.receiving.receiver
         return {
-            "senders": [_sender_view(sender) for _, sender in sorted(self._cache.gateway_senders().items())],
+            "senders": [_sender_view(sender) for _, sender in sorted(self._member.senders.by_id().items())],
             "receivers": [_receiver_view(receiver)] if receiver is not None else [],
         }
 
     # --- what other sites may still send ---
 
     def on_forget_site(self, distributed_system_id: Any) -> dict:
-        return {"forgotten": self._cache.forget_site(config.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
+        return {"forgotten": self._member.tombstones.sources.forget(config.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
 
     # --- a clock that was ahead ---
 
     def on_repair_clock(self, regions: Any = None, dry_run: Any = False) -> Any:
         given = regions.split(",") if isinstance(regions, str) else regions
         names = config.to_names(given and [_region_name(name) for name in given], "repair clock: region")
-        steps = self._cache.repair_clock_steps([self._region(name).name for name in names], dry_run=config.to_bool(dry_run, "dry-run"))
+        steps = self._member.repairs.steps(
+            [self._region(name).name for name in names], dry_run=config.to_bool(dry_run, "dry-run"), timeout=REPAIR_TIMEOUT_S)
         return (report.to_dict() for report in steps)
 
     # --- the member ---
 
     def on_status_member(self) -> dict:
-        return {"pid": os.getpid(), **_plain_map(self._cache.status())}
+        return {"pid": os.getpid(), **_plain_map(self._member.status())}
 
     def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> dict:
         """The reply goes out first, with what would be lost if the queues were not waited for; whoever runs the cache waits for
         `shutdown_requested` and closes it. Asked again, it waits no longer."""
-        wait = self._cache.maximum_shutdown_wait_time
+        wait = self._member.maximum_shutdown_wait_time
         if maximum_shutdown_wait_time is not None:
             wait = maximum_shutdown_wait_time
             config.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
-        return Reply(pid=os.getpid(), volatile_events=self._cache.volatile_events(), maximum_shutdown_wait_time=wait,
-                     after=lambda: self._cache.request_shutdown(wait))
+        return Reply(pid=os.getpid(), volatile_events=self._member.senders.volatile_events(), maximum_shutdown_wait_time=wait,
+                     after=lambda: self._member.request_shutdown(wait))
 
     # --- finding things ---
 
     def _region(self, name: Any) -> Any:
         name = _region_name(name)
-        region = self._cache.regions().get(name)
+        region = self._member.regions.by_name().get(name)
         if region is None:
-            there = ", ".join(sorted(self._cache.regions())) or "none"
-            raise RegionNotFoundError(f"region {name!r} is not on member {self._cache.name}; regions there: {there}")
+            there = ", ".join(sorted(self._member.regions.by_name())) or "none"
+            raise RegionNotFoundError(f"region {name!r} is not on member {self._member.name}; regions there: {there}")
         return region
 
     def _sender(self, id: Any) -> Any:
-        sender = self._cache.gateway_senders().get(id)
+        sender = self._member.senders.by_id().get(id)
         if sender is None:
-            there = ", ".join(sorted(self._cache.gateway_senders())) or "none"
-            raise NotFoundError(f"GatewaySender {id} is not available on member {self._cache.name}; senders there: {there}")
+            there = ", ".join(sorted(self._member.senders.by_id())) or "none"
+            raise NotFoundError(f"GatewaySender {id} is not available on member {self._member.name}; senders there: {there}")
         return sender
 
     def _running_sender(self, id: Any) -> Any:
         sender = self._sender(id)
         if not sender.is_running:
-            raise IllegalStateError(f"GatewaySender {id} is not running on member {self._cache.name}; start it first")
+            raise IllegalStateError(f"GatewaySender {id} is not running on member {self._member.name}; start it first")
         return sender
 
     def _receiver(self) -> Any:
-        receiver = self._cache.gateway_receiver
+        receiver = self._member.receiving.receiver
         if receiver is None:
-            raise NotFoundError(f"GatewayReceiver is not available on member {self._cache.name}; create one first")
+            raise NotFoundError(f"GatewayReceiver is not available on member {self._member.name}; create one first")
         return receiver
-
-
-def sender_status(view: Mapping[str, Any]) -> str:
-    """Geode's words for a sender's state."""
-    if not view["running"]:
-        return "Not running"
-    if view["paused"]:
-        return "Paused"
-    return "Running and Connected" if view["connected"] else "Running, not Connected"
 
 
 def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
@@ -485,21 +482,21 @@ def _ledger(sender: Any) -> dict[str, Any]:
 
 
 def _sender_view(sender: Any) -> dict[str, Any]:
-    view = {
+    return {
         "id": sender.id, "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
         "type": "Parallel" if sender.attributes.parallel else "Serial", "policy": sender.attributes.order_policy,
         "running": bool(sender.is_running), "paused": bool(sender.is_paused), "connected": bool(sender.is_connected),
         "primary": bool(sender.is_primary), "queue_size": sender.queue_size, "parked_count": sender.parked_count,
         "receiver_location": sender.receiver_location, "ledger": _plain_map(_ledger(sender)), "lag": _plain_map(sender.lag()),
+        "status": sender.status,
     }
-    return {**view, "status": sender_status(view)}
 
 
 def _receiver_view(receiver: Any) -> dict[str, Any]:
     senders = [str(name) for name in receiver.connected_senders]
     return {
         "running": bool(receiver.is_running), "host": receiver.host, "port": receiver.port, "sender_count": len(senders),
-        "connected_senders": senders, "status": "Running" if receiver.is_running else "Not running",
+        "connected_senders": senders, "status": receiver_status(receiver.is_running),
     }
 
 

@@ -54,7 +54,7 @@ class Place:
     name: str
 
     @classmethod
-    def of(cls, directory: str | os.PathLike | None, name: str) -> "Place":
+    def of(cls, directory: str | os.PathLike[str] | None, name: str) -> "Place":
         check_name(name, "--name")
         return cls(given_path(directory or ".").absolute(), name)
 
@@ -223,7 +223,7 @@ def send_signal(member: Recorded, number: int) -> None:
 
 # --- from outside: start, stop, status ---
 
-def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, timeout: float = START_TIMEOUT_S) -> dict[str, Any]:
+def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, timeout: float = START_TIMEOUT_S) -> dict[str, Any]:
     """Starts a member in a session of its own; returns when it is ready, with `pid`, `host`, `port` and `log_file`.
 
     What the member could not do is raised here in its own words, and no process is left then.
@@ -250,6 +250,7 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
         os.close(write_end)
     try:
         with contextlib.suppress(BrokenPipeError):
+            assert child.stdin is not None
             child.stdin.write(json.dumps(spec).encode())
             child.stdin.close()
         report = _read_report(read_end, time.monotonic() + timeout)
@@ -269,8 +270,8 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
             child.wait(STOP_TIMEOUT_S)
         if report is not None:
             kind_of_error = getattr(errors, str(report.get("kind")), None)
-            known = isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError)
-            raise (kind_of_error if known else PywanError)(f"{kind} {name!r} did not start: {report['error']}")
+            known = kind_of_error if isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError) else PywanError
+            raise known(f"{kind} {name!r} did not start: {report['error']}")
         reason = reason or f"its process ended with status {child.returncode}"
         raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {place.log_file}{_log_tail(place)}")
     # Whoever lives on after the member must collect it; a program that ends leaves that to init.
@@ -290,9 +291,10 @@ def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
             break
         data += chunk
     try:
-        return json.loads(data)
+        report = json.loads(data)
     except ValueError:
         return None
+    return report if isinstance(report, dict) else None
 
 
 def _log_tail(place: Place) -> str:
@@ -310,7 +312,7 @@ def _log_lines(place: Place, begin: int, words: tuple[str, ...] = ("",)) -> list
 
 
 def stop(
-    kind: str, name: str, *, directory: str | os.PathLike | None = None, timeout: float = STOP_TIMEOUT_S, maximum_shutdown_wait_time: float | None = None,
+    kind: str, name: str, *, directory: str | os.PathLike[str] | None = None, timeout: float = STOP_TIMEOUT_S, maximum_shutdown_wait_time: float | None = None,
     told: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
     """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
@@ -353,7 +355,7 @@ def stop(
     return {"name": name, "pid": member.pid, "how": how, **({"said": said} if said else {}), **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {})}
 
 
-def status(kind: str, name: str, *, directory: str | os.PathLike | None = None) -> dict[str, Any]:
+def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """`state` is online, not responding, stopped, or unknown where this user may not see it; with the member's own status where it answers."""
     place = Place.of(directory, name)
     try:
@@ -384,7 +386,7 @@ def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
 
 # --- inside the member's process ---
 
-def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
     """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
     from pywan.site.locator import Locator
 
@@ -399,7 +401,7 @@ def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.Pa
                 log.info("locator %s stops", name)
 
 
-def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
     """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
     from pywan.member.cache import Cache
 
@@ -542,7 +544,7 @@ def configure_logging(level: str = "info", stream: Any = None) -> None:
     logging.basicConfig(level=LOG_LEVELS[word], handlers=[handler], force=True)
 
 
-def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike | None = None, path: Iterable[str] = (), ready: Callable[[dict], None] = lambda found: None) -> None:
+def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, path: Iterable[str] = (), ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
     """The member in this process, its log wherever logging goes. `options` may hold `log_level` and `classpath` besides."""
     options = dict(options)
     configure_logging(options.pop("log_level", None) or "info")

@@ -168,7 +168,7 @@ class RowStages:
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
         try:
-            return stage.apply(region, PROGRESS_S)
+            return bool(stage.apply(region, PROGRESS_S))
         except Exception as error:
             if not isinstance(error, (PywanError, MemoryError)):
                 log.exception("applying rows of a task to region %s failed", region.name)

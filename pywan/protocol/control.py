@@ -39,7 +39,7 @@ def encode(request_id: int, body: dict[str, Any]) -> bytes:
         raise SerializationError(f"a control message is a map, not {type(body).__name__}")
     _check_plain(body, 0, "message", SerializationError)
     try:
-        payload = msgpack.packb(body, use_bin_type=True)
+        payload: bytes = msgpack.packb(body, use_bin_type=True)
     except (ValueError, OverflowError, TypeError, UnicodeError) as error:
         raise SerializationError(f"control message {str(body.get('op', '')):.80} cannot be encoded: {error}") from None
     if len(payload) > MAX_PAYLOAD_BYTES:

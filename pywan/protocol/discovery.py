@@ -305,6 +305,7 @@ class LocatorState:
         self._spread(now_ms, only_site=self.me.distributed_system_id)
 
     def _heard_ping(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
+        assert target.profile is not None, "a locator that has not joined is not pinged"
         digests = self._both_digests(reply, target.profile.distributed_system_id)
         differ = digests[0] != digests[1] and (digests != target.digests or now_ms - target.joined_ms >= DIFFERENCE_MS)
         if reply.get("uid") != target.peer_uid or differ:

@@ -85,8 +85,9 @@ _KNOWN = struct.Struct("<IIQQ")     # Partition, how much of `last` is not settl
 KNOWN_OF_FRAME = HELLO_BYTES_MAX // _KNOWN.size
 _INT_LIMITS = {"known": 65536, "site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
 _NAMES = frozenset({"member", "sender", "region"})
-_KINDS = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
-M = TypeVar("M")
+_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
+Message = SenderHello | ClientHello | Welcome | Committed
+M = TypeVar("M", SenderHello, ClientHello, Welcome, Committed)
 
 
 def encode(message: Any, frame_type: int) -> bytes:
@@ -178,6 +179,7 @@ def decode(frame: bytes, *expected: type[M]) -> M:
             check_name(getattr(message, name), f"{message.kind}: {name}", ProtocolError)
         if wanted is int and not 0 <= getattr(message, name) < _INT_LIMITS.get(name, 1 << 63):
             raise ProtocolError(f"{message.kind}: {name} {quoted(getattr(message, name))} is out of range")
-    if getattr(message, "version", VERSION) != VERSION:
-        raise ProtocolError(f"protocol version {message.version}; this side speaks version {VERSION}: upgrade the older one")
+    version = getattr(message, "version", VERSION)
+    if version != VERSION:
+        raise ProtocolError(f"protocol version {version}; this side speaks version {VERSION}: upgrade the older one")
     return message

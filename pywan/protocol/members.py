@@ -25,11 +25,11 @@ class Member:
 
     @property
     def name(self) -> str:
-        return self.profile["name"]
+        return str(self.profile["name"])
 
     @property
     def member_id(self) -> int:
-        return self.profile["member_id"]
+        return int(self.profile["member_id"])
 
 
 class MemberTable:
@@ -99,7 +99,7 @@ class MemberTable:
 
     @staticmethod
     def _load_of(member: Member, index: int, receiver: dict[str, Any]) -> int:
-        return receiver.get("load", member.profile["load"]) + member.handed_out.get(index, 0)
+        return int(receiver.get("load", member.profile["load"])) + member.handed_out.get(index, 0)
 
     def members(self) -> list[dict[str, Any]]:
         return [dict(m.profile) for m in sorted(self._members.values(), key=lambda m: m.name)]
@@ -113,7 +113,7 @@ def check_profile(value: Any) -> dict[str, Any]:
     """A member's profile with every field in its type and range, and nothing else; ProtocolError says which is not."""
     if not isinstance(value, dict):
         raise ProtocolError(f"a member's profile is a map, not {quoted(value)}")
-    profile = {
+    profile: dict[str, Any] = {
         "name": check_name(value.get("name"), "a member's name", ProtocolError), "member_id": _number(value, "member_id", 0, 2**32 - 1),
         "host": _host(value), "port": _number(value, "port", 0, 65535),
         "pid": _number(value, "pid", 0, 2**31 - 1), "load": _number(value, "load", 0, 2**31 - 1),

@@ -91,14 +91,14 @@ class ClockRepair:
             counts["entries"], counts["tombstones"] = self._core.count_entries(region)
         for sender in self._senders:
             self.report.senders[sender.id] = {"queued": self._core.count_events(sender.queue),
-                                              "parked": self._core.count_events(sender.parked_queue)}
+                                              "parked": self._core.count_events(sender.parked.queue)}
 
     def _round(self) -> Iterator[ClockRepairReport]:
         """Stamps anew what is ahead now. Returns how many events were found that were ahead."""
         core, report, waiting = self._core, self.report, 0
         core.begin()
         for sender in self._senders:
-            waiting += core.count_events(sender.queue) + core.count_events(sender.parked_queue)
+            waiting += core.count_events(sender.queue) + core.count_events(sender.parked.queue)
         # Events first: what is made of an entry after that is later, and stays.
         for region in self._regions:
             report.regions[region.name]["entries"] += core.restamp_invalid(region)
@@ -118,8 +118,8 @@ class ClockRepair:
             taken, stale = core.restamp_events(sender.queue, sender.queue, fed)
             counts["queued"] += taken
             yield report
-            with sender.parked_lock:
-                taken, more = core.restamp_events(sender.parked_queue, sender.queue, fed)
+            with sender.parked.lock:
+                taken, more = core.restamp_events(sender.parked.queue, sender.queue, fed)
             counts["parked"] += taken
             for region, record in stale + more:
                 report.regions[region.name]["entries"] += region.remake(core, record)

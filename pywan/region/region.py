@@ -56,7 +56,7 @@ class Region(_core.RegionCore, MutableMapping):
     def __init__(
         self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool, buckets: int,
         attributes: RegionAttributes, listeners: Iterable[CacheListener] = (), resolver: GatewayConflictResolver | None = None,
-        alter: Callable[["Region", dict], None] | None = None,
+        alter: Callable[["Region", dict[str, Any]], None] | None = None,
     ) -> None:
         self.attributes = attributes
         self._site = site
@@ -64,7 +64,7 @@ class Region(_core.RegionCore, MutableMapping):
         self._resolver = resolver
         self._alter = alter
         self._lines = Lines(log)                    # About callbacks and events that fail.
-        self._senders: dict[Any, Any] = {}          # Attached EventQueue -> GatewaySender.
+        self._senders: dict[Any, Any] = {}          # Attached EventQueue -> SenderCore.
         # Changes that meet user code go one at a time, so that a filter, resolver or listener sees them in the order of the queue.
         self._callback_lock = CallbackLock(name)
         self._committer: threading.Thread | None = None
@@ -136,7 +136,7 @@ class Region(_core.RegionCore, MutableMapping):
             raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
 
     def attach_senders(self, senders: Iterable[Any]) -> None:
-        """The cache says which senders (with `queue`, `enqueue_filters`, `substitution_filter`) take this region's events."""
+        """The cache says which senders (with `queue`, `filters`) take this region's events."""
         senders = list(senders)
         with self._callback_lock:
             self._senders = {sender.queue: sender for sender in senders}
@@ -156,7 +156,7 @@ class Region(_core.RegionCore, MutableMapping):
 
     def _path(self) -> Callable[..., str] | None:
         """How changes go from now on: through the user's callbacks, where there are any."""
-        has_filters = any(s.enqueue_filters or s.substitution_filter is not None for s in self._senders.values())
+        has_filters = any(sender.filters.decides_enqueue for sender in self._senders.values())
         return self._change_locally if has_filters or self._listeners or self._resolver is not None else None
 
     # The mapping
@@ -333,7 +333,7 @@ class Region(_core.RegionCore, MutableMapping):
             return _FAILED_OTHER
 
     def _change_with_callbacks(
-        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, version: tuple | None, origin: tuple | None, timestamp_ms: int = 0,
+        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, version: tuple[Any, ...] | None, origin: tuple[Any, ...] | None, timestamp_ms: int = 0,
         condition: _core.Condition | None = None,
     ) -> str:
         old = self.lookup(key) if self._listeners or self._resolver is not None else None
@@ -366,8 +366,8 @@ class Region(_core.RegionCore, MutableMapping):
             self._tell_listeners(name, key, old, value, argument, origin)
         return outcome
 
-    def _decide(self, operation: str, key: Encoded, value: Encoded, argument: Encoded, made: tuple) -> Sequence[Any]:
-        if not any(s.enqueue_filters or s.substitution_filter is not None for s in self._senders.values()):
+    def _decide(self, operation: str, key: Encoded, value: Encoded, argument: Encoded, made: tuple[Any, ...]) -> Sequence[Any]:
+        if not any(sender.filters.decides_enqueue for sender in self._senders.values()):
             return ()
         decisions: list[Any] = []
         site, recipients, ids = made[:3]
@@ -377,12 +377,12 @@ class Region(_core.RegionCore, MutableMapping):
             remote = sender.attributes.remote_distributed_system_id
             decision = None
             is_wanted = queue.running and remote not in recipients and (remote != site or site == self._site)
-            if is_wanted and (sender.enqueue_filters or sender.substitution_filter is not None):
+            if is_wanted and sender.filters.decides_enqueue:
                 if event is None:
                     event = GatewayQueueEvent(
                         self.name, operation, key, None if operation == "destroy" else value, argument, creation_timestamp=_core_now_ms(),
                         origin_site=site, possible_duplicate=False, event_id=EventSequenceID(*ids))
-                decision = sender.decide_enqueue(event)
+                decision = sender.filters.decide_enqueue(event)
             decisions.append(decision)
         return decisions
 
@@ -420,7 +420,7 @@ class Region(_core.RegionCore, MutableMapping):
         return True
 
     def _resolve(
-        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, old: tuple | None, version: tuple,
+        self, operation: int, key: Encoded, value: Encoded, argument: Encoded, old: tuple[Any, ...] | None, version: tuple[Any, ...],
     ) -> GatewayConflictHelper | None:
         helper = GatewayConflictHelper()
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
@@ -435,7 +435,7 @@ class Region(_core.RegionCore, MutableMapping):
             return None
         return helper
 
-    def _tell_listeners(self, operation: str, key: Encoded, old: tuple | None, value: Encoded, argument: Encoded, origin: tuple | None) -> None:
+    def _tell_listeners(self, operation: str, key: Encoded, old: tuple[Any, ...] | None, value: Encoded, argument: Encoded, origin: tuple[Any, ...] | None) -> None:
         is_remote = origin is not None
         event = EntryEvent(self, operation, key.plain, old[0] if old else None, None if operation == "destroy" else value.plain, argument.plain,
                            is_remote, origin[0] if origin is not None else self._site)

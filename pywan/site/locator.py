@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
 from pywan.config.attributes import to_int
@@ -25,7 +25,7 @@ from pywan.protocol.discovery import (
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.base.threads import start_thread
-from pywan.transport.control import ControlClient, ControlServer, Reply, call_once, dispatch
+from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
 
 log = logging.getLogger("pywan.locator")
@@ -74,7 +74,7 @@ class Locator:
 
     def __init__(
         self, name: str, *, distributed_system_id: int, bind_address: str | None = DEFAULT_BIND_ADDRESS, port: int = DEFAULT_PORT,
-        locators: str = "", remote_locators: str = "", hostname_for_clients: str | None = None, dir: str | os.PathLike | None = None,
+        locators: str = "", remote_locators: str = "", hostname_for_clients: str | None = None, dir: str | os.PathLike[str] | None = None,
         member_timeout_ms: int = LEASE_MS, timings: Timings = Timings(),
     ) -> None:
         check_name(name, "locator")
@@ -145,8 +145,8 @@ class Locator:
                 reason = error
             else:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._state.first_round_done() or self._state.conflicts(), FIRST_ROUND_S)
-                    conflicts = self._state.conflicts()
+                    self._changed.wait_for(lambda: self._exchange.first_round_done() or self._exchange.conflicts(), FIRST_ROUND_S)
+                    conflicts = self._exchange.conflicts()
                 if conflicts:
                     reason = IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
         if reason is not None:
@@ -232,9 +232,15 @@ class Locator:
                 "cluster_configuration_things": len(self._configuration.things()), "cluster_configuration_problem": self._save_problem,
             }
 
+    @property
+    def _exchange(self) -> LocatorState:
+        """What it knows of other locators, and tells them: from `start` on."""
+        assert self._state is not None, "the locator was not started"
+        return self._state
+
     # --- requests ---
 
-    def _handler(self):
+    def _handler(self) -> Handler:
         return dispatch({
             "ping": self._on_ping,
             "locator-join": self._on_locator_join,
@@ -252,26 +258,26 @@ class Locator:
             "change-configuration": self._on_change_configuration,
         }, f"locator {self.name}")
 
-    def _locked(self, answer):
+    def _locked(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         with self._lock:
             self._expire()
             return answer()
 
-    def _on_ping(self, request: dict, peer: tuple) -> dict:
+    def _on_ping(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
-            return {"type": "locator", **self._state.on_ping(request)}
+            return {"type": "locator", **self._exchange.on_ping(request)}
 
-    def _on_locator_join(self, request: dict, peer: tuple) -> dict:
+    def _on_locator_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         try:
             with self._changed:
-                reply = self._state.on_join(request, _now_ms())
+                reply = self._exchange.on_join(request, _now_ms())
                 self._changed.notify_all()
             return reply
         except IncompatibleSystemError as error:
             log.error("locator %s: refused the locator at %s: %s", self.name, peer[0], error)
             raise
 
-    def _on_member_join(self, request: dict, peer: tuple) -> dict:
+    def _on_member_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         profile = check_profile(request.get("profile"))
         theirs = profile["distributed_system_id"]
         if theirs is not None and theirs != self.distributed_system_id:
@@ -317,28 +323,28 @@ class Locator:
             return False
         except PywanError:
             return True   # It answers, be it with a refusal.
-        return reply.get("member_id", member.member_id) == member.member_id and reply.get("name", member.name) == member.name
+        return bool(reply.get("member_id", member.member_id) == member.member_id and reply.get("name", member.name) == member.name)
 
-    def _on_member_heartbeat(self, request: dict, peer: tuple) -> dict:
+    def _on_member_heartbeat(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
             known = self._members.heartbeat(request, _now_ms())
             return {"known": known, **self._sites_reply(request.get("digest"))}
 
-    def _on_member_leave(self, request: dict, peer: tuple) -> dict:
+    def _on_member_leave(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
             left = self._members.leave(request.get("name"), request.get("member_id"))
         if left:
             log.info("locator %s: member %s left", self.name, request.get("name"))
         return {"known": left}
 
-    def _on_remote_locators(self, request: dict, peer: tuple) -> dict:
+    def _on_remote_locators(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         wanted = request.get("distributed_system_id")
         if type(wanted) is not int:
             raise ConfigurationError(f"remote-locators: distributed_system_id is a number, not {wanted!r:.80}")
         with self._lock:
-            return {"locators": [str(address) for address in self._state.locators_of(wanted)]}
+            return {"locators": [str(address) for address in self._exchange.locators_of(wanted)]}
 
-    def _on_receiver(self, request: dict, peer: tuple) -> dict:
+    def _on_receiver(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         exclude = request.get("exclude", [])
         if not isinstance(exclude, list) or not all(type(member) is int for member in exclude):
             raise ConfigurationError("receiver: exclude is a list of member ids")
@@ -346,7 +352,7 @@ class Locator:
             self._expire()
             return {"receiver": self._members.least_loaded(exclude)}
 
-    def _on_stop(self, request: dict, peer: tuple) -> dict:
+    def _on_stop(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         def after() -> None:
             self.shutdown_requested.set()
             # Not in this thread, which is one of those that stop() waits for.
@@ -355,7 +361,7 @@ class Locator:
         log.info("locator %s: asked to stop by %s", self.name, peer[0])
         return Reply(name=self.name, pid=os.getpid(), after=after)
 
-    def _on_change_configuration(self, request: dict, peer: tuple) -> dict:
+    def _on_change_configuration(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._changed:
             kept, id = self._configuration, secrets.token_hex(8)
             action, kind, name = request.get("action"), request.get("kind"), request.get("name")
@@ -371,7 +377,7 @@ class Locator:
                 raise ConfigurationError(f"change-configuration: action {action!r:.80} is not one of put, alter, remove, replace")
             if changed:
                 self._save_configuration()
-                self._state.extra_changed(_now_ms())
+                self._exchange.extra_changed(_now_ms())
                 self._changed.notify_all()
             is_there = isinstance(name, str) and kept.find(str(kind), name) is not None
             return {"changed": changed, "is_there": is_there, "things": len(kept.things()), "problem": self._save_problem}
@@ -381,25 +387,27 @@ class Locator:
 
     def _sites_reply(self, digest: Any) -> dict[str, Any]:
         """The sites for a member, if it does not have them yet."""
-        current = self._state.digest()
+        current = self._exchange.digest()
         return {"digest": current} if digest == current else {"digest": current, "sites": self._sites()}
 
     # --- the exchange with other locators ---
 
     def _run(self) -> None:
+        pool = self._pool
+        assert pool is not None
         while True:
             with self._changed:
                 if not self._running:
                     return
                 self._expire()
-                contacts = self._state.due(_now_ms())
+                contacts = self._exchange.due(_now_ms())
                 if not contacts:
-                    upcoming = [t for t in (self._state.next_due_ms(), self._members.next_expiry_ms()) if t is not None]
+                    upcoming = [t for t in (self._exchange.next_due_ms(), self._members.next_expiry_ms()) if t is not None]
                     self._changed.wait(max(1, min(upcoming) - _now_ms()) / 1000 if upcoming else None)
                     continue
             for contact in contacts:
                 try:
-                    self._pool.submit(self._contact, contact)
+                    pool.submit(self._contact, contact)
                 except (RuntimeError, MemoryError) as error:
                     # It is being stopped; or there is no thread for it now, which another attempt may find.
                     self._note_failure(contact.address, error)
@@ -415,8 +423,8 @@ class Locator:
         try:
             reply = client.call(op, **request)
             with self._changed:
-                was_lost = any(p["address"] == str(contact.address) and p["failures"] for p in self._state.peers())
-                self._state.heard(contact.address, contact.request, reply, _now_ms())
+                was_lost = any(p["address"] == str(contact.address) and p["failures"] for p in self._exchange.peers())
+                self._exchange.heard(contact.address, contact.request, reply, _now_ms())
             if was_lost:
                 log.info("locator %s: locator %s answers again", self.name, contact.address)
         except IncompatibleSystemError as error:
@@ -436,8 +444,8 @@ class Locator:
         with self._lock:
             if not self._running:
                 return
-            is_candidate = self._state.is_candidate(address)
-            failures = self._state.failed(address, str(error), _now_ms(), conflict=conflict)
+            is_candidate = self._exchange.is_candidate(address)
+            failures = self._exchange.failed(address, str(error), _now_ms(), conflict=conflict)
         # One line at the first, second, fourth ... failure: for ever is long. Candidates may be invented, and many.
         if conflict or failures & (failures - 1) == 0:
             log.log(logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING, "locator %s: %s (attempt %d, goes on)", self.name, error, failures)

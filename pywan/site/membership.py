@@ -71,11 +71,11 @@ class Membership:
 
     @property
     def name(self) -> str:
-        return self._profile["name"]
+        return str(self._profile["name"])
 
     @property
     def member_id(self) -> int:
-        return self._profile["member_id"]
+        return int(self._profile["member_id"])
 
     @property
     def distributed_system_id(self) -> int:
@@ -395,7 +395,7 @@ class _Link:
             self.joined, self.error, self.failures, self.told = True, None, 0, version
             self.attempts += 1
             self._digest = _digest(reply)
-            neighbours = list(owner._sites.get(owner._distributed_system_id, []))
+            neighbours = list(owner._sites.get(owner.distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
         # Its neighbours are to know us too, or they could not help once it is gone.

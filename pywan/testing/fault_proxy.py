@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Coroutine
 
-from pywan.base.addresses import Address, parse_address
+from pywan.base.addresses import Address, parse_address, resolve
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.forks import of_one_process
 from pywan.transport import sockets
@@ -59,8 +59,8 @@ class FaultProxy:
         self._faults = {TO_TARGET: _Faults(), TO_CLIENT: _Faults()}
         self._latency_s = 0.0
         self._links: set[_Connection] = set()
-        self._acceptor: asyncio.Task | None = None
-        self._running: asyncio.Event | None = None       # Clear while the link hangs.
+        self._acceptor: asyncio.Task[None] | None = None
+        self._running = asyncio.Event()                  # Clear while the link hangs.
         self._accepted = 0
 
     @property
@@ -87,6 +87,7 @@ class FaultProxy:
         if self._thread is None or not self._thread.is_alive():
             return
         self._do(self._shut())
+        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(COMMAND_TIMEOUT_S)
 
@@ -141,10 +142,11 @@ class FaultProxy:
 
     def statistics(self) -> dict[str, int]:
         """connections open, connections accepted so far, and bytes carried in each direction."""
-        return self._do(self._call(lambda: {
+        counts: dict[str, int] = self._do(self._call(lambda: {
             "open": len(self._links), "accepted": self._accepted,
             TO_TARGET: self._faults[TO_TARGET].carried, TO_CLIENT: self._faults[TO_CLIENT].carried,
         }))
+        return counts
 
     def _direction(self, direction: str) -> _Faults:
         try:
@@ -158,6 +160,7 @@ class FaultProxy:
         if self._thread is None or not self._thread.is_alive():
             work.close()
             raise IllegalStateError("the fault proxy does not run; start it first")
+        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(COMMAND_TIMEOUT_S)
 
     @staticmethod
@@ -175,18 +178,16 @@ class FaultProxy:
     def _running_clear(self) -> None:
         self._running.clear()
 
-    def _listen(self) -> None:
-        self._listener = sockets.listen(self.listen_host, self._port, what="fault proxy")
-        self._listener.setblocking(False)
-        self._port = self._listener.getsockname()[1]
+    def _listen(self) -> socket.socket:
+        listener = self._listener = sockets.listen(self.listen_host, self._port, what="fault proxy")
+        listener.setblocking(False)
+        self._port = listener.getsockname()[1]
+        return listener
 
     async def _open(self) -> None:
-        if self._running is None:
-            self._running = asyncio.Event()
-        if self._listener is None:
-            self._listen()
+        listener = self._listener or self._listen()
         if self._acceptor is None:
-            self._acceptor = asyncio.create_task(self._accept(self._listener))
+            self._acceptor = asyncio.create_task(self._accept(listener))
         self._running.set()
 
     async def _shut(self) -> None:
@@ -232,24 +233,25 @@ class _Connection:
         self._proxy = proxy
         self._client = client
         self._target: socket.socket | None = None
-        self.task: asyncio.Task | None = None
+        self.task: asyncio.Task[None] | None = None
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def reset(self) -> None:
+        assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def run(self) -> None:
         gentle: set[socket.socket] = set()   # To be closed with an end rather than a reset.
-        tasks: list[asyncio.Task] = []
+        tasks: list[asyncio.Task[None]] = []
         try:
             await self._proxy._running.wait()
-            await self._connect()
-            pipes = (_Pipe(self._proxy, TO_TARGET, self._client, self._target), _Pipe(self._proxy, TO_CLIENT, self._target, self._client))
+            target = await self._connect()
+            pipes = (_Pipe(self._proxy, TO_TARGET, self._client, target), _Pipe(self._proxy, TO_CLIENT, target, self._client))
             tasks = [asyncio.create_task(work()) for pipe in pipes for work in (pipe.read, pipe.write)]
             await asyncio.gather(*tasks)
-            gentle = {self._client, self._target}
+            gentle = {self._client, target}
         except _CutShort as cut:
             gentle = {cut.sink}
         except OSError as error:
@@ -267,13 +269,14 @@ class _Connection:
                     sock.close()
             self._proxy._links.discard(self)
 
-    async def _connect(self) -> None:
-        ip = sockets.resolve(self._proxy.target.host, CONNECT_TIMEOUT_S)
+    async def _connect(self) -> socket.socket:
+        ip = resolve(self._proxy.target.host, CONNECT_TIMEOUT_S)
         sock = self._target = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):   # TimeoutError is an OSError.
             await asyncio.get_running_loop().sock_connect(sock, (ip, self._proxy.target.port))
+        return sock
 
 
 class _Pipe:

@@ -26,11 +26,11 @@ RECEIVE_BYTES = 1 << 16
 FREE_BYTES = 1 << 16          # Of a request that is not whole yet; what is beyond counts to the next.
 MAX_UNFINISHED_BYTES = 256 << 20    # Of all requests of a port that are not whole yet.
 
-Handler = Callable[[dict, tuple], "Mapping[str, Any] | Generator[dict, None, Mapping[str, Any] | None] | None"]
+Handler = Callable[[dict[str, Any], tuple[Any, ...]], "Mapping[str, Any] | Generator[dict[str, Any], None, Mapping[str, Any] | None] | None"]
 OtherProtocol = Callable[[Connection, bytes], None]
 
 
-class Reply(dict):
+class Reply(dict[str, Any]):
     """A reply after which something is to be done: `after()` runs once the reply has been sent (or could not be)."""
 
     def __init__(self, *args: Any, after: Callable[[], None] | None = None, **fields: Any) -> None:
@@ -213,13 +213,14 @@ class ControlServer:
         sock.settimeout(self._frame_timeout)
         sock.sendall(frame)
 
-    def _stream(self, sock: socket.socket, request_id: int, progress: Generator) -> Mapping[str, Any] | None:
+    def _stream(self, sock: socket.socket, request_id: int, progress: Generator[dict[str, Any], None, Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
         try:
             while True:
                 try:
                     item = next(progress)
                 except StopIteration as done:
-                    return done.value
+                    reply: Mapping[str, Any] | None = done.value
+                    return reply
                 sock.settimeout(self._frame_timeout)
                 sock.sendall(wire.encode(request_id, {**item, "ok": True, "more": True}))
         finally:
@@ -244,7 +245,7 @@ class ControlClient:
         self._closed = False
 
     def call(
-        self, op: str, *, _timeout: float | None = None, _progress: Callable[[dict], None] | None = None, **fields: Any
+        self, op: str, *, _timeout: float | None = None, _progress: Callable[[dict[str, Any]], None] | None = None, **fields: Any
     ) -> dict[str, Any]:
         """The reply to `op`. Raises what the server raised, by name (RemoteError if unknown here), ConnectivityError if
         there is no answer in time (whether the request was carried out is then unknown), ProtocolError if what answers
@@ -257,10 +258,10 @@ class ControlClient:
             request_id = self._request_id = (self._request_id + 1) & 0xFFFFFFFF
             frame = wire.encode(request_id, {"op": op, **fields})
             try:
-                self._connect(deadline)
-                self._sock.settimeout(max(0.001, deadline - time.monotonic()))
-                self._sock.sendall(frame)
-                reply = self._receive(request_id, deadline, _progress)
+                sock = self._connect(deadline)
+                sock.settimeout(max(0.001, deadline - time.monotonic()))
+                sock.sendall(frame)
+                reply = self._receive(sock, request_id, deadline, _progress)
             except OSError as error:
                 self._drop()
                 if isinstance(error, PywanError):
@@ -274,9 +275,9 @@ class ControlClient:
                 raise
         finally:
             self._lock.release()
-        error = wire.error_of(reply)
-        if error is not None:
-            raise error
+        refusal = wire.error_of(reply)
+        if refusal is not None:
+            raise refusal
         return reply
 
     def close(self) -> None:
@@ -298,40 +299,45 @@ class ControlClient:
     def __str__(self) -> str:
         return f"{self._what} {self.address}".strip()
 
-    def _connect(self, deadline: float) -> None:
+    def _connect(self, deadline: float) -> socket.socket:
         if self._closed:
             raise ConnectivityError(f"{self}: this client was closed")
         if self._sock is not None:
-            if self._is_whole():
-                return
+            if self._is_whole(self._sock):
+                return self._sock
             self._drop()
         self._decoder = wire.Decoder()
         left = deadline - time.monotonic()
         self._sock = sockets.connect(self.address, max(0.001, left), what=self._what, on_socket=self._remember)
+        return self._sock
 
     def _remember(self, sock: socket.socket) -> None:
         self._sock = sock
         if self._closed:
             raise ConnectivityError(f"{self}: this client was closed")
 
-    def _is_whole(self) -> bool:
+    @staticmethod
+    def _is_whole(sock: socket.socket) -> bool:
         """Whether the server has left the connection open: what it closed while idle can be replaced without doubt
         whether a request was carried out."""
         try:
-            self._sock.setblocking(False)
-            return self._sock.recv(1, socket.MSG_PEEK) is None
+            sock.setblocking(False)
+            sock.recv(1, socket.MSG_PEEK)       # Its end, or what nobody asked for.
+            return False
         except BlockingIOError:
             return True
         except OSError:
             return False
 
-    def _receive(self, request_id: int, deadline: float, progress: Callable[[dict], None] | None) -> dict[str, Any]:
+    def _receive(
+        self, sock: socket.socket, request_id: int, deadline: float, progress: Callable[[dict[str, Any]], None] | None,
+    ) -> dict[str, Any]:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            self._sock.settimeout(left)
-            data = self._sock.recv(RECEIVE_BYTES)
+            sock.settimeout(left)
+            data = sock.recv(RECEIVE_BYTES)
             if not data:
                 raise ConnectivityError(f"{self}: the other side closed the connection without a reply")
             try:
@@ -352,10 +358,10 @@ class ControlClient:
             self._sock = None
 
 
-def dispatch(handlers: Mapping[str, Callable[[dict, tuple], Any]], who: str) -> Handler:
+def dispatch(handlers: Mapping[str, Callable[[dict[str, Any], tuple[Any, ...]], Any]], who: str) -> Handler:
     """A handler that calls `handlers[op](request, peer)`; an unknown op is refused with the known ones."""
 
-    def handle(request: dict, peer: tuple) -> Any:
+    def handle(request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
         operation = handlers.get(request["op"])
         if operation is None:
             raise NotFoundError(f"{who} has no operation {request['op'][:64]!r}; it has {', '.join(sorted(handlers))}")

@@ -49,12 +49,12 @@ def _deadline(sock: socket.socket) -> float | None:
     return None if limit is None else time.monotonic() + limit
 
 
-def receive_message(sock: socket.socket, *expected: type, first: bytes = b""):
+def receive_message(sock: socket.socket, *expected: type[gateway.M], first: bytes = b"") -> gateway.M:
     """The next opening message. The socket's time limit holds for the whole message: a byte now and then does not prolong it."""
     return gateway.decode(_receive_frame(sock, first, _deadline(sock)), *expected)
 
 
-def receive_answer(sock: socket.socket, *expected: type):
+def receive_answer(sock: socket.socket, *expected: type[gateway.M]) -> gateway.M:
     """The same of a side that works on it: with each word of its progress the time limit begins anew."""
     steps, deadline = 0, _deadline(sock)
     while True:

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from typing import Callable
+from typing import Any, Callable
 
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
@@ -32,7 +32,7 @@ ACCEPT_PAUSE_S = 0.05           # After an accept that failed: a descriptor may 
 class Connection:
     """One connection that came in, from accept to close. Its own thread calls the methods."""
 
-    def __init__(self, owner: "Acceptor", sock: socket.socket, peer: tuple) -> None:
+    def __init__(self, owner: "Acceptor", sock: socket.socket, peer: tuple[Any, ...]) -> None:
         self.sock = sock
         self.peer = peer
         self.place = f"{peer[0]}:{peer[1]}"
@@ -161,7 +161,7 @@ class Acceptor:
             if oldest is not None:
                 self._give_up(oldest, "the process has no more descriptors")
 
-    def _admit(self, sock: socket.socket, peer: tuple) -> None:
+    def _admit(self, sock: socket.socket, peer: tuple[Any, ...]) -> None:
         connection = Connection(self, sock, peer)
         thread = Thread(self._run, connection, name=f"{self.name}-{connection.place}")
         with self._lock:
@@ -189,11 +189,11 @@ class Acceptor:
                 return f"{len(share)} connections of {connection.address} are half open, the most that one address may have"
             self._give_up(oldest, f"{len(share)} connections of {connection.address} are half open, and a newer one takes its place")
         elif self._opening_count >= self._max_openings:
-            oldest = self._oldest_of_most()
-            fewer = oldest is not None and len(share) + 1 < len(self._openings[oldest.address])
-            if oldest is None or not fewer and connection.began - oldest.began < YOUNG_S:
+            first = self._oldest_of_most()
+            fewer = first is not None and len(share) + 1 < len(self._openings[first.address])
+            if first is None or not fewer and connection.began - first.began < YOUNG_S:
                 return f"{self._opening_count} connections are half open, the most that this port has"
-            self._give_up(oldest, f"{self._opening_count} connections are half open, most of them of {oldest.address}")
+            self._give_up(first, f"{self._opening_count} connections are half open, most of them of {first.address}")
         return ""
 
     def _oldest_of_most(self) -> Connection | None:

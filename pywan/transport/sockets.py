@@ -4,7 +4,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from typing import Callable, Iterable
+from typing import Any, Callable, Iterable
 
 from pywan.base.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
 from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError
@@ -22,7 +22,7 @@ def _own(sock: socket.socket) -> socket.socket:
     return in_child(sock, socket.socket.close)
 
 
-def accept(listener: socket.socket) -> tuple[socket.socket, tuple]:
+def accept(listener: socket.socket) -> tuple[socket.socket, tuple[Any, ...]]:
     """The next connection, and where it comes from."""
     sock, peer = listener.accept()
     return _own(sock), peer

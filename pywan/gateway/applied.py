@@ -1,0 +1,122 @@
+"""Owns what a member has applied of every queue of other sites, and so what it recognises when that is sent again."""
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+from typing import Any, Iterator
+
+from pywan import _core
+from pywan.errors import ProtocolError
+from pywan.protocol import gateway
+
+log = logging.getLogger("pywan.receiver")
+
+
+class _Source:
+    """The memory of one queue, and how many connections each of its dispatchers has now, all of one mount."""
+
+    def __init__(self, partitions: int) -> None:
+        self.mount = 0
+        self.known: list[gateway.Known] = []            # What it knew when that mount came.
+        self.memory = _core.SourceMemory(partitions)
+        self.newest: dict[int, Any] = {}                # The session of each dispatcher's newest connection.
+        self.connections: collections.Counter[int] = collections.Counter()
+
+
+class AppliedMemory:
+    """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so that
+    what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are forgotten first.
+
+    Nothing is lost by that: a sender that comes back begins with what it has not heard of, and what failed then fails again.
+    """
+
+    LIMIT = 10_000                  # Queues.
+    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 56 bytes each.
+    FAILURES_LIMIT = 2_000_000      # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
+    WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sources: dict[tuple[int, str, int], _Source] = {}     # Heard of last comes last.
+        self._partitions = 0
+
+    @contextlib.contextmanager
+    def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[gateway.Known]]]:
+        """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other mounts. A new incarnation is
+        logged. ProtocolError if there is no room for it, or another mount of it is connected."""
+        source = self._enter(hello)
+        try:
+            yield source.memory, source.known
+        finally:
+            with self._lock:
+                source.connections[hello.dispatcher] -= 1
+                source.connections += collections.Counter()     # Without those that are 0.
+                if not source.connections[hello.dispatcher]:
+                    source.newest.pop(hello.dispatcher, None)
+
+    def take_over(self, hello: gateway.SenderHello, session: Any) -> None:
+        """A dispatcher's newest connection has opened: what an older one still applies, it sends again. The older one ends after the event in work."""
+        with self._lock:
+            newest = self._sources[hello.site, hello.sender, hello.incarnation].newest
+            older, newest[hello.dispatcher] = newest.get(hello.dispatcher), session
+        if older is not None:
+            older.stop()
+
+    def _enter(self, hello: gateway.SenderHello) -> _Source:
+        key = hello.site, hello.sender, hello.incarnation
+        with self._lock:
+            self._forget_failures(key)
+            source = self._sources.get(key)
+            if source is None:
+                self._make_room(hello)
+                source = _Source(hello.partitions)
+                self._partitions += hello.partitions
+                log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender, hello.member, hello.site,
+                         hello.incarnation, hello.partitions)
+            elif source.memory.partitions != hello.partitions:
+                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
+            elif source.connections and source.mount != hello.mount:
+                for session in source.newest.values():
+                    session.contest()
+                raise ProtocolError(
+                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another opening of its disk store; if the store was "
+                    "copied, stop one of the two members. Otherwise the old connection ends within seconds")
+            elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
+                raise ProtocolError(
+                    f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it are not done with what they brought; a callback of a region"
+                    " here may hang, or take longer than the sender waits (socket-read-timeout)")
+            else:
+                del self._sources[key]
+            self._sources[key] = source
+            if source.mount != hello.mount:
+                source.memory.forget_passed_over()
+                source.known = [gateway.Known(*each) for each in source.memory.known(hello.mount)]      # Nobody applies anything of this queue now.
+                source.mount = hello.mount
+            source.known = [each for each in source.known if source.memory.mount_of(each.partition) != hello.mount]
+            source.connections[hello.dispatcher] += 1
+            return source
+
+    def _forget_failures(self, but: tuple[int, str, int]) -> None:
+        """Who finds no room to note a failed event closes the connection; its sender comes back, and comes by here."""
+        for key in list(self._sources):
+            if _core.remembered_failures() < self.FAILURES_LIMIT:
+                return
+            source = self._sources[key]
+            if key != but and not source.connections and source.memory.failures:
+                self._partitions -= self._sources.pop(key).memory.partitions
+
+    def _make_room(self, hello: gateway.SenderHello) -> None:
+        def is_full() -> bool:
+            return len(self._sources) >= self.LIMIT or self._partitions + hello.partitions > self.PARTITIONS_LIMIT
+
+        if not is_full():
+            return
+        for key in [key for key, source in self._sources.items() if not source.connections]:
+            self._partitions -= self._sources.pop(key).memory.partitions
+            if not is_full():
+                return
+        raise ProtocolError(
+            f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with {self._partitions} partitions are connected already, and "
+            f"at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")

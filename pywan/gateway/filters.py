@@ -1,0 +1,98 @@
+"""Owns the user's filters of one gateway sender, and what becomes of an event whose filter fails."""
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Iterable, Literal
+
+from pywan import _core
+from pywan.callbacks import GatewayEventFilter
+from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes, let_through, make_instance
+from pywan.events import GatewayQueueEvent
+
+log = logging.getLogger("pywan.sender")
+
+
+class SenderFilters:
+    """Made from the attributes that name them; a sender that is altered gets another one."""
+
+    def __init__(self, attributes: SenderAttributes) -> None:
+        a = attributes
+        what = f"gateway sender {a.id!r}"
+        methods = CALLBACK_METHODS["gateway_event_filters"]
+        self._id = a.id
+        self._filters = tuple(make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters)
+        substitution = a.gateway_event_substitution_filter
+        self._substitution = None if substitution is None else make_instance(
+            substitution, f"{what}: gateway_event_substitution_filter", CALLBACK_METHODS["gateway_event_substitution_filter"])
+        self._before_enqueue = self._overriding("before_enqueue")
+        self._before_transmit = self._overriding("before_transmit")
+        self._after_acknowledgement = self._overriding("after_acknowledgement")
+        self._logged_at = 0.0
+
+    @property
+    def decides_enqueue(self) -> bool:
+        """Whether changes have to be shown to them before they are queued."""
+        return bool(self._before_enqueue) or self._substitution is not None
+
+    @property
+    def decides_transmit(self) -> bool:
+        return bool(self._before_transmit)
+
+    @property
+    def hears_acknowledgements(self) -> bool:
+        return bool(self._after_acknowledgement)
+
+    def decide_enqueue(self, event: GatewayQueueEvent) -> tuple[int, bytes] | Literal[False] | None:
+        """None (enqueue), False (filtered) or (form, bytes) to send instead of the value."""
+        substitute = None
+        if self._substitution is not None and event.operation != "destroy":
+            try:
+                substitute = _core.encode_object(self._substitution.get_substitute_value(event))
+            except BaseException as error:
+                self._failed(error, "the substitution filter failed; the original value is sent")
+        for each in self._before_enqueue:
+            try:
+                if not each.before_enqueue(event):
+                    return False
+            except BaseException as error:
+                self._failed(error, f"before_enqueue of {each!r} failed; the event is queued")
+        return substitute
+
+    def choose(self, records: Iterable[bytes]) -> list[bool]:
+        """Which of these are sent."""
+        verdicts = []
+        for record in records:
+            event = GatewayQueueEvent.from_record(record)
+            keep = True
+            for each in self._before_transmit:
+                try:
+                    if not each.before_transmit(event):
+                        keep = False
+                        break
+                except BaseException as error:
+                    self._failed(error, f"before_transmit of {each!r} failed; the event is sent")
+            verdicts.append(keep)
+        return verdicts
+
+    def tell_acknowledged(self, records: Iterable[bytes]) -> None:
+        for record in records:
+            event = GatewayQueueEvent.from_record(record)
+            for each in self._after_acknowledgement:
+                try:
+                    each.after_acknowledgement(event)
+                except BaseException as error:
+                    self._failed(error, f"after_acknowledgement of {each!r} failed")
+
+    def _overriding(self, method: str) -> tuple[Any, ...]:
+        """The filters that do something in `method`: the others need not be asked, nor the GIL taken for them."""
+        inherited = getattr(GatewayEventFilter, method)
+        return tuple(f for f in self._filters if getattr(type(f), method, None) is not inherited)
+
+    def _failed(self, error: BaseException, text: str) -> None:
+        """A line of the log, once a second at most: a filter that fails does so for every event."""
+        let_through(error)
+        now = time.monotonic()
+        if now - self._logged_at >= 1.0:
+            self._logged_at = now
+            log.exception("gateway sender %s: %s", self._id, text)

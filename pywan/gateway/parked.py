@@ -1,0 +1,73 @@
+"""Owns the parked events of one gateway sender: those that the remote site could not apply."""
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from pywan import _core
+from pywan.config.attributes import SenderAttributes, to_int
+from pywan.events import GatewayQueueEvent
+from pywan.gateway.logs import SenderLogs
+
+log = logging.getLogger("pywan.sender")
+
+REASONS = {
+    1: "the region does not exist at the remote site",
+    2: "its timestamp is too far in the future for the remote site",
+    3: "the remote site is out of memory", 4: "the conflict resolver failed",
+    5: "the remote site could not apply it (see its log)",
+    6: "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may have"
+       " been one of them",
+}
+NOT_PARKED = 0xFFFF     # In place of a reason: the parked queue had no room.
+PARTITIONS = 8          # One for each reason.
+MEMORY_LIMIT = 4 << 20
+
+
+class ParkedEvents:
+    """They are kept, in `queue`, until they are replayed or dropped."""
+
+    def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
+        self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
+        self.queue = _core.EventQueue(f"{self._id} (parked)", partitions=PARTITIONS, memory_limit=MEMORY_LIMIT,
+                                      directory=directory, **logs.options("parked", PARTITIONS))
+        self.queue.running = True
+        self.lock = threading.Lock()        # One replay, drop or repair at a time.
+        self._failures_logged = 0
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def note_failure(self, partition: int, sequence: int, reason: int) -> None:
+        """A line of the log for the first failures, and for some of the others."""
+        self._failures_logged += 1
+        if self._failures_logged > 10 and self._failures_logged % 10000:
+            return
+        if reason == NOT_PARKED:
+            log.error("gateway sender %s: event %d/%d failed and could not be parked: no room in the parked queue",
+                      self._id, partition, sequence)
+        else:
+            log.warning("gateway sender %s: event %d/%d failed at site %d and is parked: %s", self._id, partition,
+                        sequence, self._remote_site, REASONS.get(reason, REASONS[5]))
+
+    def shown(self, limit: int) -> list[dict[str, Any]]:
+        """Up to `limit` of them, with the reason."""
+        limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
+        found = []
+        for reason, record in self.queue.records(limit):
+            event = GatewayQueueEvent.from_record(record)
+            found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
+                          "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})
+        return found
+
+    def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:
+        """Queues every event that is parked now again, behind what waits. Returns how many."""
+        with self.lock:
+            self.queue.wait_durable(10.0)       # What was parked just now can be replayed once it is on the disk.
+            return self.queue.replay_into(queue, force)
+
+    def drop(self) -> int:
+        """Forgets every one; they stay counted as parked. Returns how many."""
+        with self.lock:
+            return self.queue.clear()

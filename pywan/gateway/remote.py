@@ -1,0 +1,50 @@
+"""Owns the choice of a receiver of the remote site, for all dispatchers of one gateway sender."""
+from __future__ import annotations
+
+import threading
+import time
+from typing import NamedTuple
+
+from pywan.errors import ProtocolError
+from pywan.site.membership import Membership
+
+CONNECT_TIMEOUT_S = 5.0
+AVOID_S = 60.0          # A receiver that did not answer is not chosen for so long where there is another one.
+
+
+class ReceiverPlace(NamedTuple):
+    host: str
+    port: int
+    member: int         # Its id.
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class RemoteReceivers:
+    """The receivers of one remote site, as the locators tell them. For any thread."""
+
+    def __init__(self, membership: Membership, site: int) -> None:
+        self._membership, self._site = membership, site
+        self._lock = threading.Lock()
+        self._avoided: dict[int, float] = {}        # Members whose receiver did not answer -> until when. Guarded by _lock.
+
+    def avoid(self, place: ReceiverPlace) -> None:
+        with self._lock:
+            self._avoided[place.member] = time.monotonic() + AVOID_S
+
+    def find(self) -> ReceiverPlace:
+        """The least loaded receiver; one that did not answer only where there is no other. ProtocolError if none is known."""
+        now = time.monotonic()
+        with self._lock:
+            self._avoided = {member: until for member, until in self._avoided.items() if until > now}
+            avoided = list(self._avoided)
+        ask = self._membership.find_receiver
+        found = ask(self._site, avoided, timeout=CONNECT_TIMEOUT_S) if avoided else None
+        found = found or ask(self._site, timeout=CONNECT_TIMEOUT_S)
+        if found is not None:
+            return ReceiverPlace(found["host"], found["port"], found["member_id"])
+        known = self._membership.remote_locators(self._site)
+        raise ProtocolError(
+            f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}" if known else
+            f"site {self._site} is not known to this site's locators; check their remote-locators")

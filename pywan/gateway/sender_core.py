@@ -1,0 +1,217 @@
+"""Owns the life cycle of one gateway sender, and puts its parts together: queue, parked events, filters, dispatchers."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from typing import Any, Callable, Iterator
+
+from pywan import _core
+from pywan.config.attributes import SenderAttributes, altered_sender_attributes
+from pywan.disk.store import DiskStore
+from pywan.errors import ConfigurationError, GatewaySenderError, IllegalStateError
+from pywan.gateway.dispatchers import Dispatchers
+from pywan.gateway.filters import SenderFilters
+from pywan.gateway.lag import Lag
+from pywan.gateway.logs import SenderLogs
+from pywan.gateway.parked import ParkedEvents
+from pywan.gateway.queue import SenderQueue, overflow_directory
+from pywan.gateway.remote import RemoteReceivers
+from pywan.gateway.status import SenderStatus
+from pywan.gateway.telling import FloorTelling
+from pywan.region.callback_lock import LifeCycleLock
+from pywan.site.membership import Membership
+from pywan.stats import sender_statistics
+
+log = logging.getLogger("pywan.sender")
+
+
+class SenderCore:
+    """A sender as its member works with it: what a `GatewaySender` has.
+
+    `on_state(core)` is called after each start and stop, so that regions stamp only sites that will be reached;
+    `on_destroy(core)` refuses while a region refers to the sender.
+    """
+
+    def __init__(
+        self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
+        clock: _core.Clock, store: DiskStore | None = None, on_state: Callable[["SenderCore"], None] = lambda core: None,
+        on_destroy: Callable[["SenderCore"], None] = lambda core: None,
+    ) -> None:
+        self.attributes = attributes
+        self.id = attributes.id
+        self.filters = SenderFilters(attributes)        # What can be wrong with them is said before a log is opened.
+        self._on_state, self._on_destroy = on_state, on_destroy
+        overflow = overflow_directory(attributes, directory)
+        self.logs = SenderLogs(attributes, store, site)
+        self.outgoing = SenderQueue(attributes, self.logs, directory=overflow)
+        self.queue = self.outgoing.events
+        self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
+        receivers = RemoteReceivers(membership, attributes.remote_distributed_system_id)
+        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, receivers, member_name=member_name, site=site)
+        self.dispatchers.configure(attributes, self.filters)
+        self.lag = Lag(self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval)
+        self.floors = FloorTelling(self.id, site=site, remote_site=attributes.remote_distributed_system_id,
+                                   low=clock.raise_low(), queue=self.queue, parked=self.parked, dispatchers=self.dispatchers)
+        # Guards the life cycle: what follows, and that of the dispatchers.
+        self._lock = LifeCycleLock(f"gateway sender {self.id!r}", self._is_waited_for)
+        self._is_paused = False
+        self._is_destroyed = False
+        # Last: a sender that could not be made leaves nobody behind who writes its logs.
+        self.logs.start({"queue": self.queue, "parked": self.parked.queue})
+
+    # What it is
+
+    @property
+    def is_running(self) -> bool:
+        return self.dispatchers.is_running
+
+    @property
+    def status(self) -> SenderStatus:
+        return SenderStatus(self.is_running, self._is_paused, self.dispatchers.is_connected)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether events are queued that it sends, or tries to."""
+        return self.is_running and not self._is_paused and len(self.queue) > 0
+
+    @property
+    def queue_size(self) -> int:
+        if not self.is_running and not self.attributes.parallel:
+            return 0
+        return len(self.queue)
+
+    def statistics(self) -> dict[str, Any]:
+        sessions = [each.session for each in self.dispatchers]
+        flows = [session.flow() for session in sessions]
+        return sender_statistics(self.queue.counts(), more={
+            "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in sessions),
+            "bytes_in_flight": sum(flow["bytes_in_flight"] for flow in flows),
+            "window_bytes": sum(flow["window_bytes"] for flow in flows),
+            "round_trip_us": max(flow["round_trip_us"] for flow in flows), "identities_renewed": self.outgoing.renewals})
+
+    def volatile_events(self) -> dict[str, int]:
+        counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self.parked)}
+        return {what: count for what, count in counts.items() if count}
+
+    def say_unwritten(self) -> None:
+        """After its logs have ended: why some of its events could not be written."""
+        failing = self.queue.log_state().get("failing")
+        if failing:
+            log.error("gateway sender %s: the newest events could not be written: %s", self.id, failing)
+
+    # Life cycle
+
+    def start(self, *, clean_queues: bool = False) -> None:
+        with self._lock:
+            self._check_alive()
+            if self.is_running:
+                if clean_queues:
+                    raise GatewaySenderError(f"gateway sender {self.id!r} runs, and its queues are cleaned only as it"
+                                             " starts; stop it first")
+                return
+            if self.dispatchers.is_own_thread():
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it from"
+                                         " another thread")
+            late = self.dispatchers.late_threads()
+            if late:
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end yet;"
+                                         " a filter may hang")
+            if clean_queues:
+                dropped = self.queue.clear()
+                self.queue.wait_removed()
+                log.warning("gateway sender %s: %d queued events were dropped, as it was started with clean queues",
+                            self.id, dropped)
+            self.dispatchers.begin()
+            self._is_paused = False
+            self.queue.running = self.queue.reachable = True
+            self._on_state(self)
+            try:
+                self.dispatchers.start()
+            except IllegalStateError:
+                self.stop()
+                raise
+        log.info("gateway sender %s started", self.id)
+
+    def stop(self) -> None:
+        with self._lock:
+            if not self.is_running:
+                return
+            # First nobody stamps events as reaching the remote site through here, so that others relay them; then none is
+            # taken.
+            self.queue.reachable = False
+            try:
+                self._on_state(self)
+            except BaseException:       # Ctrl-C, while a region's callbacks were waited for: it runs on as before.
+                self.queue.reachable = True
+                raise
+            self.queue.running = False
+            self._is_paused = False
+            self.dispatchers.end()
+        log.info("gateway sender %s stopped with %d events queued", self.id, len(self.queue))
+
+    def pause(self, is_paused: bool) -> None:
+        with self._lock:
+            self._check_alive()
+            if self.is_running:
+                self._is_paused = is_paused
+                self.dispatchers.pause(is_paused)
+
+    def destroy(self) -> None:
+        with self._lock:
+            self._on_destroy(self)
+            self.floors.say_goodbye()
+            self.close()
+            dropped, parked = len(self.queue), len(self.parked)
+            if dropped or parked:
+                log.warning("gateway sender %s is destroyed with %d queued and %d parked events, which are dropped",
+                            self.id, dropped, parked)
+            self.logs.forget()
+
+    def close(self) -> None:
+        """Ends it, and its logs with what was enqueued: its disk store waits for that."""
+        with self._lock:
+            self._is_destroyed = True
+            try:
+                self.stop()
+            finally:
+                self.logs.stop()
+
+    def alter(self, **attributes: Any) -> None:
+        with self._lock:
+            self._check_alive()
+            altered = altered_sender_attributes(self.attributes, **attributes)
+            filters = SenderFilters(altered)
+            self.attributes, self.filters = altered, filters
+            self.dispatchers.configure(altered, filters)
+        self._on_state(self)
+
+    def wait_until_flushed(self, timeout: float | None) -> bool:
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
+            raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a number"
+                                     " of seconds of at least 0, or None (no limit)")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        with self.flushing():
+            while len(self.queue):
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.dispatchers.wait_stopping(min(left, 0.005)) and len(self.queue)):
+                    return False
+            return True
+
+    @contextlib.contextmanager
+    def flushing(self) -> Iterator[None]:
+        """Meanwhile it sends without waiting for full batches."""
+        self.dispatchers.ask_to_flush(1)
+        try:
+            yield
+        finally:
+            self.dispatchers.ask_to_flush(-1)
+
+    def _check_alive(self) -> None:
+        if self._is_destroyed:
+            raise GatewaySenderError(f"gateway sender {self.id!r} was destroyed; create it again")
+
+    def _is_waited_for(self) -> bool:
+        """Whether this thread is a dispatcher of its own that was told to end."""
+        return not self.is_running and self.dispatchers.is_own_thread()

@@ -1,0 +1,289 @@
+"""Owns the life of a member, and puts its parts together as the caller, the cache.xml and the cluster configuration say."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import os
+import threading
+import time
+from os import PathLike
+from typing import Any, Callable
+
+from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
+from pywan.config.attributes import MAX_WAIT_S, to_callback_patterns, to_int, to_wait_time
+from pywan.disk.store import DiskStore
+from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
+from pywan.gateway.receiver import GatewayReceiver
+from pywan.gateway.sender import GatewaySender
+from pywan.gateway.sender_core import SenderCore
+from pywan.member.housekeeper import Housekeeper
+from pywan.member.management import ManagementService
+from pywan.member.receiving import Receiving
+from pywan.member.regions import Regions
+from pywan.member.repairs import ClockRepairs
+from pywan.member.senders import Senders
+from pywan.member.staging import RowStages
+from pywan.member.state import MemberFolder, MemberState
+from pywan.member.stores import DiskStores
+from pywan.member.tombstones import Tombstones
+from pywan.region.callback_lock import check_no_callback
+from pywan.region.region import Region
+from pywan.site.membership import Membership, new_profile
+from pywan.stats import volatile_text
+from pywan.transport.control import ControlServer
+from pywan.transport.sockets import reachable_address
+
+log = logging.getLogger("pywan.cache")
+
+DRAIN_LOOK_S = 0.01                 # Between two looks at queues that are to become empty.
+
+
+class MemberCore:
+    """A member at work: what a `Cache` has. From `start` to `close`, which is called too if it cannot start."""
+
+    def __init__(
+        self, name: str, *, bind_address: str, dir: str | PathLike[str] | None, join_timeout: float, conflict_resolver: Any,
+        maximum_shutdown_wait_time: float, allow_callbacks: Any, maximum_tombstone_memory: int,
+    ) -> None:
+        self.state = MemberState(name)
+        self.name = name
+        self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
+        self.configuration_problems: list[str] = []
+        if (isinstance(join_timeout, bool) or not isinstance(join_timeout, (int, float))
+                or not 0 < join_timeout <= MAX_WAIT_S):
+            raise ConfigurationError(f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above 0, and"
+                                     f" at most {MAX_WAIT_S}")
+        self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
+        tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
+        self._bind_address, self._join_timeout = bind_address, join_timeout
+        self.shutdown_requested = threading.Event()
+        self._waits_no_longer = threading.Event()           # Set when it is asked to end a second time.
+        self._close_lock = threading.Lock()                 # One close at a time; who comes second waits for the first.
+        self._closing_thread: int | None = None
+        self._is_ended = False                              # `close` is done, disk stores and all.
+        self._is_ready = False
+        self._started_at = time.time()
+        self.folder = MemberFolder(dir, name)
+        self.stores = DiskStores(self.state, self.folder)
+        senders: dict[str, SenderCore] = {}
+        self.regions = Regions(self.state, self.stores, senders, resolver=conflict_resolver, tombstone_bytes=tombstone_bytes)
+        self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
+        self.receiving = Receiving(self.state, self.regions, bind_address)
+        self.management = ManagementService(self)
+        # Made as it starts:
+        self.stages: RowStages | None = None
+        self._server: ControlServer | None = None
+        self.housekeeper: Housekeeper | None = None
+
+    # The start
+
+    def start(
+        self, *, locators: str, port: int, hostname_for_clients: str | None,
+        cache_xml_file: str | PathLike[str] | None,
+    ) -> None:
+        """Returns when it has joined its site, and has what the cache.xml and the site's configuration say."""
+        configuration = None
+        if cache_xml_file is not None:
+            from pywan.config.cache_xml import parse
+
+            configuration = parse(cache_xml_file)       # Before anything is listened on: a wrong file is the first thing to say.
+        self._join(locators, port, hostname_for_clients)
+        state, folder = self.state, self.folder
+        file = None if folder.is_temporary else folder.path / f"gateway-sources-{self.name}.json"
+        self.tombstones = Tombstones(state, self.regions, self.senders, file)
+        self.repairs = ClockRepairs(state, self.regions, self.senders, self.tombstones)
+        self.stages = RowStages(site=state.site, member_name=self.name, directory=str(folder.overflow),
+                                find_region=self.regions.find)
+        if configuration is not None:
+            self._apply_xml(configuration)
+        # The receiver last: other sites send at once, and would have to park what is for a region that is not there yet.
+        things = state.membership.cluster_configuration
+        is_receiver = [isinstance(thing, dict) and thing.get("kind") == "gateway-receiver" for thing in things]
+        apply = self.management.apply_configuration
+        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
+        if configuration is not None and configuration.receiver is not None:
+            self._make_from_xml(configuration, "gateway-receiver", "",
+                                lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
+        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
+        self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
+        self.housekeeper.start()
+        self._is_ready = True
+
+    def _join(self, locators: str, port: int, hostname: str | None) -> None:
+        server = self._server = ControlServer(self._bind_address, port, self._handle, name=f"member {self.name}",
+                                              other_protocols={b"PWD1": self._serve_rows})
+        told = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
+        self.host = told or reachable_address(self._bind_address, parse_locators(locators))
+        self.port = server.port
+        if not hostname and self._bind_address in WILDCARDS:
+            log.info("member %s listens on every interface, and is known to others as %s; another name can be given by"
+                     " hostname-for-clients", self.name, self.host)
+        membership = self.state.membership = Membership(locators, new_profile(self.name, self.host, self.port))
+        server.start()
+        membership.join(self._join_timeout)
+        others = [member["name"] for member in membership.servers() if member["name"] != self.name]
+        if others:
+            log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders in"
+                        " this version: each holds its own part of the data", self.name, ", ".join(others))
+
+    @staticmethod
+    def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except PywanError as error:
+            raise CacheXmlError(f"{configuration.where(kind, name)}: {error}") from error
+
+    def _apply_xml(self, configuration: Any) -> None:
+        """All but the receiver."""
+        making = functools.partial(self._make_from_xml, configuration)
+        if configuration.conflict_resolver is not None:
+            making("conflict-resolver", "", lambda: self.regions.set_resolver(configuration.conflict_resolver))
+        for store in configuration.disk_stores:
+            making("disk-store", store.name, functools.partial(self.create_disk_store, **vars(store)))
+        for sender in configuration.senders:
+            making("gateway-sender", sender.id, functools.partial(self.create_gateway_sender, **vars(sender)))
+        for region in configuration.regions:
+            making("region", region.name, functools.partial(self.create_region, **vars(region)))
+
+    # What it has
+
+    def create_region(self, name: str, **attributes: Any) -> Region:
+        return self.regions.create(name, **attributes)
+
+    def create_gateway_sender(self, id: str, **attributes: Any) -> GatewaySender:
+        return self.senders.create(id, **attributes)
+
+    def create_gateway_receiver(self, **attributes: Any) -> GatewayReceiver:
+        return self.receiving.create(self.tombstones.sources, **attributes)
+
+    def create_disk_store(self, name: str, **attributes: Any) -> DiskStore:
+        return self.stores.create(name, **attributes)
+
+    def status(self) -> dict[str, Any]:
+        receiver = self.receiving.receiver
+        return {
+            "name": self.name, "distributed_system_id": self.state.distributed_system_id, "host": self.host,
+            "port": self.port, "pid": os.getpid(), "directory": str(self.folder.path),
+            "uptime_seconds": round(time.time() - self._started_at, 1),
+            "locator_connected": self.state.has_membership and self.state.membership.is_connected,
+            "regions": {region.name: 0 if region.is_closed else len(region) for region in self.regions.all()},
+            "gateway_senders": {sender.id: sender.status.text for sender in self.senders.cores()},
+            "gateway_receiver_port": receiver.port if receiver else None,
+            "maximum_shutdown_wait_time": self.maximum_shutdown_wait_time,
+            "volatile_events": self.senders.volatile_events(),
+            "cluster_configuration_problems": list(self.configuration_problems),
+        }
+
+    # What comes in
+
+    def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
+        if request.get("op") == "ping":
+            return {"name": self.name, "member_id": self.state.membership.member_id, "kind": "member"}
+        if not self._is_ready:
+            raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
+        return self.management.handle(request, peer)
+
+    def _serve_rows(self, connection: Any, first: bytes) -> None:
+        if self.stages is not None:
+            self.stages.serve(connection, first)
+
+    # The end
+
+    @property
+    def maximum_shutdown_wait_time(self) -> float:
+        return -1 if self._shutdown_wait_s == math.inf else self._shutdown_wait_s
+
+    def request_shutdown(self, maximum_shutdown_wait_time: float | None) -> None:
+        if maximum_shutdown_wait_time is not None:
+            self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, "maximum_shutdown_wait_time")
+        if self.shutdown_requested.is_set():
+            self._waits_no_longer.set()
+        self.shutdown_requested.set()
+
+    def close(self, maximum_shutdown_wait_time: float | None) -> None:
+        wait_s = self._shutdown_wait_s
+        if maximum_shutdown_wait_time is not None:
+            wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {self.name!r}: maximum_shutdown_wait_time")
+        check_no_callback(f"cache {self.name!r}")
+        if self.state.closed.is_set():
+            self._waits_no_longer.set()
+        if self._closing_thread == threading.get_ident():       # A handler of a signal that came meanwhile.
+            return
+        with self._close_lock:
+            if self._is_ended:
+                return
+            self._closing_thread = threading.get_ident()
+            try:
+                if self.state.closed.is_set():
+                    self._close_stores()
+                else:
+                    self._close_all(wait_s)
+            finally:
+                self._closing_thread = None
+
+    def _close_all(self, wait_s: float) -> None:
+        with self.state.lock:       # What is being made is there, and ends with the rest.
+            self.state.closed.set()
+        self.state.bell.ring()
+        self.shutdown_requested.set()
+        try:
+            self.receiving.stop()
+            if self.stages is not None:
+                self.stages.stop()
+            for region in self.regions.all():
+                region.close()
+            self._drain(wait_s)
+        finally:
+            self._end()
+
+    def _drain(self, wait_s: float) -> None:
+        """Returns when no sender has anything left that it can send, or after `wait_s` seconds."""
+        senders = [sender for sender in self.senders.cores() if sender.is_draining]
+        if not senders or not wait_s:
+            return
+        log.info("cache %s waits for %s to empty its queue before it closes: %d events", self.name,
+                 ", ".join(sorted(sender.id for sender in senders)), sum(len(sender.queue) for sender in senders))
+        deadline = time.monotonic() + wait_s
+        with contextlib.ExitStack() as flushing:
+            for sender in senders:
+                flushing.enter_context(sender.flushing())
+            while any(sender.is_draining for sender in senders):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._waits_no_longer.wait(min(left, DRAIN_LOOK_S)):
+                    return
+
+    def _end(self) -> None:
+        if self.state.has_membership:
+            self.state.membership.leave()
+        if self._server is not None:
+            self._server.stop()
+        # They are closed already, unless something above raised. Before the senders: a change that is taken is queued.
+        for region in self.regions.all():
+            region.close()
+        for sender in self.senders.cores():
+            try:
+                sender.close()
+            except PywanError as error:
+                log.error("%s", error)      # What else there is ends all the same.
+        self._warn_of_loss()
+        if self.housekeeper is not None:
+            self.housekeeper.join(10.0)
+        self._close_stores()
+
+    def _warn_of_loss(self) -> None:
+        lost = self.senders.volatile_events()
+        if lost:
+            log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep them"
+                        " give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time", self.name,
+                        volatile_text(lost))
+
+    def _close_stores(self) -> None:
+        self.stores.close()
+        self._is_ended = True
+        for sender in self.senders.cores():
+            sender.say_unwritten()
+        for region in self.regions.all():
+            region.say_unwritten()
+        self.folder.clean()

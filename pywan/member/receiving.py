@@ -1,0 +1,57 @@
+"""Owns the gateway receiver of a member, and what it remembers while the receiver is stopped."""
+from __future__ import annotations
+
+from typing import Any
+
+from pywan.config.attributes import make_receiver_attributes
+from pywan.errors import GatewayReceiverError, IllegalStateError, NotFoundError
+from pywan.gateway.applied import AppliedMemory
+from pywan.gateway.floors import SourceFloors
+from pywan.gateway.receiver import GatewayReceiver
+from pywan.member.regions import Regions
+from pywan.member.state import MemberState
+
+
+class Receiving:
+    """A member can have one receiver. Changed under the member's lock."""
+
+    def __init__(self, state: MemberState, regions: Regions, bind_address: str) -> None:
+        self._state, self._regions, self._bind_address = state, regions, bind_address
+        self._applied = AppliedMemory()
+        self.receiver: GatewayReceiver | None = None
+
+    def create(self, floors: SourceFloors, **attributes: Any) -> GatewayReceiver:
+        made = make_receiver_attributes(**attributes)
+        state = self._state
+        with state.lock:
+            state.check_open()
+            if self.receiver is not None:
+                raise IllegalStateError(f"member {state.name!r} has a gateway receiver already, and can have one; destroy it"
+                                        " first")
+            receiver = GatewayReceiver(
+                made, site=state.site, member_name=state.name, bind_address=self._bind_address, memory=self._applied,
+                floors=floors, find_region=self._regions.find, peers=state.membership.peers, on_change=self._changed)
+            if not made.manual_start:
+                receiver.start()
+            self.receiver = receiver
+            self._changed(receiver)
+            return receiver
+
+    def destroy(self) -> None:
+        with self._state.lock:
+            if self.receiver is None:
+                raise NotFoundError(f"member {self._state.name!r} has no gateway receiver")
+            if self.receiver.is_running:
+                raise GatewayReceiverError("gateway receiver: it runs; stop it before it is destroyed")
+            self.receiver = None
+
+    def stop(self) -> None:
+        if self.receiver is not None and self.receiver.is_running:
+            self.receiver.stop()
+
+    def _changed(self, receiver: GatewayReceiver) -> None:
+        """The site's locators know where it listens, and how much it has to do."""
+        if not self._state.has_membership or self._state.closed.is_set():
+            return
+        receivers = [{"host": receiver.host, "port": receiver.port}] if receiver.is_running else []
+        self._state.membership.update(receivers=receivers, load=receiver.connection_count)

@@ -1,0 +1,179 @@
+"""Owns the regions of a member: which there are, and which senders take the events of each."""
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+from typing import Any, Mapping
+
+from pywan.config.attributes import (
+    CALLBACK_METHODS, RegionAttributes, SenderAttributes, make_instance, make_region_attributes, validate_attachment,
+    validate_colocation,
+)
+from pywan.errors import ConfigurationError, IllegalStateError, RegionNotFoundError
+from pywan.gateway.logs import FLUSH_LIMIT_MS
+from pywan.gateway.sender_core import SenderCore
+from pywan.member.state import MemberState
+from pywan.member.stores import DiskStores
+from pywan.region.region import Region
+
+log = logging.getLogger("pywan.region")
+
+
+class Regions:
+    """Changed under the member's lock. `senders` are the member's, by id, as they come and go."""
+
+    def __init__(
+        self, state: MemberState, stores: DiskStores, senders: Mapping[str, SenderCore], *, resolver: Any,
+        tombstone_bytes: int,
+    ) -> None:
+        self._state, self._stores, self._senders = state, stores, senders
+        self._by_name: dict[str, Region] = {}
+        self._resolver = resolver
+        self._tombstone_bytes = tombstone_bytes
+
+    def all(self) -> list[Region]:
+        return list(self._by_name.values())
+
+    def by_name(self) -> dict[str, Region]:
+        return dict(self._by_name)
+
+    def find(self, name: str) -> Region | None:
+        return self._by_name.get(name)
+
+    def get(self, name: str) -> Region:
+        found = self.find(name.lstrip("/")) if isinstance(name, str) else None
+        if found is None:
+            raise RegionNotFoundError(f"member {self._state.name!r} has no region {name!r}; it has"
+                                      f" {', '.join(sorted(self._by_name)) or 'none'}")
+        return found
+
+    def create(self, name: str, **attributes: Any) -> Region:
+        made = make_region_attributes(name, **attributes)
+        with self._state.lock:
+            self._state.check_open()
+            if made.name in self._by_name:
+                raise IllegalStateError(f"region {made.name!r} exists already on member {self._state.name!r}; alter it, or"
+                                        " destroy it first")
+            self._validate(made)
+            if made.redundant_copies:
+                log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep no"
+                            " copies of each other's entries", made.name, made.redundant_copies)
+            listeners = [make_instance(listener, f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"])
+                         for listener in made.cache_listeners]
+            region = Region(
+                made.name, self._state.clock, site=self._state.site, member=self._state.membership.member_id,
+                stores="PROXY" not in made.type, forwards=made.feeds_gateways,
+                buckets=made.total_num_buckets if made.is_partitioned else 0, attributes=made, listeners=listeners,
+                resolver=self._resolver, alter=self._alter)
+            if made.is_persistent:
+                self._make_persistent(region, made)
+            else:
+                self._stores.warn_of_log(f"region {made.name}", f"region-{made.name}")
+            region.watch_tombstones(self._tombstone_bytes, self._state.bell)
+            self.attach(region)
+            self._by_name[made.name] = region
+            self._note_missing_senders(region)
+            return region
+
+    def destroy(self, name: str) -> None:
+        with self._state.lock:
+            region = self.get(name)
+            children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)
+            if children:
+                raise IllegalStateError(f"region {region.name!r} cannot be destroyed while others are colocated with it;"
+                                        f" destroy {', '.join(children)} first")
+            region.close()
+            region.attach_senders([])
+            del self._by_name[region.name]
+            if region.attributes.is_persistent:
+                self._stores.needed(region.attributes.disk_store_name).forget(f"region-{region.name}")
+
+    def set_resolver(self, resolver: Any) -> None:
+        with self._state.lock:
+            self._resolver = None if resolver is None else make_instance(
+                resolver, "gateway_conflict_resolver", CALLBACK_METHODS["gateway_conflict_resolver"])
+            for region in self.all():
+                region.set_resolver(self._resolver)
+
+    def watch_tombstones(self) -> bool:
+        """Whether those of a region take more than they may; the bell rings when they come to."""
+        return any([region.watch_tombstones(self._tombstone_bytes, self._state.bell) for region in self.all()])
+
+    def keep_tombstones(self, below: int, before_ms: int) -> bool:
+        """Whether some more go as soon as a disk has taken something."""
+        return any([region.keep_tombstones(below, before_ms, self._tombstone_bytes) for region in self.all()])
+
+    # Senders
+
+    def of_sender(self, id: str) -> list[Region]:
+        return [region for region in self.all() if id in region.gateway_sender_ids]
+
+    def attach(self, region: Region) -> None:
+        region.attach_senders([self._senders[id] for id in region.attributes.gateway_sender_ids if id in self._senders])
+
+    def validate_sender(self, attributes: SenderAttributes) -> None:
+        """ConfigurationError if a region that names the sender could not have it."""
+        regions = self.of_sender(attributes.id)
+        for region in regions:
+            validate_attachment(region.attributes, attributes)
+        others = [region.attributes for region in self.all()]
+        for region in regions:
+            validate_colocation(region.attributes, others, {attributes.id: attributes})
+
+    def reached_with(self, sender: SenderCore) -> frozenset[int]:
+        """The remote sites that every event of this sender is stamped as reaching, whatever its region."""
+        reached: frozenset[int] | None = None
+        for region in self.of_sender(sender.id):
+            if region.attributes.feeds_gateways:
+                others = [self._senders.get(id) for id in region.gateway_sender_ids]
+                sites = frozenset(other.attributes.remote_distributed_system_id for other in others
+                                  if other is not None and other.queue.running and other.queue.reachable)
+                reached = sites if reached is None else reached & sites
+        return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
+
+    def _validate(self, attributes: RegionAttributes) -> None:
+        for id in attributes.gateway_sender_ids:
+            sender = self._senders.get(id)
+            if sender is not None:
+                validate_attachment(attributes, sender.attributes)
+        validate_colocation(attributes, [region.attributes for region in self.all()],
+                            {id: sender.attributes for id, sender in self._senders.items()})
+
+    def _alter(self, region: Region, changes: dict[str, Any]) -> None:
+        with self._state.lock:
+            self._state.check_open()
+            if self.find(region.name) is not region:
+                raise RegionNotFoundError(f"region {region.name!r} was destroyed")
+            if not changes:
+                raise ConfigurationError(f"region {region.name!r}: nothing to alter; give gateway_sender_ids (an empty one"
+                                         " detaches all)")
+            unknown = set(changes) - {"gateway_sender_ids"}
+            if unknown:
+                raise ConfigurationError(f"region {region.name!r}: {', '.join(sorted(unknown))} cannot be altered; only"
+                                         " gateway_sender_ids can")
+            a = region.attributes
+            altered = make_region_attributes(
+                a.name, type=a.type, gateway_sender_ids=changes["gateway_sender_ids"],
+                total_num_buckets=a.total_num_buckets, redundant_copies=a.redundant_copies, colocated_with=a.colocated_with,
+                disk_store_name=a.disk_store_name, disk_synchronous=a.disk_synchronous)
+            altered.cache_listeners = a.cache_listeners
+            self._validate(altered)
+            region.attributes = altered
+            self.attach(region)
+            self._note_missing_senders(region)
+
+    def _note_missing_senders(self, region: Region) -> None:
+        missing = [id for id in region.gateway_sender_ids if id not in self._senders]
+        if missing:
+            log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it until"
+                     " it is created", region.name, ", ".join(missing), self._state.name)
+
+    def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
+        store = self._stores.needed(attributes.disk_store_name)
+        owner = f"region-{attributes.name}"
+        place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})
+        region.make_persistent(
+            place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
+            flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known,
+            start_writer=functools.partial(store.start_writer, owner))

@@ -1,0 +1,88 @@
+"""Owns the gateway senders of a member."""
+from __future__ import annotations
+
+from typing import Any
+
+from pywan.base.names import check_name
+from pywan.config.attributes import SenderAttributes, make_sender_attributes
+from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError
+from pywan.gateway.sender import GatewaySender
+from pywan.gateway.sender_core import SenderCore
+from pywan.member.regions import Regions
+from pywan.member.state import MemberFolder, MemberState
+from pywan.member.stores import DiskStores
+
+MAX_SENDERS = 128
+
+
+class Senders:
+    """Changed under the member's lock. `cores` are those of the senders, by id: regions look at them."""
+
+    def __init__(
+        self, state: MemberState, folder: MemberFolder, stores: DiskStores, regions: Regions, cores: dict[str, SenderCore],
+    ) -> None:
+        self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
+        self._cores = cores
+        self._faces: dict[str, GatewaySender] = {}
+
+    def cores(self) -> list[SenderCore]:
+        return list(self._cores.values())
+
+    def by_id(self) -> dict[str, GatewaySender]:
+        return dict(self._faces)
+
+    def get(self, id: str) -> GatewaySender:
+        try:
+            return self._faces[id]
+        except (KeyError, TypeError):       # A list, say, is no key.
+            raise NotFoundError(f"member {self._state.name!r} has no gateway sender {id!r}; it has"
+                                f" {', '.join(sorted(self._faces)) or 'none'}") from None
+
+    def create(self, id: str, **attributes: Any) -> GatewaySender:
+        check_name(id, "gateway sender", GatewaySenderConfigurationError)
+        state = self._state
+        with state.lock:
+            state.check_open()
+            if id in self._cores:
+                raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in this cache (member"
+                                        f" {state.name!r}); destroy it first, or choose another id")
+            if len(self._cores) >= MAX_SENDERS:
+                raise IllegalStateError(f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the most"
+                                        " there can be")
+            made = make_sender_attributes(id, own_distributed_system_id=state.distributed_system_id, **attributes)
+            core = self._make(made)
+            self._cores[id], self._faces[id] = core, GatewaySender(core)
+            self._changed(core)
+            face = self._faces[id]
+        if not made.manual_start:
+            core.start()
+        return face
+
+    def volatile_events(self) -> dict[str, dict[str, int]]:
+        found = {core.id: core.volatile_events() for core in self.cores()}
+        return {id: counts for id, counts in found.items() if counts}
+
+    def _make(self, attributes: SenderAttributes) -> SenderCore:
+        a, state = attributes, self._state
+        self._stores.check_there(a.disk_store_name, f"gateway sender {a.id!r}")
+        self._regions.validate_sender(a)
+        store = self._stores.needed(a.disk_store_name) if a.enable_persistence else None
+        if store is None:
+            self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
+        return SenderCore(
+            a, membership=state.membership, member_name=state.name, site=state.site, directory=str(self._folder.overflow),
+            store=store, clock=state.clock, on_state=self._changed, on_destroy=self._forget)
+
+    def _changed(self, core: SenderCore) -> None:
+        """Whom events reach depends on which senders run: the regions have to know at once."""
+        for region in self._regions.of_sender(core.id):
+            self._regions.attach(region)
+
+    def _forget(self, core: SenderCore) -> None:
+        with self._state.lock:
+            attached = sorted(region.name for region in self._regions.of_sender(core.id))
+            if attached:
+                raise GatewaySenderError(f"gateway sender {core.id!r} is attached to region {', '.join(attached)}; detach it"
+                                         " there first (alter region)")
+            self._cores.pop(core.id, None)
+            self._faces.pop(core.id, None)

@@ -1,0 +1,89 @@
+"""Owns the disk stores of a member."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pywan.base.names import check_name
+from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes, make_disk_store_attributes
+from pywan.disk.store import DiskStore, holds_log
+from pywan.errors import ConfigurationError, DiskError, IllegalStateError, NotFoundError
+from pywan.member.state import MemberFolder, MemberState
+
+log = logging.getLogger("pywan.cache")
+
+
+class DiskStores:
+    """The open ones, by name; DEFAULT is made when it is first needed. Changed under the member's lock."""
+
+    def __init__(self, state: MemberState, folder: MemberFolder) -> None:
+        self._state, self._folder = state, folder
+        self._open: dict[str, DiskStore] = {}
+
+    def all(self) -> dict[str, DiskStore]:
+        return dict(self._open)
+
+    def create(self, name: str, **attributes: Any) -> DiskStore:
+        check_name(name, "disk store")
+        member = self._state.name
+        with self._state.lock:
+            self._state.check_open()
+            if name in self._open:
+                raise IllegalStateError(f"disk store {name!r} exists already on member {member!r}")
+            made = make_disk_store_attributes(name, **attributes)
+            if not made.directories and self._folder.is_temporary:
+                raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the store"
+                                         " directories, or the cache dir")
+            store = self._open[name] = DiskStore(made, self._folder.path)
+            return store
+
+    def destroy(self, name: str) -> None:
+        with self._state.lock:
+            self._state.check_open()
+            if name not in self._open:
+                raise NotFoundError(f"disk store {name!r} is not on member {self._state.name!r}; there are {self._names()}")
+            self._open[name].destroy()
+            del self._open[name]
+
+    def check_there(self, name: str | None, what: str) -> None:
+        """IllegalStateError if there is no such store, and none is made when it is needed."""
+        if name not in (None, DEFAULT_STORE) and name not in self._open:
+            raise IllegalStateError(f"{what}: Disk store {name!r} not found; create it first (there are {self._names()})")
+
+    def needed(self, name: str | None) -> DiskStore:
+        """The store of that name; not given: DEFAULT."""
+        name = DEFAULT_STORE if name is None else name
+        self.check_there(name, f"member {self._state.name!r}")
+        if name not in self._open:
+            if self._folder.is_temporary:
+                raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give dir, or"
+                                         " create a disk store with directories")
+            self._open[name] = DiskStore(DiskStoreAttributes(name), self._folder.path)
+        return self._open[name]
+
+    def warn_of_log(self, what: str, owner: str) -> None:
+        """The owner is not persistent now, but a disk store has its old log. We keep the log and do not use it."""
+        folders = [folder for store in self._open.values() for folder in store.directories]
+        if DEFAULT_STORE not in self._open:
+            folders.append(self._folder.path / f"disk-store-{DEFAULT_STORE}")
+        for folder in folders:
+            if holds_log(folder / owner):
+                log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and comes"
+                            " back as it is, however old, when it is persistent again; move the folder away if that is not"
+                            " wanted", what, folder / owner)
+
+    def close(self) -> None:
+        """DiskError names those whose logs did not end in time; they stay, for another try."""
+        failures = []
+        for name, store in list(self._open.items()):
+            try:
+                store.close()
+                del self._open[name]
+            except DiskError as error:
+                log.error("%s", error)
+                failures.append(str(error))
+        if failures:
+            raise DiskError(f"cache {self._state.name!r}: {'; '.join(failures)}")
+
+    def _names(self) -> str:
+        return ", ".join(sorted(self._open)) or "none"
