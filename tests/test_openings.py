@@ -204,7 +204,7 @@ def test_a_connection_that_asks_nothing_makes_room_for_one_that_does():
             for waiting in (1, 2, 3, 4):       # An answer comes a moment before its connection waits.
                 eventually(lambda: len(server._acceptor._waiting) == waiting)
                 others.append(opened(server.port))
-            eventually(lambda: not first._is_whole())
+            eventually(lambda: not first._is_whole(first._sock))
 
             def asked():        # It connects again, and another one makes room as soon as it has its answer.
                 with contextlib.suppress(errors.ConnectivityError):

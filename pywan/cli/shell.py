@@ -20,8 +20,8 @@ class Shell(cmd.Cmd):
 
     intro = "pywan: gfsh's commands; `help` lists them, Tab completes, `exit` leaves."
 
-    def __init__(self, session: Session, **streams: TextIO) -> None:
-        super().__init__(**streams)
+    def __init__(self, session: Session, stdin: TextIO | None = None, stdout: TextIO | None = None) -> None:
+        super().__init__(stdin=stdin, stdout=stdout)
         self.session = session
         self.ok = True
         self._begun = ""        # Lines of a command that goes on.
@@ -79,9 +79,9 @@ class Shell(cmd.Cmd):
         return [whole[max(0, begin - shift):] + ("" if whole.endswith("=") else " ") for whole in grammar.complete(line, self.session.commands)]
 
 
-def run(session: Session, **streams: TextIO) -> bool:
+def run(session: Session, stdin: TextIO | None = None, stdout: TextIO | None = None) -> bool:
     """The shell until it ends; says whether every command worked."""
-    shell = Shell(session, **streams)
+    shell = Shell(session, stdin, stdout)
     with _history(shell.stdin.isatty()):
         while True:
             try:

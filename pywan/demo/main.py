@@ -114,6 +114,7 @@ class Demo:
 
     def _read_feed(self) -> feeds.Feed:
         started = time.monotonic()
+        assert self._spark is not None
         spark, options = self._spark.result(), self.options
         self.progress.say("Spark reads the feed")
         if options.input is not None:

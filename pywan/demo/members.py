@@ -60,7 +60,7 @@ class Members:
         self._configuration = configuration
         self._lock = threading.Lock()
         self._running: dict[str, Member] = {}       # Guarded by _lock.
-        self._starting: set[subprocess.Popen[bytes]] = set()   # Guarded by _lock.
+        self._starting: set[subprocess.Popen[str]] = set()   # Guarded by _lock.
         self._closing = False                       # Guarded by _lock.
         self._clients: dict[str, ControlClient] = {}    # By site; guarded by _lock.
 

@@ -1,5 +1,5 @@
-"""Owns the dispatchers of one gateway sender: their threads, and each one's connection to a receiver, from its opening to
-its end."""
+"""Owns the dispatchers of one gateway sender: their threads, and each one's connection to a receiver, from its
+opening to its end."""
 from __future__ import annotations
 
 import contextlib
@@ -40,7 +40,8 @@ class Dispatcher:
         self.index, self.session = index, session
         self.connecting: socket.socket | None = None    # A connection that is not welcome yet.
         self.connection: Connected | None = None
-        self.given_up: str | None = None    # Why the last connection was given up, or refused, until a receiver shows progress.
+        # Why the last connection was given up, or refused, until a receiver shows progress.
+        self.given_up: str | None = None
 
     def end(self) -> None:
         """What it does on the network ends. From any thread."""
@@ -61,8 +62,8 @@ class Dispatcher:
         return {**self.session.times(), "held_back": held_back}
 
     def is_left_waiting(self, is_held_back: bool) -> bool:
-        """Whether its receiver says nothing for longer than the link takes, though its host has all that was sent, or no
-        room for more (`is_held_back`)."""
+        """Whether its receiver says nothing for longer than the link takes, though its host has all that was sent, or
+        no room for more (`is_held_back`)."""
         flow, connection = self.session.flow(), self.connection
         if connection is None or flow["unanswered_us"] <= max(1_000_000, 4 * flow["link_us"]):
             return False

@@ -79,9 +79,9 @@ class Lag:
         return "in flight" if is_sending else "waiting for a batch to fill"
 
     def _time_shares(self) -> dict[str, float]:
-        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks ("filter") and waiting
-        with events to send ("blocked"), its receiver worked ("receiver"), and its receiver's host had no room for more
-        ("held_back")."""
+        """Which part of the time since it was last asked the busiest dispatcher spent in callbacks ("filter") and
+        waiting with events to send ("blocked"), its receiver worked ("receiver"), and its receiver's host had no room
+        for more ("held_back")."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked_at >= LOOK_S:

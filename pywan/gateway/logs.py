@@ -8,11 +8,13 @@ from pywan import _core
 from pywan.config.attributes import SenderAttributes
 from pywan.disk.store import DiskStore
 
-FLUSH_LIMIT_MS = 10     # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
+# Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
+FLUSH_LIMIT_MS = 10
 
 
 class SenderLogs:
-    """The logs of one sender; without a disk store (`store` is None) there are none, and its events end with the process."""
+    """The logs of one sender; without a disk store (`store` is None) there are none, and its events end with the
+    process."""
 
     def __init__(self, attributes: SenderAttributes, store: DiskStore | None, site: int) -> None:
         self._attributes, self._store, self._site = attributes, store, site

@@ -22,8 +22,8 @@ def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
     overflow = attributes.overflow_directory or directory
     if not os.access(overflow, os.W_OK | os.X_OK):
         raise GatewaySenderConfigurationError(
-            f"gateway sender {attributes.id!r}: overflow_directory {overflow} is not a directory that can be written to;"
-            " make it, or name another")
+            f"gateway sender {attributes.id!r}: overflow_directory {overflow} is not a directory that can be written"
+            " to; make it, or name another")
     return overflow
 
 
@@ -61,9 +61,9 @@ class SenderQueue:
         return self.events.mount or self._own_identity
 
     def check_past(self, incarnation: int, place: str, known: list[Known]) -> None:
-        """What the receiver has of other mounts was sent by this queue, before. If not, the disk store is an older copy,
-        or there is another one: sequences were given twice, or events settled that are queued here, and the receiver
-        would take them for known. Then the queue goes on under another identity, and connects again."""
+        """What the receiver has of other mounts was sent by this queue, before. If not, the disk store is an older
+        copy, or there is another one: sequences were given twice, or events settled that are queued here, and the
+        receiver would take them for known. Then the queue goes on under another identity, and connects again."""
         is_past = self.events.is_past
         foreign = next((each for each in known
                         if not is_past(each.mount, each.partition, each.last, each.settled)), None)
@@ -72,10 +72,10 @@ class SenderQueue:
         fresh = secrets.randbits(63) | 1
         self.events.renew(incarnation, fresh)
         renewed = self.events.incarnation
-        found = (f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled up"
-                 f" to {foreign.settled}, of which the disk store {self._logs.store_name} does not know: it was restored"
-                 f" from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x}; what is"
-                 " queued is sent as possible duplicates, and what only the other copy had is not here")
+        found = (f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled"
+                 f" to {foreign.settled}, of which the disk store {self._logs.store_name} does not know: it was"
+                 f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x};"
+                 " what is queued is sent as possible duplicates, and what only the other copy had is not here")
         if renewed == fresh:        # Else another dispatcher came first, and has said it.
             self.renewals += 1
             log.error("gateway sender %s: %s", self._id, found)
@@ -84,8 +84,8 @@ class SenderQueue:
     def _say_recovered(self) -> None:
         found = self.events.recovery()
         if found["cut_bytes"]:
-            log.warning("gateway sender %s: the log ended in the middle of a write, which was not acknowledged; %d bytes"
-                        " were cut", self._id, found["cut_bytes"])
+            log.warning("gateway sender %s: the log ended in the middle of a write, which was not acknowledged; %d"
+                        " bytes were cut", self._id, found["cut_bytes"])
         if len(self.events) or found["records"]:
             log.info("gateway sender %s: %d events recovered from disk store %s", self._id, len(self.events),
                      self._logs.store_name)

@@ -189,4 +189,4 @@ class GatewayReceiver(Face):
 
 
 def _apply_slow(region: Any, record: bytes) -> int:
-    return region.apply_record(record)
+    return int(region.apply_record(record))

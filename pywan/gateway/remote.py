@@ -27,14 +27,16 @@ class RemoteReceivers:
     def __init__(self, membership: Membership, site: int) -> None:
         self._membership, self._site = membership, site
         self._lock = threading.Lock()
-        self._avoided: dict[int, float] = {}        # Members whose receiver did not answer -> until when. Guarded by _lock.
+        # Members whose receiver did not answer -> until when. Guarded by _lock.
+        self._avoided: dict[int, float] = {}
 
     def avoid(self, place: ReceiverPlace) -> None:
         with self._lock:
             self._avoided[place.member] = time.monotonic() + AVOID_S
 
     def find(self) -> ReceiverPlace:
-        """The least loaded receiver; one that did not answer only where there is no other. ProtocolError if none is known."""
+        """The least loaded receiver; one that did not answer only where there is no other. ProtocolError if none is
+        known."""
         now = time.monotonic()
         with self._lock:
             self._avoided = {member: until for member, until in self._avoided.items() if until > now}

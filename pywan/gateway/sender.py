@@ -66,7 +66,8 @@ class GatewaySender(Face):
         return self._core.statistics()
 
     def ledger(self) -> dict[str, Any]:
-        """What became of every event; see docs/operations.md. DataLossError, which has the entries, if they do not add up."""
+        """What became of every event; see docs/operations.md. DataLossError, which has the entries, if they do not
+        add up."""
         entry = ledger(self._core.queue.counts())
         check_ledger(self._core.id, entry)
         return entry
@@ -76,8 +77,8 @@ class GatewaySender(Face):
         return self._core.lag.measure()
 
     def volatile_events(self) -> dict[str, int]:
-        """Events that would go with the process, "queued" and "parked": those of a sender without persistence. Zeros are
-        left out."""
+        """Events that would go with the process, "queued" and "parked": those of a sender without persistence. Zeros
+        are left out."""
         return self._core.volatile_events()
 
     # Life cycle
@@ -85,8 +86,8 @@ class GatewaySender(Face):
     def start(self, *, clean_queues: bool = False) -> None:
         """Accepts events and begins to send what is queued. No-op while it runs.
 
-        `clean_queues`: what is queued is dropped first (the ledger counts it as cleared), from the disk too; parked events
-        stay. Not while it runs.
+        `clean_queues`: what is queued is dropped first (the ledger counts it as cleared), from the disk too; parked
+        events stay. Not while it runs.
         """
         self._core.start(clean_queues=clean_queues)
 
@@ -107,8 +108,8 @@ class GatewaySender(Face):
         self._core.destroy()
 
     def alter(self, **attributes: Any) -> None:
-        """Changes batch_size, batch_time_interval, gateway_event_filters, alert_threshold or group_transaction_events of
-        a sender, running or not. Refused as a whole if one of them cannot be."""
+        """Changes batch_size, batch_time_interval, gateway_event_filters, alert_threshold or group_transaction_events
+        of a sender, running or not. Refused as a whole if one of them cannot be."""
         self._core.alter(**attributes)
 
     def wait_until_flushed(self, timeout: float | None = 30.0) -> bool:
@@ -128,8 +129,8 @@ class GatewaySender(Face):
         return self._core.parked.shown(limit)
 
     def replay_parked(self, *, force: bool = False) -> int:
-        """Queues every event that is parked now again, behind what waits. Returns how many. With `force` the remote site
-        also applies those whose keys may have been destroyed later."""
+        """Queues every event that is parked now again, behind what waits. Returns how many. With `force` the remote
+        site also applies those whose keys may have been destroyed later."""
         return self._core.parked.replay_into(self._core.queue, force=force)
 
     def drop_parked(self) -> int:

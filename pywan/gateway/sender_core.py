@@ -1,4 +1,5 @@
-"""Owns the life cycle of one gateway sender, and puts its parts together: queue, parked events, filters, dispatchers."""
+"""Owns the life cycle of one gateway sender, and puts its parts together: queue, parked events, filters,
+dispatchers."""
 from __future__ import annotations
 
 import contextlib
@@ -112,12 +113,12 @@ class SenderCore:
                                              " starts; stop it first")
                 return
             if self.dispatchers.is_own_thread():
-                raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it from"
-                                         " another thread")
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it"
+                                         " from another thread")
             late = self.dispatchers.late_threads()
             if late:
-                raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end yet;"
-                                         " a filter may hang")
+                raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end"
+                                         " yet; a filter may hang")
             if clean_queues:
                 dropped = self.queue.clear()
                 self.queue.wait_removed()
@@ -138,7 +139,8 @@ class SenderCore:
         with self._lock:
             if not self.is_running:
                 return
-            # First nobody stamps events as reaching the remote site through here, so that others relay them; then none is
+            # First nobody stamps events as reaching the remote site through here, so that others relay them; then
+            # none is
             # taken.
             self.queue.reachable = False
             try:
@@ -189,8 +191,8 @@ class SenderCore:
 
     def wait_until_flushed(self, timeout: float | None) -> bool:
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
-            raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a number"
-                                     " of seconds of at least 0, or None (no limit)")
+            raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a"
+                                     " number of seconds of at least 0, or None (no limit)")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self.flushing():
             while len(self.queue):

@@ -1,5 +1,5 @@
-"""Owns what one gateway sender tells its receivers about destroyed keys: below which stamps nothing comes from it any more,
-and, when it is destroyed, that nothing comes at all."""
+"""Owns what one gateway sender tells its receivers about destroyed keys: below which stamps nothing comes from it any
+more, and, when it is destroyed, that nothing comes at all."""
 from __future__ import annotations
 
 import logging
@@ -51,7 +51,7 @@ class FloorTelling:
         while any(each.connection is not None and not each.session.floors_are_heard for each in self._dispatchers):
             left = deadline - time.monotonic()
             if left <= 0 or self._dispatchers.wait_stopping(min(left, 0.005)):
-                log.warning("gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed keys"
-                            " may be kept for it at site %d until that is told to forget this one (forget site"
+                log.warning("gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed"
+                            " keys may be kept for it at site %d until that is told to forget this one (forget site"
                             " --distributed-system-id=%d)", self._id, self._remote_site, self._site)
                 return

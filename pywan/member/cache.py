@@ -30,11 +30,10 @@ class Cache(Face):
     """A member of a site. Joins its locators on construction; a context manager that closes on the way out.
 
     `dir`: where working files go (overflow files); default: a temporary folder that is removed at close.
-    `maximum_shutdown_wait_time`: how many seconds `close` waits for its senders' queues to empty; 0: not at all, -1: until
-    they are. A cache that is open when the interpreter ends is closed then.
-    `allow_callbacks`: the classes that may be named over the network, as filters and listeners (`package.*`,
-    `package.module`, `package.module:Class`; several in a list or with commas): none, if not given. What this program
-    and its cache.xml name is not asked for.
+    `maximum_shutdown_wait_time`: how many seconds `close` waits for its senders' queues to empty; 0: not at all, -1:
+    until they are. A cache that is open when the interpreter ends is closed then. `allow_callbacks`: the classes that
+    may be named over the network, as filters and listeners (`package.*`, `package.module`, `package.module:Class`;
+    several in a list or with commas): none, if not given. What this program and its cache.xml name is not asked for.
     """
 
     def __init__(
@@ -104,8 +103,8 @@ class Cache(Face):
         return self._core.maximum_shutdown_wait_time
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
-        """What would be lost if the member ended now: events "queued" and "parked" of senders without persistence, by the
-        sender's id."""
+        """What would be lost if the member ended now: events "queued" and "parked" of senders without persistence, by
+        the sender's id."""
         return self._core.senders.volatile_events()
 
     def __repr__(self) -> str:
@@ -114,8 +113,9 @@ class Cache(Face):
     # Regions
 
     def create_region(self, name: str, type: str = "PARTITION", gateway_sender_ids: Any = (), **attributes: Any) -> Region:
-        """A new region. ConfigurationError, IllegalStateError or GatewaySenderConfigurationError (a parallel sender on a
-        replicated region, one shared by regions that are not colocated) if it cannot be; then nothing was made."""
+        """A new region. ConfigurationError, IllegalStateError or GatewaySenderConfigurationError (a parallel sender
+        on a replicated region, one shared by regions that are not colocated) if it cannot be; then nothing was
+        made."""
         return self._core.create_region(name, type=type, gateway_sender_ids=gateway_sender_ids, **attributes)
 
     def destroy_region(self, name: str) -> None:
@@ -178,18 +178,18 @@ class Cache(Face):
     # Other sites, and time
 
     def forget_site(self, distributed_system_id: int) -> list[str]:
-        """A site that is gone for good is not waited for any more: what it may still send can bring destroyed keys back.
-        Returns the senders that were forgotten. NotFoundError if nothing of it has been heard of."""
+        """A site that is gone for good is not waited for any more: what it may still send can bring destroyed keys
+        back. Returns the senders that were forgotten. NotFoundError if nothing of it has been heard of."""
         return self._core.tombstones.sources.forget(distributed_system_id)
 
     def repair_clock(self, regions: Any = (), *, dry_run: bool = False, timeout: float = 60.0) -> dict[str, Any]:
-        """Stamps what is more than 300 s ahead of this member's clock with the time, in `regions` (not given: in all) and in
-        the queues of all senders, parked events too, and sends it again; to be called when a clock that was ahead has been
-        put right. Returns how many of each. With `dry_run` they are only counted.
+        """Stamps what is more than 300 s ahead of this member's clock with the time, in `regions` (not given: in all)
+        and in the queues of all senders, parked events too, and sends it again; to be called when a clock that was
+        ahead has been put right. Returns how many of each. With `dry_run` they are only counted.
 
-        Events that are on their way are waited for: as long as other things go on, and `timeout` seconds more. What is left
-        then is in "left". Changes go on meanwhile. It may be repeated; after a crash it has to be. IllegalStateError:
-        another one runs, or the clock is one that this member does not follow.
+        Events that are on their way are waited for: as long as other things go on, and `timeout` seconds more. What
+        is left then is in "left". Changes go on meanwhile. It may be repeated; after a crash it has to be.
+        IllegalStateError: another one runs, or the clock is one that this member does not follow.
         """
         for report in self._core.repairs.steps(regions, dry_run=dry_run, timeout=timeout):
             pass
@@ -203,21 +203,21 @@ class Cache(Face):
         return self._core.shutdown_requested
 
     def request_shutdown(self, maximum_shutdown_wait_time: float | None = None) -> None:
-        """Tells whoever runs the member to close it: sets `shutdown_requested`. Asked again, a `close` that waits for queues
-        waits no longer."""
+        """Tells whoever runs the member to close it: sets `shutdown_requested`. Asked again, a `close` that waits for
+        queues waits no longer."""
         self._core.request_shutdown(maximum_shutdown_wait_time)
 
     def close(self, maximum_shutdown_wait_time: float | None = None) -> None:
         """Ends everything this member does, in an order that loses no acknowledged event.
 
-        Takes no change any more, then waits for the senders that run to empty their queues: `maximum_shutdown_wait_time`
-        seconds (not given: what the cache was made with), 0: not at all, -1: until they are empty. A second call meanwhile
-        ends the waiting. What is queued or parked after that in senders without persistence is lost; the log says how many
-        events, by sender. Closing again is no error; in a child that was forked nothing happens, since the member is its
-        parent's.
+        Takes no change any more, then waits for the senders that run to empty their queues:
+        `maximum_shutdown_wait_time` seconds (not given: what the cache was made with), 0: not at all, -1: until they
+        are empty. A second call meanwhile ends the waiting. What is queued or parked after that in senders without
+        persistence is lost; the log says how many events, by sender. Closing again is no error; in a child that was
+        forked nothing happens, since the member is its parent's.
 
-        Nothing is written when it returns. DiskError names disk stores whose logs did not end in time: they stay locked
-        until they have. Closing again waits for them again.
+        Nothing is written when it returns. DiskError names disk stores whose logs did not end in time: they stay
+        locked until they have. Closing again waits for them again.
         """
         self._core.close(maximum_shutdown_wait_time)
 

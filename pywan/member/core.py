@@ -1,4 +1,5 @@
-"""Owns the life of a member, and puts its parts together as the caller, the cache.xml and the cluster configuration say."""
+"""Owns the life of a member, and puts its parts together as the caller, the cache.xml and the cluster configuration
+say."""
 from __future__ import annotations
 
 import contextlib
@@ -53,8 +54,8 @@ class MemberCore:
         self.configuration_problems: list[str] = []
         if (isinstance(join_timeout, bool) or not isinstance(join_timeout, (int, float))
                 or not 0 < join_timeout <= MAX_WAIT_S):
-            raise ConfigurationError(f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above 0, and"
-                                     f" at most {MAX_WAIT_S}")
+            raise ConfigurationError(f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above"
+                                     f" 0, and at most {MAX_WAIT_S}")
         self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
@@ -88,7 +89,8 @@ class MemberCore:
         if cache_xml_file is not None:
             from pywan.config.cache_xml import parse
 
-            configuration = parse(cache_xml_file)       # Before anything is listened on: a wrong file is the first thing to say.
+            # Before anything is listened on: a wrong file is the first thing to say.
+            configuration = parse(cache_xml_file)
         self._join(locators, port, hostname_for_clients)
         state, folder = self.state, self.folder
         file = None if folder.is_temporary else folder.path / f"gateway-sources-{self.name}.json"
@@ -98,7 +100,8 @@ class MemberCore:
                                 find_region=self.regions.find)
         if configuration is not None:
             self._apply_xml(configuration)
-        # The receiver last: other sites send at once, and would have to park what is for a region that is not there yet.
+        # The receiver last: other sites send at once, and would have to park what is for a region that is not there
+        # yet.
         things = state.membership.cluster_configuration
         is_receiver = [isinstance(thing, dict) and thing.get("kind") == "gateway-receiver" for thing in things]
         apply = self.management.apply_configuration
@@ -115,8 +118,8 @@ class MemberCore:
         server = self._server = ControlServer(self._bind_address, port, self._handle, name=f"member {self.name}",
                                               other_protocols={b"PWD1": self._serve_rows})
         told = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
-        self.host = told or reachable_address(self._bind_address, parse_locators(locators))
-        self.port = server.port
+        self.host: str = told or reachable_address(self._bind_address, parse_locators(locators))
+        self.port: int = server.port
         if not hostname and self._bind_address in WILDCARDS:
             log.info("member %s listens on every interface, and is known to others as %s; another name can be given by"
                      " hostname-for-clients", self.name, self.host)
@@ -125,8 +128,8 @@ class MemberCore:
         membership.join(self._join_timeout)
         others = [member["name"] for member in membership.servers() if member["name"] != self.name]
         if others:
-            log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders in"
-                        " this version: each holds its own part of the data", self.name, ", ".join(others))
+            log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders"
+                        " in this version: each holds its own part of the data", self.name, ", ".join(others))
 
     @staticmethod
     def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
@@ -275,8 +278,8 @@ class MemberCore:
     def _warn_of_loss(self) -> None:
         lost = self.senders.volatile_events()
         if lost:
-            log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep them"
-                        " give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time", self.name,
+            log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
+                        " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time", self.name,
                         volatile_text(lost))
 
     def _close_stores(self) -> None:

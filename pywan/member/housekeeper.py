@@ -1,4 +1,5 @@
-"""Owns the thread that looks after a member: tombstones, logs that are not written, the clock, memory that was freed."""
+"""Owns the thread that looks after a member: tombstones, logs that are not written, the clock, memory that was
+freed."""
 from __future__ import annotations
 
 import logging
@@ -28,7 +29,8 @@ class Housekeeper:
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
         self._thread: threading.Thread | None = None
-        self._troubles: dict[str, tuple[str, float]] = {}       # Its thread's: what is wrong with a log or the clock, and when that was said.
+        # Its thread's: what is wrong with a log or the clock, and when that was said.
+        self._troubles: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
         name = self._state.name
@@ -45,7 +47,8 @@ class Housekeeper:
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
             if self._state.closed.is_set():
                 return
-            # A bell tells what was destroyed, not what came back since: counted anew, that may still be within the limit.
+            # A bell tells what was destroyed, not what came back since: counted anew, that may still be within the
+            # limit.
             if was_called and not self._regions.watch_tombstones():
                 continue
             try:
@@ -65,8 +68,8 @@ class Housekeeper:
             if self._troubles.pop(what, None) is not None:
                 log.info("%s: its log is written again", what)
         elif self._is_due(what, reason):
-            log.error("%s: its log is not written: %s; what is staged waits in memory, and new changes are refused until the"
-                      " disk takes it", what, reason)
+            log.error("%s: its log is not written: %s; what is staged waits in memory, and new changes are refused"
+                      " until the disk takes it", what, reason)
 
     def _watch_clock(self) -> None:
         """Says what is wrong with the clock, when that changes and once a minute while it lasts."""

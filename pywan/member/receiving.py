@@ -26,8 +26,8 @@ class Receiving:
         with state.lock:
             state.check_open()
             if self.receiver is not None:
-                raise IllegalStateError(f"member {state.name!r} has a gateway receiver already, and can have one; destroy it"
-                                        " first")
+                raise IllegalStateError(f"member {state.name!r} has a gateway receiver already, and can have one;"
+                                        " destroy it first")
             receiver = GatewayReceiver(
                 made, site=state.site, member_name=state.name, bind_address=self._bind_address, memory=self._applied,
                 floors=floors, find_region=self._regions.find, peers=state.membership.peers, on_change=self._changed)

@@ -53,12 +53,12 @@ class Regions:
         with self._state.lock:
             self._state.check_open()
             if made.name in self._by_name:
-                raise IllegalStateError(f"region {made.name!r} exists already on member {self._state.name!r}; alter it, or"
-                                        " destroy it first")
+                raise IllegalStateError(f"region {made.name!r} exists already on member {self._state.name!r}; alter it,"
+                                        " or destroy it first")
             self._validate(made)
             if made.redundant_copies:
-                log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep no"
-                            " copies of each other's entries", made.name, made.redundant_copies)
+                log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep"
+                            " no copies of each other's entries", made.name, made.redundant_copies)
             listeners = [make_instance(listener, f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"])
                          for listener in made.cache_listeners]
             region = Region(
@@ -81,8 +81,8 @@ class Regions:
             region = self.get(name)
             children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)
             if children:
-                raise IllegalStateError(f"region {region.name!r} cannot be destroyed while others are colocated with it;"
-                                        f" destroy {', '.join(children)} first")
+                raise IllegalStateError(f"region {region.name!r} cannot be destroyed while others are colocated with"
+                                        f" it; destroy {', '.join(children)} first")
             region.close()
             region.attach_senders([])
             del self._by_name[region.name]
@@ -146,8 +146,8 @@ class Regions:
             if self.find(region.name) is not region:
                 raise RegionNotFoundError(f"region {region.name!r} was destroyed")
             if not changes:
-                raise ConfigurationError(f"region {region.name!r}: nothing to alter; give gateway_sender_ids (an empty one"
-                                         " detaches all)")
+                raise ConfigurationError(f"region {region.name!r}: nothing to alter; give gateway_sender_ids (an empty"
+                                         " one detaches all)")
             unknown = set(changes) - {"gateway_sender_ids"}
             if unknown:
                 raise ConfigurationError(f"region {region.name!r}: {', '.join(sorted(unknown))} cannot be altered; only"
@@ -166,8 +166,8 @@ class Regions:
     def _note_missing_senders(self, region: Region) -> None:
         missing = [id for id in region.gateway_sender_ids if id not in self._senders]
         if missing:
-            log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it until"
-                     " it is created", region.name, ", ".join(missing), self._state.name)
+            log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it"
+                     " until it is created", region.name, ", ".join(missing), self._state.name)
 
     def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
         store = self._stores.needed(attributes.disk_store_name)

@@ -38,14 +38,14 @@ class ClockRepairs:
     ) -> Iterator[ClockRepairReport]:
         member, clock = self._state.name, self._state.clock
         if not self._lock.acquire(blocking=False):
-            raise IllegalStateError(f"the clock of member {member!r} is being repaired already; nothing was changed. Wait"
-                                    " until that is done")
+            raise IllegalStateError(f"the clock of member {member!r} is being repaired already; nothing was changed."
+                                    " Wait until that is done")
         try:
             held_ms = clock.held_ms
             if held_ms and not dry_run:
-                raise IllegalStateError(f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead of"
-                                        " the time that has passed; nothing was changed. Put it right first; if it is right"
-                                        " by now, restart the member")
+                raise IllegalStateError(f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead"
+                                        " the time that has passed; nothing was changed. Put it right first; if it is"
+                                        " right by now, restart the member")
             with self._tombstones.repairing():
                 repair = ClockRepair(
                     clock, regions, self._senders.cores(), site=self._state.site, others=others, dry_run=dry_run,

@@ -47,8 +47,8 @@ class Senders:
                 raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in this cache (member"
                                         f" {state.name!r}); destroy it first, or choose another id")
             if len(self._cores) >= MAX_SENDERS:
-                raise IllegalStateError(f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the most"
-                                        " there can be")
+                raise IllegalStateError(f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the"
+                                        " most there can be")
             made = make_sender_attributes(id, own_distributed_system_id=state.distributed_system_id, **attributes)
             core = self._make(made)
             self._cores[id], self._faces[id] = core, GatewaySender(core)
@@ -82,7 +82,7 @@ class Senders:
         with self._state.lock:
             attached = sorted(region.name for region in self._regions.of_sender(core.id))
             if attached:
-                raise GatewaySenderError(f"gateway sender {core.id!r} is attached to region {', '.join(attached)}; detach it"
-                                         " there first (alter region)")
+                raise GatewaySenderError(f"gateway sender {core.id!r} is attached to region {', '.join(attached)};"
+                                         " detach it there first (alter region)")
             self._cores.pop(core.id, None)
             self._faces.pop(core.id, None)

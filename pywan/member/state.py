@@ -34,7 +34,8 @@ class MemberFolder:
 class MemberState:
     def __init__(self, name: str) -> None:
         self.name = check_name(name, "cache")
-        self.lock = LifeCycleLock(f"cache {name!r}")    # Guards changes of what the member has; a dict is read as it is.
+        # Guards changes of what the member has; a dict is read as it is.
+        self.lock = LifeCycleLock(f"cache {name!r}")
         self.closed = threading.Event()
         self.clock = _core.Clock()
         self.bell = _core.Bell()                        # Calls the housekeeper.

@@ -32,8 +32,8 @@ class DiskStores:
                 raise IllegalStateError(f"disk store {name!r} exists already on member {member!r}")
             made = make_disk_store_attributes(name, **attributes)
             if not made.directories and self._folder.is_temporary:
-                raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the store"
-                                         " directories, or the cache dir")
+                raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the"
+                                         " store directories, or the cache dir")
             store = self._open[name] = DiskStore(made, self._folder.path)
             return store
 
@@ -56,8 +56,8 @@ class DiskStores:
         self.check_there(name, f"member {self._state.name!r}")
         if name not in self._open:
             if self._folder.is_temporary:
-                raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give dir, or"
-                                         " create a disk store with directories")
+                raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give"
+                                         " dir, or create a disk store with directories")
             self._open[name] = DiskStore(DiskStoreAttributes(name), self._folder.path)
         return self._open[name]
 
@@ -68,9 +68,9 @@ class DiskStores:
             folders.append(self._folder.path / f"disk-store-{DEFAULT_STORE}")
         for folder in folders:
             if holds_log(folder / owner):
-                log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and comes"
-                            " back as it is, however old, when it is persistent again; move the folder away if that is not"
-                            " wanted", what, folder / owner)
+                log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and"
+                            " back as it is, however old, when it is persistent again; move the folder away if that is"
+                            " not wanted", what, folder / owner)
 
     def close(self) -> None:
         """DiskError names those whose logs did not end in time; they stay, for another try."""

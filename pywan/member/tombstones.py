@@ -1,4 +1,5 @@
-"""Owns how long a member's regions remember destroyed keys: what its senders tell other sites of that, and what those told."""
+"""Owns how long a member's regions remember destroyed keys: what its senders tell other sites of that, and what those
+told."""
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +14,8 @@ from pywan.member.regions import Regions
 from pywan.member.senders import Senders
 from pywan.member.state import MemberState
 
-TOMBSTONE_AGE_MS = 60_000       # A destroyed key is remembered for so long whatever floors say: stamps that callers give are in none of them.
+# A destroyed key is remembered for so long whatever floors say: stamps that callers give are in none of them.
+TOMBSTONE_AGE_MS = 60_000
 FLOORS_SAVED_S = 60.0
 
 
@@ -24,12 +26,13 @@ class Tombstones:
         self._state, self._regions, self._senders = state, regions, senders
         self.sources = SourceFloors(state.site, file, lambda: state.clock.now_ms)
         self.lock = threading.Lock()
-        self._kept: int | None = None       # While the clock is repaired: the stamp that our own floor does not rise above.
+        # While the clock is repaired: the stamp that our own floor does not rise above.
+        self._kept: int | None = None
         self._saved_at = time.monotonic()
 
     def keep(self) -> bool:
-        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that what
-        they told makes needless. Whether some more go as soon as a disk has taken something."""
+        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that
+        what they told makes needless. Whether some more go as soon as a disk has taken something."""
         with self.lock:
             return self._tell()
 
@@ -52,8 +55,8 @@ class Tombstones:
                 self._kept = None
 
     def held_by(self) -> str:
-        """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds this
-        member."""
+        """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds
+        this member."""
         stamp, who = self.sources.lowest()
         return who and f"{who}, which may send events from {format_stamp(stamp)} on"
 
