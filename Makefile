@@ -12,12 +12,13 @@
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
+#   make tables    writes the tables of the documents that are made from the code
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan install build clean
+.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -55,6 +56,9 @@ $(STAMP)-build: $(SOURCES) $(STAMP)-install
 
 install: $(STAMP)-install
 build: $(STAMP)-build
+
+tables: build
+	$(PY) tests/tables.py
 
 demo: build
 	$(PY) -m pywan.demo.main $(ARGS)

@@ -13,7 +13,7 @@ from simulator.disk import Disk
 
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictResolver
-from pywan.config.attributes import make_region_attributes
+from pywan.config.attributes import RegionAttributes
 from pywan.errors import RegionNotFoundError
 from pywan.region.region import Region
 
@@ -30,7 +30,7 @@ class Member:
 
     def open(self) -> None:
         self.region = Region("acknowledged", self.clock, site=1, member=7, stores=True, forwards=True, buckets=0,
-                             attributes=make_region_attributes("acknowledged", type="REPLICATE_PERSISTENT"))
+                             attributes=RegionAttributes.make("acknowledged", type="REPLICATE_PERSISTENT"))
         self.region.make_persistent("/region", log_id=6, synchronous=True, flush_ms=1, environment=self.disk.environment)
 
     def fill(self) -> None:

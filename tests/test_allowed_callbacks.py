@@ -7,7 +7,8 @@ import pytest
 
 from commands import CommandedSite, CommandFailed
 import pywan
-from pywan.config.attributes import check_callbacks_allowed, make_instance, to_callback_patterns
+from pywan.config.attributes import check_callbacks_allowed
+from pywan.config.classes import make_instance, to_callback_patterns
 from pywan.errors import ConfigurationError
 from pywan.transport.control import call_once
 

@@ -61,7 +61,7 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     there = []
     create = MemberCore.create_gateway_receiver
     monkeypatch.setattr(MemberCore, "create_gateway_receiver",
-                        lambda member, **more: (there.extend(member.regions.by_name()), create(member, **more))[1])
+                        lambda member, made: (there.extend(member.regions.by_name()), create(member, made))[1])
     ny.cache.close()
     ny.new_cache(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pywan.config import cache_xml
-from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes, attribute_names
+from pywan.config.attributes import THINGS, rows_of
 from pywan.errors import ConfigurationError, ProtocolError
 from pywan.config import cluster
 from pywan.config.cluster import MAX_REMOVED, MAX_REVISION, MAX_STEP, ClusterConfiguration
@@ -194,11 +194,10 @@ WRONG = [
     5, True, [5], [[1]], {"x": 1}, {"class": 5}, {"class": "a:B", "parameters": {"x": 1}}, "", "\0", "..", "\x1b[2J", "\ud800", "x" * 100_000, float("nan"), b"x", [None], 2**64, -1,
     ["a", "a"], [["a"]], [["a", {}]], [{"class": "a:B", "parameters": {"x": "\n"}}], "a#b", "#5", "a:B", {"class": "a:B", "parameters": {"x": "<&>"}}, None,
 ]
-CLASSES = {"disk-store": DiskStoreAttributes, "gateway-sender": SenderAttributes, "region": RegionAttributes, "gateway-receiver": ReceiverAttributes}
 
 
 @pytest.mark.parametrize(("kind", "attribute"), [
-    (kind, name) for kind, cls in CLASSES.items() for name in (*attribute_names(cls), "own_distributed_system_id", "colour")])
+    (kind, name) for kind in THINGS for name in (*(row.name for row in rows_of(kind)), "own_distributed_system_id", "colour")])
 def test_whatever_is_asked_of_it_is_refused_in_words_or_can_be_told_to_anybody(kind, attribute):
     for value in WRONG:
         made, neighbour = ClusterConfiguration(), ClusterConfiguration()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import pywan
-from pywan.config import attributes as config
+from pywan.config.attributes import RegionAttributes
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
@@ -73,7 +73,7 @@ class PlainSender:
         del self._cache.senders[self.id]
 
     def alter(self, **changes):
-        self.attributes = config.altered_sender_attributes(self.attributes, **changes)
+        self.attributes = self.attributes.altered(**changes)
 
     def parked(self, limit):
         return [{"key": b"k", "reason": "no region"}][:limit]
@@ -133,14 +133,15 @@ class PlainMember:
     def request_shutdown(self, wait=None):
         self.shutdown_requested.set()
 
-    def create_region(self, name, **attributes):
-        self.regions[name] = PlainRegion(config.make_region_attributes(name, **attributes))
+    def create_region(self, attributes):
+        self.regions[attributes.name] = PlainRegion(attributes)
 
-    def create_gateway_sender(self, id, **attributes):
-        self.senders[id] = PlainSender(self, config.make_sender_attributes(id, **attributes))
+    def create_gateway_sender(self, attributes):
+        attributes.check_site(1)
+        self.senders[attributes.id] = PlainSender(self, attributes)
 
-    def create_gateway_receiver(self, **attributes):
-        self.receiving.receiver = PlainReceiver(config.make_receiver_attributes(**attributes))
+    def create_gateway_receiver(self, attributes):
+        self.receiving.receiver = PlainReceiver(attributes)
         return self.receiving.receiver
 
     def status(self):
@@ -256,7 +257,7 @@ def test_a_member_that_joins_later_is_brought_up_to_date(cache):
 
 
 def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
-    cache.create_region("data", type="REPLICATE")
+    cache.create_region(RegionAttributes.make("data", type="REPLICATE"))
     things = [
         {"kind": "gateway-sender", "name": "tk", "attributes": {"remote_distributed_system_id": 3, "batch_size": 0}}, "nothing", {"kind": "region", "name": 5},
         {"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}}, {"kind": ["moon"], "name": "x", "attributes": {}},
@@ -264,7 +265,7 @@ def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
         {"kind": "region", "name": "more", "attributes": {"type": "LOCAL"}},
     ]
     problems = ManagementService(cache).apply_configuration(things)
-    for problem, words in zip(problems, (["gateway-sender tk was not made", "batch_size 0"], ["nothing"], ["no thing"],
+    for problem, words in zip(problems, (["gateway-sender tk was not made", "batch_size: 0"], ["nothing"], ["no thing"],
                                          ["region data", "type 'REPLICATE' and not 'PARTITION'"], ["moon"], ["region twice"]), strict=True):
         assert all(word in problem for word in words), problem
     assert cache.regions["data"].type == "REPLICATE" and cache.regions["more"].type == "LOCAL"

@@ -12,7 +12,7 @@ import pytest
 
 from pywan import _core
 from pywan.disk import store as disk_store
-from pywan.config.attributes import make_disk_store_attributes
+from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import DiskStore
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.disk.salvage import salvage_store
@@ -62,7 +62,7 @@ def test_a_name_that_would_lead_elsewhere_is_refused(ny, name):
 
 def test_directories_are_paths_with_or_without_a_size(tmp_path):
     def directories(value):
-        return make_disk_store_attributes("s", directories=value).directories
+        return DiskStoreAttributes.make("s", directories=value).directories
 
     assert directories(tmp_path) == directories(str(tmp_path)) == directories([tmp_path]) == ((str(tmp_path), None),)
     assert directories("/a#10,/b") == directories([("/a", "10"), "/b"]) == (("/a", 10), ("/b", None))
@@ -71,7 +71,7 @@ def test_directories_are_paths_with_or_without_a_size(tmp_path):
 @pytest.mark.parametrize("value", [5, [5], [("/a", 1, 2)], [None], [("", 1)], "", ["/a\0b"], [(b"/a", 1)]])
 def test_directories_that_are_none_are_told(value):
     with pytest.raises(ConfigurationError, match="directories"):
-        make_disk_store_attributes("s", directories=value)
+        DiskStoreAttributes.make("s", directories=value)
 
 
 def test_of_two_logs_of_one_owner_none_is_taken_by_chance(ny, tmp_path):
@@ -93,7 +93,7 @@ def test_a_store_on_a_full_disk_is_locked_all_the_same(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk_store.os, "pwrite", full)
-    attributes = make_disk_store_attributes("s", directories=tmp_path)
+    attributes = DiskStoreAttributes.make("s", directories=tmp_path)
     store = DiskStore(attributes, tmp_path)
     with pytest.raises(IllegalStateError, match="is open in another process"):
         DiskStore(attributes, tmp_path)
@@ -138,7 +138,7 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
 
 def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_path):
     """It looks as if it was left behind."""
-    attributes = make_disk_store_attributes("s", directories=tmp_path)
+    attributes = DiskStoreAttributes.make("s", directories=tmp_path)
     store = DiskStore(attributes, tmp_path)
     (tmp_path / "disk-store-s" / "LOCK").unlink()
     for _ in range(2):      # The second finds the file that the first has made.

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pywan
-from pywan.config import attributes as config
+from pywan.config.attributes import THINGS, RegionChanges, SenderChanges
+from pywan.config.table import naming, table
 from pywan.member import process
 from pywan.base.addresses import is_loopback, parse_locators, resolve
 from pywan.cli import grammar
@@ -19,7 +20,7 @@ from pywan.cli.grammar import Command, Option
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
-from pywan.config.attributes import MAX_WAIT_S, to_int, to_wait_time
+from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.gateway.floors import format_stamp
@@ -126,38 +127,18 @@ def _check_saved(reply: Values) -> None:
         raise PywanError(f"{reply['problem']} (the locator has it in memory, and tries again with the next change)")
 
 
-def _sender_options(*, alter: bool = False) -> tuple[Option, ...]:
-    names = ("alert-threshold", "batch-size", "batch-time-interval")
-    options = [Option(name, help_) for name, help_ in (
-        ("batch-size", "events of a batch; -1: only the interval closes it"), ("batch-time-interval", "ms until a batch that is not full goes out"),
-        ("alert-threshold", "ms; an older event is worth a warning"), ("manual-start", "true: `start gateway-sender` starts it"),
-        ("parallel", "a queue for every bucket of partitioned regions"), ("socket-buffer-size", "bytes"), ("socket-read-timeout", "ms without progress, 0: 30 s"),
-        ("enable-batch-conflation", "only the latest update of a key travels"), ("enable-persistence", "the queue lies on disk"),
-        ("disk-store-name", "where it lies"), ("disk-synchronous", "an enqueue waits for the disk"), ("maximum-queue-memory", "MB; what is beyond goes to overflow files"),
-        ("dispatcher-threads", "queues (serial) or threads that share the buckets (parallel)"), ("order-policy", "key, thread or partition"),
-        ("retry-interval-ms", "between attempts to connect, at most"), ("compression", "lz4 or none"), ("overflow-directory", "where overflow files lie"),
-        ("full-policy", "a queue without room: block (then refuse), refuse, drop-oldest or drop-newest"), ("full-timeout-ms", "how long block blocks"),
-    )]
-    flags = ("manual-start", "parallel", "enable-batch-conflation", "enable-persistence", "disk-synchronous")
-    options = [replace(o, flag=o.name in flags) for o in options if not alter or o.name in names]
-    return (
-        *options, Option("group-transaction-events", "events of a transaction stay together", flag=True),
-        Option("gateway-event-filter", "package.module:Class, several with commas" + ("; CLEAR removes all" if alter else ""), field="gateway_event_filters"),
-        *(() if alter else (Option("gateway-event-substitution-filter", "package.module:Class"),)),
-    )
+def _attribute_options(kind: str, changes: type | None = None) -> tuple[Option, ...]:
+    """The attributes of a kind of thing; with `changes`, its name and those that can be altered."""
+    cls = THINGS[kind]
+    rows = table(cls) if changes is None else [row for row in table(cls) if row.name == naming(cls)] + list(table(changes))
+    options = []
+    for row in rows:
+        options.append(Option(row.option, row.help(), required=row.is_required, flag=row.is_flag, field=row.name))
+        options += [Option(alias, field=row.name, hidden=True) for alias in row.attribute.aliases]
+    refused = [Option(name.replace("_", "-"), hidden=True) for name in cls.refused] if changes is None else []
+    return (*options, *refused)
 
 
-RECEIVER_OPTIONS = (
-    Option("start-port", "first port of the range (5000)"), Option("end-port", "last port of the range, included (5500)"),
-    Option("bind-address", "where it listens"), Option("hostname-for-senders", "the name told to other sites"),
-    Option("socket-buffer-size", "bytes"), Option("maximum-time-between-pings", "ms; a sender that is silent for longer is disconnected"),
-    Option("maximum-time-between-ping", field="maximum_time_between_pings", hidden=True), Option("manual-start", "true: `start gateway-receiver` starts it", flag=True),
-)
-REGION_OPTIONS = (
-    Option("gateway-sender-id", "ids with commas; \"\" detaches", field="gateway_sender_ids"),
-    Option("gateway-sender-ids", field="gateway_sender_ids", hidden=True),
-    Option("async-event-queue-id", "ids with commas; \"\" detaches", field="async_event_queue_ids"),
-)
 IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
 IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
 SENDER_ID = Option("id", "the sender's id", required=True)
@@ -669,7 +650,7 @@ def import_configuration(session: Session, values: Values) -> Result:
     with STAGE, only those that start from now on."""
     from pywan.config.cache_xml import parse, to_things
 
-    action = config.to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
+    action = to_word(values.get("action", "APPLY"), "--action", ("APPLY", "STAGE"), upper=True)
     things = to_things(parse(given_path(values["xml_file"]), for_this_member=False))
     servers = session.ask_locator("servers")["servers"] if action == "APPLY" else []
     for server in servers:
@@ -842,9 +823,11 @@ COMMANDS: tuple[Command, ...] = (
             Option("senders-only", "no receivers", flag=True), Option("receivers-only", "no senders", flag=True), *TARGETS,
         )),
         Command("create gateway-sender", "a way out to another site", _change("create gateway-sender", "put"), (
-            SENDER_ID, Option("remote-distributed-system-id", "the other site's id", required=True), *_sender_options(), IF_NOT_EXISTS, *TARGETS,
+            *_attribute_options("gateway-sender"), IF_NOT_EXISTS, *TARGETS,
         )),
-        Command("alter gateway-sender", "change it while it runs", _change("alter gateway-sender", "alter"), (SENDER_ID, *_sender_options(alter=True), *TARGETS)),
+        Command("alter gateway-sender", "change it while it runs", _change("alter gateway-sender", "alter"), (
+            *_attribute_options("gateway-sender", SenderChanges), *TARGETS,
+        )),
         Command("destroy gateway-sender", "remove it (detach it from regions first)", _change("destroy gateway-sender", "remove"), (SENDER_ID, IF_EXISTS, *TARGETS)),
         Command("start gateway-sender", "begin to queue and to send", start_gateway_sender, (
             SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True), *TARGETS,
@@ -861,7 +844,9 @@ COMMANDS: tuple[Command, ...] = (
         Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),
         Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, Option("force", "also where the key may have been destroyed later", flag=True), *TARGETS)),
         Command("drop parked-events", "forget them", _count_handler("drop parked-events", "dropped", "are dropped"), (SENDER_ID, *TARGETS)),
-        Command("create gateway-receiver", "a way in from other sites", _change("create gateway-receiver", "put"), (*RECEIVER_OPTIONS, IF_NOT_EXISTS, *TARGETS)),
+        Command("create gateway-receiver", "a way in from other sites", _change("create gateway-receiver", "put"), (
+            *_attribute_options("gateway-receiver"), IF_NOT_EXISTS, *TARGETS,
+        )),
         Command("destroy gateway-receiver", "remove it", _change("destroy gateway-receiver", "remove"), (IF_EXISTS, *TARGETS)),
         Command("start gateway-receiver", "begin to listen", _on_members("start gateway-receiver"), TARGETS),
         Command("stop gateway-receiver", "end that", _on_members("stop gateway-receiver"), TARGETS),
@@ -870,9 +855,7 @@ COMMANDS: tuple[Command, ...] = (
     *_group(
         "Disk stores",
         Command("create disk-store", "where queues and regions lie on the disk", _change("create disk-store", "put"), (
-            DISK_STORE_NAME, Option("dir", "directories with commas, each with #MB that it may take", field="directories", required=True),
-            Option("time-interval", "ms that a change may wait for its write (1000)"),
-            *(Option(name.replace("_", "-"), hidden=True) for name in config.REFUSED_ATTRIBUTES[config.DiskStoreAttributes]), IF_NOT_EXISTS, *TARGETS,
+            *_attribute_options("disk-store"), IF_NOT_EXISTS, *TARGETS,
         )),
         Command("list disk-stores", "their directories, sizes and logs", list_disk_stores, TARGETS),
         Command("describe disk-store", "one disk store", describe_disk_store, (DISK_STORE_NAME, *TARGETS)),
@@ -883,12 +866,11 @@ COMMANDS: tuple[Command, ...] = (
         Command("list regions", "names, types and sizes", list_regions, TARGETS),
         Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
         Command("create region", "on every member", _change("create region", "put"), (
-            Option("name", "the region's name", required=True), Option("type", "REPLICATE, PARTITION, ... (PARTITION)"), *REGION_OPTIONS,
-            Option("total-num-buckets", "of a partitioned region (113)"), Option("redundant-copies", "of each bucket"), Option("colocated-with", "another partitioned region"),
-            Option("disk-store", "of a persistent region", field="disk_store_name"),
-            IF_NOT_EXISTS, *TARGETS,
+            *_attribute_options("region"), IF_NOT_EXISTS, *TARGETS,
         )),
-        Command("alter region", "attach and detach senders", _change("alter region", "alter"), (Option("name", "the region's name", required=True), *REGION_OPTIONS, *TARGETS)),
+        Command("alter region", "attach and detach senders", _change("alter region", "alter"), (
+            *_attribute_options("region", RegionChanges), *TARGETS,
+        )),
         Command("destroy region", "with all that is in it", _change("destroy region", "remove"), (Option("name", "the region's name", required=True), IF_EXISTS, *TARGETS)),
         Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE)),
         Command("put", "store a value", put, (REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE, IF_NOT_EXISTS)),

@@ -11,12 +11,12 @@ import hashlib
 import json
 from typing import Any, Iterable, Mapping
 
-from pywan.config import attributes as config
+from pywan.config.attributes import CALLBACK_METHODS, THINGS, SenderAttributes, check_callbacks_allowed
+from pywan.config.table import Attributes, naming, to_plain
 from pywan.errors import ConfigurationError, ProtocolError
 from pywan.base.names import is_name, printable, quoted
 
-# In the order in which a member makes them: each needs those before it.
-KINDS = ("disk-store", "gateway-sender", "region", "gateway-receiver")
+KINDS = tuple(THINGS)
 MAX_THINGS = 4096
 MAX_REMOVED = 1024             # Removed things that are remembered; the oldest are forgotten first.
 MAX_THING_BYTES = 64 * 1024    # As JSON.
@@ -29,32 +29,29 @@ Thing = dict[str, Any]         # {"kind", "name", "attributes"}
 Entry = dict[str, Any]         # A thing with "revision" and "id"; its attributes are None once it was removed.
 
 
-def make_attributes(kind: str, name: str, attributes: Mapping[str, Any]) -> Any:
+def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attributes:
     """The attributes of a thing as the member that makes it has them; ConfigurationError if they cannot be."""
+    cls = THINGS.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ConfigurationError(f"{quoted(kind)} is no kind of thing in a cluster configuration; there are"
+                                 f" {', '.join(KINDS)}")
     for given in attributes:
-        if given in ("id", "name", "own_distributed_system_id"):
+        if given in ("id", "name"):
             raise ConfigurationError(f"{quoted(kind)} {quoted(name)}: {given} is no attribute that can be given")
-    if kind == "gateway-sender":
-        return config.make_sender_attributes(name, **attributes)
-    if kind == "region":
-        return config.make_region_attributes(name, **attributes)
-    if kind == "disk-store":
-        return config.make_disk_store_attributes(name, **attributes)
-    if kind == "gateway-receiver":
-        return config.make_receiver_attributes(**attributes)
-    raise ConfigurationError(f"{quoted(kind)} is no kind of thing in a cluster configuration; there are {', '.join(KINDS)}")
+    return cls.make(*([name] if naming(cls) is not None else []), **attributes)
 
 
 def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
-    """The thing with the attributes that it was given, each in its type; ConfigurationError if no member could make it."""
+    """The thing with the attributes that it was given, each in its type; ConfigurationError if no member could make
+    it."""
     if not (isinstance(kind, str) and isinstance(name, str)
             and isinstance(attributes, dict) and all(isinstance(key, str) for key in attributes)):
         raise ConfigurationError("a thing of the cluster configuration needs a kind, a name and a map of attributes")
     given = {key: value for key, value in attributes.items() if value is not None and key not in ("id", "name")}
-    for attribute in config.CALLBACK_METHODS:       # By name: what is a class in a program cannot be kept.
-        config.check_callbacks_allowed({attribute: given.get(attribute)}, ("*",), f"{kind} {quoted(name)}")
+    for attribute in CALLBACK_METHODS:       # By name: what is a class in a program cannot be kept.
+        check_callbacks_allowed({attribute: given.get(attribute)}, ("*",), f"{kind} {quoted(name)}")
     made = make_attributes(kind, name, given)
-    plain = config.to_plain(made)
+    plain = to_plain(made)
     for key in given:
         _check_printable(plain[key], f"{kind} {quoted(name)}: {key}")
     name = getattr(made, "id", None) or getattr(made, "name", "")
@@ -64,7 +61,8 @@ def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
 def _check_printable(value: Any, what: str) -> None:
     """What is kept is shown, and written as XML."""
     if isinstance(value, str) and printable(value) != value:
-        raise ConfigurationError(f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept in the"
+        raise ConfigurationError(f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept"
+                                 " in the"
                                  " cluster configuration")
     inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     for item in inside:
@@ -79,7 +77,7 @@ def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
     for name in parents:
         path: list[str] = []
         found: str | None = name
-        while found in parents and found not in depths:
+        while found is not None and found in parents and found not in depths:
             depths[found] = 0       # Regions that wait for each other end here: a member says what is wrong with them.
             path.append(found)
             found = parents[found]
@@ -89,7 +87,8 @@ def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
             depths[each] = depth
 
     def place(thing: Thing) -> tuple[int, int, str]:
-        return KINDS.index(thing["kind"]), depths.get(thing["name"], 0) if thing["kind"] == "region" else 0, thing["name"]
+        depth = depths.get(thing["name"], 0) if thing["kind"] == "region" else 0
+        return KINDS.index(thing["kind"]), depth, thing["name"]
 
     return sorted(things, key=place)
 
@@ -142,14 +141,16 @@ class ClusterConfiguration:
         return True
 
     def alter(self, kind: Any, name: Any, changes: Any, id: str) -> bool:
-        """Some attributes of a thing are wanted otherwise. A thing that is not there is a member's own: nothing changes."""
+        """Some attributes of a thing are wanted otherwise. A thing that is not there is a member's own: nothing
+        changes."""
         if not isinstance(kind, str) or not isinstance(name, str) or not isinstance(changes, dict):
-            raise ConfigurationError("an alteration of the cluster configuration needs a kind, a name, a map of attributes")
+            raise ConfigurationError("an alteration of the cluster configuration needs a kind, a name, a map of"
+                                     " attributes")
         before = self.find(kind, name)
         if before is None:
             return False
         if kind == "gateway-sender":
-            plain = config.to_plain(config.altered_sender_attributes(make_attributes(kind, name, before), **changes))
+            plain = to_plain(SenderAttributes.make(name, **before).altered(**changes))
             changes = {key: plain[key] for key in changes}
         return self.put(kind, name, {**before, **changes}, id)
 
@@ -181,16 +182,19 @@ class ClusterConfiguration:
         return bool(changed or gone)
 
     def merge(self, entries: Any) -> bool:
-        """Takes in another locator's entries, all or none: of each thing the newest counts. Says whether anything changed."""
+        """Takes in another locator's entries, all or none: of each thing the newest counts. Says whether anything
+        changed."""
         if not isinstance(entries, list) or len(entries) > MAX_THINGS + MAX_REMOVED:
             raise ProtocolError(f"a cluster configuration is a list of at most {MAX_THINGS + MAX_REMOVED} entries")
         checked = [_check_entry(entry) for entry in entries]
         for entry in checked:
             if entry["revision"] > self._revision + MAX_STEP:
                 raise ProtocolError(
-                    f"{entry['kind']} {entry['name']!r} of the cluster configuration has revision {entry['revision']}, and"
+                    f"{entry['kind']} {entry['name']!r} of the cluster configuration has revision {entry['revision']},"
+                    " and"
                     f" {self._revision} is the highest known here: so many changes there cannot have been")
-        before, newer = self.digest(), {}
+        before = self.digest()
+        newer: dict[tuple[str, str], Entry] = {}
         for entry in checked:
             key = entry["kind"], entry["name"]
             known = newer.get(key) or self._entries.get(key)
@@ -229,7 +233,8 @@ class ClusterConfiguration:
 
     def _next(self, thing: Thing, id: str) -> Entry:
         if self._revision >= MAX_REVISION:
-            raise ConfigurationError("the cluster configuration has used up its revisions; export it, stop the site's locators,"
+            raise ConfigurationError("the cluster configuration has used up its revisions; export it, stop the site's"
+                                     " locators,"
                                      " move their files away, and import it")
         return {**thing, "revision": self._revision + 1, "id": id}
 
@@ -259,7 +264,8 @@ class ClusterConfiguration:
 def _check_limits(things: int, size: int) -> None:
     if things > MAX_THINGS or size > MAX_BYTES:
         raise ConfigurationError(
-            f"the cluster configuration has no room for {things} things of {size} bytes; the limits are {MAX_THINGS} and"
+            f"the cluster configuration has no room for {things} things of {size} bytes; the limits are {MAX_THINGS}"
+            " and"
             f" {MAX_BYTES}: destroy what is not needed")
 
 
@@ -275,7 +281,8 @@ def _size(entry: Entry) -> int:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{what} cannot be kept in the cluster configuration: {error}") from None
     if size > MAX_THING_BYTES:
-        raise ConfigurationError(f"{what} takes {size} bytes in the cluster configuration; the limit is {MAX_THING_BYTES}")
+        raise ConfigurationError(f"{what} takes {size} bytes in the cluster configuration; the limit is"
+                                 f" {MAX_THING_BYTES}")
     return size
 
 
@@ -294,8 +301,8 @@ def _check_entry(entry: Any) -> Entry:
 
 
 def _is_flat(value: Any, levels: int) -> bool:
-    """Whether it is plain, with at most so many maps and lists in each other: entries travel inside other messages, which
-    have a limit."""
+    """Whether it is plain, with at most so many maps and lists in each other: entries travel inside other messages,
+    which have a limit."""
     if isinstance(value, dict):
         return levels > 0 and all(isinstance(key, str) and _is_flat(item, levels - 1) for key, item in value.items())
     if isinstance(value, list):

@@ -191,8 +191,8 @@ class DiskStore:
 
     def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike[str]) -> None:
         self.attributes = attributes
-        given = attributes.directories or ((str(default_directory), None),)
-        self._directories = [_Directory(Path(path).absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
+        given = attributes.places() or [(Path(default_directory), None)]
+        self._directories = [_Directory(path.absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
         if len({each.path for each in self._directories}) != len(self._directories):
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []

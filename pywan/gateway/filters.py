@@ -7,7 +7,8 @@ from typing import Any, Iterable, Literal
 
 from pywan import _core
 from pywan.callbacks import GatewayEventFilter
-from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes, let_through, make_instance
+from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes
+from pywan.config.classes import let_through, make_instance
 from pywan.events import GatewayQueueEvent
 
 log = logging.getLogger("pywan.sender")

@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 from pywan import _core
-from pywan.config.attributes import SenderAttributes, to_int
+from pywan.config.attributes import SenderAttributes
+from pywan.config.values import to_int
 from pywan.events import GatewayQueueEvent
 from pywan.gateway.logs import SenderLogs
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterable
 
 from pywan import _core
 from pywan.base.addresses import WILDCARDS, check_told_host
-from pywan.config.attributes import ReceiverAttributes, port_range_error
+from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
 from pywan.gateway.applied import AppliedMemory
 from pywan.gateway.floors import SourceFloors
@@ -120,7 +120,7 @@ class GatewayReceiver(Face):
                 last: PywanError = error
             except (PywanError, OSError) as error:
                 raise GatewayReceiverError(str(error)) from error
-        raise port_range_error(a, self._bind_address, reason) from last
+        raise a.port_range_error(self._bind_address, reason) from last
 
     def stop(self) -> None:
         """Closes the port and every connection. Batches in work are finished or not acknowledged. GatewayReceiverError while stopped."""

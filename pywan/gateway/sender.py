@@ -4,7 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 from pywan.base.faces import Face
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import SenderAttributes, SenderChanges
+from pywan.config.table import takes_changes
 from pywan.forks import of_one_process
 from pywan.gateway.sender_core import SenderCore
 from pywan.stats import check_ledger, ledger
@@ -107,10 +108,10 @@ class GatewaySender(Face):
         """Stops it and drops its queue. GatewaySenderError while a region is attached to it."""
         self._core.destroy()
 
-    def alter(self, **attributes: Any) -> None:
-        """Changes batch_size, batch_time_interval, gateway_event_filters, alert_threshold or group_transaction_events
-        of a sender, running or not. Refused as a whole if one of them cannot be."""
-        self._core.alter(**attributes)
+    @takes_changes(SenderChanges)
+    def alter(self, changes: dict[str, Any]) -> None:
+        """Changes some attributes of a sender, running or not. Refused as a whole if one of them cannot be."""
+        self._core.alter(**changes)
 
     def wait_until_flushed(self, timeout: float | None = 30.0) -> bool:
         """Sends without waiting for full batches until the queue is empty. False if it is not within `timeout` seconds

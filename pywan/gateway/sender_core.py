@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, Iterator
 
 from pywan import _core
-from pywan.config.attributes import SenderAttributes, altered_sender_attributes
+from pywan.config.attributes import SenderAttributes
 from pywan.disk.store import DiskStore
 from pywan.errors import ConfigurationError, GatewaySenderError, IllegalStateError
 from pywan.gateway.dispatchers import Dispatchers
@@ -183,7 +183,7 @@ class SenderCore:
     def alter(self, **attributes: Any) -> None:
         with self._lock:
             self._check_alive()
-            altered = altered_sender_attributes(self.attributes, **attributes)
+            altered = self.attributes.altered(**attributes)
             filters = SenderFilters(altered)
             self.attributes, self.filters = altered, filters
             self.dispatchers.configure(altered, filters)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pywan.base.faces import Face
+from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
+from pywan.config.table import takes
 from pywan.disk.store import DiskStore
 from pywan.errors import ConfigurationError
 from pywan.forks import is_inherited, of_one_process
@@ -112,11 +114,12 @@ class Cache(Face):
 
     # Regions
 
-    def create_region(self, name: str, type: str = "PARTITION", gateway_sender_ids: Any = (), **attributes: Any) -> Region:
+    @takes(RegionAttributes)
+    def create_region(self, attributes: RegionAttributes) -> Region:
         """A new region. ConfigurationError, IllegalStateError or GatewaySenderConfigurationError (a parallel sender
         on a replicated region, one shared by regions that are not colocated) if it cannot be; then nothing was
         made."""
-        return self._core.create_region(name, type=type, gateway_sender_ids=gateway_sender_ids, **attributes)
+        return self._core.create_region(attributes)
 
     def destroy_region(self, name: str) -> None:
         """Drops the region of this member; a region operation, so nothing is sent."""
@@ -135,9 +138,10 @@ class Cache(Face):
 
     # Senders and the receiver
 
-    def create_gateway_sender(self, id: str, *, remote_distributed_system_id: int, **attributes: Any) -> GatewaySender:
+    @takes(SenderAttributes)
+    def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
         """A new sender, started unless `manual_start`. GatewaySenderConfigurationError says what cannot be."""
-        return self._core.create_gateway_sender(id, remote_distributed_system_id=remote_distributed_system_id, **attributes)
+        return self._core.create_gateway_sender(attributes)
 
     def gateway_senders(self) -> dict[str, GatewaySender]:
         return self._core.senders.by_id()
@@ -146,9 +150,10 @@ class Cache(Face):
         """NotFoundError if there is none of that id."""
         return self._core.senders.get(id)
 
-    def create_gateway_receiver(self, **attributes: Any) -> GatewayReceiver:
+    @takes(ReceiverAttributes)
+    def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
         """The member's receiver (it can have one), started unless `manual_start`."""
-        return self._core.create_gateway_receiver(**attributes)
+        return self._core.create_gateway_receiver(attributes)
 
     def destroy_gateway_receiver(self) -> None:
         """GatewayReceiverError while it runs."""
@@ -163,9 +168,10 @@ class Cache(Face):
 
     # Disk stores
 
-    def create_disk_store(self, name: str, **attributes: Any) -> DiskStore:
+    @takes(DiskStoreAttributes)
+    def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
         """A disk store, opened. `directories`: (path, size in MB or None) pairs, default the member's folder."""
-        return self._core.create_disk_store(name, **attributes)
+        return self._core.create_disk_store(attributes)
 
     def destroy_disk_store(self, name: str) -> None:
         """Gives up a store that holds no log any more, and removes its folders. IllegalStateError while it does;

@@ -13,7 +13,9 @@ from os import PathLike
 from typing import Any, Callable
 
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
-from pywan.config.attributes import MAX_WAIT_S, to_callback_patterns, to_int, to_wait_time
+from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
+from pywan.config.classes import to_callback_patterns
+from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
 from pywan.disk.store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
@@ -108,7 +110,7 @@ class MemberCore:
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
         if configuration is not None and configuration.receiver is not None:
             self._make_from_xml(configuration, "gateway-receiver", "",
-                                lambda: self.create_gateway_receiver(**vars(configuration.receiver)))
+                                lambda: self.create_gateway_receiver(configuration.receiver))
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
         self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
         self.housekeeper.start()
@@ -144,25 +146,25 @@ class MemberCore:
         if configuration.conflict_resolver is not None:
             making("conflict-resolver", "", lambda: self.regions.set_resolver(configuration.conflict_resolver))
         for store in configuration.disk_stores:
-            making("disk-store", store.name, functools.partial(self.create_disk_store, **vars(store)))
+            making("disk-store", store.name, functools.partial(self.create_disk_store, store))
         for sender in configuration.senders:
-            making("gateway-sender", sender.id, functools.partial(self.create_gateway_sender, **vars(sender)))
+            making("gateway-sender", sender.id, functools.partial(self.create_gateway_sender, sender))
         for region in configuration.regions:
-            making("region", region.name, functools.partial(self.create_region, **vars(region)))
+            making("region", region.name, functools.partial(self.create_region, region))
 
     # What it has
 
-    def create_region(self, name: str, **attributes: Any) -> Region:
-        return self.regions.create(name, **attributes)
+    def create_region(self, attributes: RegionAttributes) -> Region:
+        return self.regions.create(attributes)
 
-    def create_gateway_sender(self, id: str, **attributes: Any) -> GatewaySender:
-        return self.senders.create(id, **attributes)
+    def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
+        return self.senders.create(attributes)
 
-    def create_gateway_receiver(self, **attributes: Any) -> GatewayReceiver:
-        return self.receiving.create(self.tombstones.sources, **attributes)
+    def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
+        return self.receiving.create(self.tombstones.sources, attributes)
 
-    def create_disk_store(self, name: str, **attributes: Any) -> DiskStore:
-        return self.stores.create(name, **attributes)
+    def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
+        return self.stores.create(attributes)
 
     def status(self) -> dict[str, Any]:
         receiver = self.receiving.receiver

@@ -10,12 +10,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
-from pywan.config import attributes as config
+from pywan.config import values
+from pywan.config.attributes import (
+    DiskStoreAttributes, ReceiverAttributes, RegionAttributes, RegionChanges, SenderAttributes, check_callbacks_allowed,
+)
 from pywan.errors import ConfigurationError, DataLossError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
 from pywan.base.names import check_name, printable, quoted
 from pywan.config.cluster import make_attributes
+from pywan.config.table import to_plain
 from pywan.transport.control import Reply
 
 if TYPE_CHECKING:
@@ -68,7 +72,7 @@ class ManagementService:
                 raise ConfigurationError(f"{op}: the option {name!r} is required")
         for name in _NAMING & options.keys():
             check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
-        config.check_callbacks_allowed(options, self._member.allowed_callbacks, op)
+        check_callbacks_allowed(options, self._member.allowed_callbacks, op)
         reply = operation(**options)
         if isinstance(reply, Iterator):
             return self._steps(reply)
@@ -111,25 +115,18 @@ class ManagementService:
         if not isinstance(thing, dict) or not isinstance(thing.get("name"), str) or not isinstance(thing.get("attributes"), dict):
             raise ConfigurationError("it is no thing with a kind, a name and attributes; is the locator of the same version?")
         member, kind, name, given = self._member, thing.get("kind"), thing["name"], thing["attributes"]
-        config.check_callbacks_allowed(given, member.allowed_callbacks, what)
+        check_callbacks_allowed(given, member.allowed_callbacks, what)
         wanted = make_attributes(kind, name, given)
         there = {
             "disk-store": lambda: member.stores.all().get(name), "gateway-sender": lambda: member.senders.by_id().get(name),
             "region": lambda: member.regions.find(name), "gateway-receiver": lambda: member.receiving.receiver,
         }[kind]()
         if there is not None:
-            has, wants = config.to_plain(there.attributes), config.to_plain(wanted)
+            has, wants = to_plain(there.attributes), to_plain(wanted)
             different = [f"{key} {has[key]!r} and not {wants[key]!r}" for key in given if has[key] != wants[key]]
             return f"{what} is there as the member's own configuration says, with {', '.join(different)}" if different else None
-        attributes = {key: getattr(wanted, key) for key in given}
-        if kind == "disk-store":
-            member.create_disk_store(name, **attributes)
-        elif kind == "gateway-sender":
-            member.create_gateway_sender(name, **attributes)
-        elif kind == "region":
-            member.create_region(name, **attributes)
-        else:
-            member.create_gateway_receiver(**attributes)
+        make: Callable[[Any], Any] = getattr(member, f"create_{kind.replace('-', '_')}")
+        make(wanted)
         return None
 
     def on_apply_configuration(self, things: Any) -> dict:
@@ -145,15 +142,14 @@ class ManagementService:
 
     def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
         if name in self._member.stores.all():
-            if config.to_bool(if_not_exists, "if-not-exists"):
+            if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Disk store \"{name}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"disk store {name!r} exists already on member {self._member.name}; use it, or --if-not-exists")
-        made = config.make_disk_store_attributes(name, **attributes)
-        self._member.create_disk_store(name, **{key: getattr(made, key) for key in attributes})
+        self._member.create_disk_store(DiskStoreAttributes.make(name, **attributes))
         return {"status": f"Disk store \"{name}\" created on \"{self._member.name}\"", "changed": True}
 
     def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> dict:
-        if name not in self._member.stores.all() and config.to_bool(if_exists, "if-exists"):
+        if name not in self._member.stores.all() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"Disk store \"{name}\" is not there; skipped", "changed": False}
         self._member.stores.destroy(name)
         return {"status": f"Disk store \"{name}\" destroyed on \"{self._member.name}\"", "changed": True}
@@ -169,27 +165,19 @@ class ManagementService:
 
     # --- regions ---
 
-    def on_create_region(self, name: str, type: str = "PARTITION", if_not_exists: Any = False, **attributes: Any) -> dict:
+    def on_create_region(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
         name = _region_name(name)
         if name in self._member.regions.by_name():
-            if config.to_bool(if_not_exists, "if-not-exists"):
+            if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Region \"/{name}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"region {name!r} exists already on member {self._member.name}; alter it, or use --if-not-exists")
-        made = config.make_region_attributes(name, type=type, **attributes)
-        given = {key: getattr(made, key) for key in attributes}
-        self._member.create_region(name, type=made.type, **given)
+        self._member.create_region(RegionAttributes.make(name, **attributes))
         return {"status": f"Region \"/{name}\" created on \"{self._member.name}\"{self._missing_senders(name)}", "changed": True}
 
-    def on_alter_region(self, name: str, gateway_sender_ids: Any = None, async_event_queue_ids: Any = None) -> dict:
+    def on_alter_region(self, name: str, **attributes: Any) -> dict:
         region = self._region(name)
-        changes = {}
-        if gateway_sender_ids is not None:
-            changes["gateway_sender_ids"] = config.to_names(gateway_sender_ids, f"region {region.name!r}: gateway_sender_ids")
-        if async_event_queue_ids is not None:
-            changes["async_event_queue_ids"] = config.to_names(async_event_queue_ids, f"region {region.name!r}: async_event_queue_ids")
-        if not changes:
-            raise ConfigurationError(f"alter region {region.name!r}: nothing to alter; give --gateway-sender-id (\"\" detaches all)")
-        region.alter(**changes)
+        altered = region.attributes.altered(RegionChanges, **attributes)
+        region.alter(**{name: getattr(altered, name) for name in attributes})
         return {"status": f"Region \"/{region.name}\" altered on \"{self._member.name}\"{self._missing_senders(region.name)}", "changed": True}
 
     def _missing_senders(self, region: str) -> str:
@@ -199,7 +187,7 @@ class ManagementService:
 
     def on_destroy_region(self, name: str, if_exists: Any = False) -> dict:
         name = _region_name(name)
-        if name not in self._member.regions.by_name() and config.to_bool(if_exists, "if-exists"):
+        if name not in self._member.regions.by_name() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
         self._region(name)
         self._member.regions.destroy(name)
@@ -227,7 +215,7 @@ class ManagementService:
 
     def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> dict:
         found = self._region(region)
-        if not config.to_bool(if_not_exists, "if-not-exists"):
+        if not values.to_bool(if_not_exists, "if-not-exists"):
             found.put(key, value)
         elif not found.change_if("absent", 1, key, value)[0]:
             return {"done": False, "status": "the key is there already"}
@@ -235,7 +223,7 @@ class ManagementService:
 
     def on_remove(self, region: str, key: Any = None, all: Any = False) -> dict:
         found = self._region(region)
-        if config.to_bool(all, "all"):
+        if values.to_bool(all, "all"):
             return {"done": True, "count": found.remove_all(list(found))}
         try:
             found.destroy(key)
@@ -246,8 +234,8 @@ class ManagementService:
     def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> dict:
         """A run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
         found = self._region(region)
-        cursor = config.to_int(cursor, "scan region: cursor", 0)
-        limit = config.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
+        cursor = values.to_int(cursor, "scan region: cursor", 0)
+        limit = values.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
         while True:
             following, run = found.scan(cursor, limit)
             if len(run) <= MAX_SCAN_BYTES:
@@ -258,35 +246,28 @@ class ManagementService:
 
     # --- senders ---
 
-    def on_create_gateway_sender(self, id: str, remote_distributed_system_id: Any, if_not_exists: Any = False, **attributes: Any) -> dict:
+    def on_create_gateway_sender(self, id: str, if_not_exists: Any = False, **attributes: Any) -> dict:
         if id in self._member.senders.by_id():
-            if config.to_bool(if_not_exists, "if-not-exists"):
+            if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"GatewaySender \"{id}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it first, or choose another id")
-        if "own_distributed_system_id" in attributes:
-            raise ConfigurationError("create gateway-sender: own_distributed_system_id is what the site's locator says, and no option")
-        made = config.make_sender_attributes(
-            id, remote_distributed_system_id=remote_distributed_system_id,
-            own_distributed_system_id=self._member.state.distributed_system_id, **attributes,
-        )
-        given = {key: getattr(made, key) for key in attributes}
-        self._member.create_gateway_sender(id, remote_distributed_system_id=made.remote_distributed_system_id, **given)
+        self._member.create_gateway_sender(SenderAttributes.make(id, **attributes))
         return {"status": f"GatewaySender \"{id}\" created on \"{self._member.name}\"", "changed": True}
 
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> dict:
         sender = self._sender(id)
-        altered = config.altered_sender_attributes(sender.attributes, **attributes)
+        altered = sender.attributes.altered(**attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
         return {"status": f"GatewaySender \"{id}\" altered on \"{self._member.name}\"", "changed": True}
 
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> dict:
-        if id not in self._member.senders.by_id() and config.to_bool(if_exists, "if-exists"):
+        if id not in self._member.senders.by_id() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"GatewaySender \"{id}\" is not there; skipped", "changed": False}
         self._sender(id).destroy()
         return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._member.name}\"", "changed": True}
 
     def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> dict:
-        sender, clean = self._sender(id), config.to_bool(clean_queues, "clean-queues")
+        sender, clean = self._sender(id), values.to_bool(clean_queues, "clean-queues")
         if sender.is_running and not clean:
             return {"status": f"GatewaySender {id} is already started on member {self._member.name}"}
         sender.start(clean_queues=clean)
@@ -315,15 +296,15 @@ class ManagementService:
 
     def on_status_gateway_sender(self, id: str) -> dict:
         sender = self._sender(id)
-        return {**_sender_view(sender), "attributes": config.to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
+        return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
 
     def on_list_parked_events(self, id: str, limit: Any = 100) -> dict:
         sender = self._sender(id)
-        shown = sender.parked(config.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
+        shown = sender.parked(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
         return {"parked_count": sender.parked_count, "events": [{name: shown_value(value) for name, value in event.items()} for event in shown]}
 
     def on_replay_parked_events(self, id: str, force: Any = False) -> dict:
-        return {"replayed": self._sender(id).replay_parked(force=config.to_bool(force, "force"))}
+        return {"replayed": self._sender(id).replay_parked(force=values.to_bool(force, "force"))}
 
     def on_drop_parked_events(self, id: str) -> dict:
         return {"dropped": self._sender(id).drop_parked()}
@@ -332,17 +313,16 @@ class ManagementService:
 
     def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> dict:
         if self._member.receiving.receiver is not None:
-            if config.to_bool(if_not_exists, "if-not-exists"):
+            if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"GatewayReceiver exists already on member \"{self._member.name}\"; skipped", "changed": False}
             raise IllegalStateError(f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
-        made = config.make_receiver_attributes(**attributes)
-        receiver = self._member.create_gateway_receiver(**{key: getattr(made, key) for key in attributes})
+        receiver = self._member.create_gateway_receiver(ReceiverAttributes.make(**attributes))
         where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
         return {"status": f"GatewayReceiver created on member \"{self._member.name}\"{where}", "port": receiver.port, "changed": True}
 
     def on_destroy_gateway_receiver(self, if_exists: Any = False) -> dict:
         receiver = self._member.receiving.receiver
-        if receiver is None and config.to_bool(if_exists, "if-exists"):
+        if receiver is None and values.to_bool(if_exists, "if-exists"):
             return {"status": f"GatewayReceiver is not there on member \"{self._member.name}\"; skipped", "changed": False}
         receiver = self._receiver()
         if receiver.is_running:
@@ -366,7 +346,7 @@ class ManagementService:
 
     def on_status_gateway_receiver(self) -> dict:
         receiver = self._receiver()
-        return {**_receiver_view(receiver), "attributes": config.to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
+        return {**_receiver_view(receiver), "attributes": to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
 
     def on_list_gateways(self) -> dict:
         receiver = self._member.receiving.receiver
@@ -378,15 +358,15 @@ class ManagementService:
     # --- what other sites may still send ---
 
     def on_forget_site(self, distributed_system_id: Any) -> dict:
-        return {"forgotten": self._member.tombstones.sources.forget(config.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
+        return {"forgotten": self._member.tombstones.sources.forget(values.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
 
     # --- a clock that was ahead ---
 
     def on_repair_clock(self, regions: Any = None, dry_run: Any = False) -> Any:
         given = regions.split(",") if isinstance(regions, str) else regions
-        names = config.to_names(given and [_region_name(name) for name in given], "repair clock: region")
+        names = values.to_names(given and [_region_name(name) for name in given], "repair clock: region")
         steps = self._member.repairs.steps(
-            [self._region(name).name for name in names], dry_run=config.to_bool(dry_run, "dry-run"), timeout=REPAIR_TIMEOUT_S)
+            [self._region(name).name for name in names], dry_run=values.to_bool(dry_run, "dry-run"), timeout=REPAIR_TIMEOUT_S)
         return (report.to_dict() for report in steps)
 
     # --- the member ---
@@ -400,7 +380,7 @@ class ManagementService:
         wait = self._member.maximum_shutdown_wait_time
         if maximum_shutdown_wait_time is not None:
             wait = maximum_shutdown_wait_time
-            config.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
+            values.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
         return Reply(pid=os.getpid(), volatile_events=self._member.senders.volatile_events(), maximum_shutdown_wait_time=wait,
                      after=lambda: self._member.request_shutdown(wait))
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import errors
-from pywan.config import attributes as config
+from pywan.config import values
 from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
 from pywan.base.files import given_path, open_own
 from pywan.base.names import check_name, printable
@@ -340,7 +340,7 @@ def stop(
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
-    if not wait_until_gone(member, timeout + config.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")):
+    if not wait_until_gone(member, timeout + values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")):
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
         if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
@@ -538,7 +538,7 @@ class _Printable(logging.Formatter):
 
 
 def configure_logging(level: str = "info", stream: Any = None) -> None:
-    word = config.to_word(level, "log-level", LOG_LEVELS)
+    word = values.to_word(level, "log-level", LOG_LEVELS)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Printable(LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=LOG_LEVELS[word], handlers=[handler], force=True)

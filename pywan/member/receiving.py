@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pywan.config.attributes import make_receiver_attributes
+from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, NotFoundError
 from pywan.gateway.applied import AppliedMemory
 from pywan.gateway.floors import SourceFloors
@@ -20,8 +20,7 @@ class Receiving:
         self._applied = AppliedMemory()
         self.receiver: GatewayReceiver | None = None
 
-    def create(self, floors: SourceFloors, **attributes: Any) -> GatewayReceiver:
-        made = make_receiver_attributes(**attributes)
+    def create(self, floors: SourceFloors, made: ReceiverAttributes) -> GatewayReceiver:
         state = self._state
         with state.lock:
             state.check_open()

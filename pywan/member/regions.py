@@ -6,11 +6,10 @@ import logging
 import secrets
 from typing import Any, Mapping
 
-from pywan.config.attributes import (
-    CALLBACK_METHODS, RegionAttributes, SenderAttributes, make_instance, make_region_attributes, validate_attachment,
-    validate_colocation,
-)
-from pywan.errors import ConfigurationError, IllegalStateError, RegionNotFoundError
+from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
+from pywan.config.classes import make_instance
+from pywan.config.rules import validate_attachment, validate_colocation
+from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.state import MemberState
@@ -48,8 +47,7 @@ class Regions:
                                       f" {', '.join(sorted(self._by_name)) or 'none'}")
         return found
 
-    def create(self, name: str, **attributes: Any) -> Region:
-        made = make_region_attributes(name, **attributes)
+    def create(self, made: RegionAttributes) -> Region:
         with self._state.lock:
             self._state.check_open()
             if made.name in self._by_name:
@@ -145,19 +143,7 @@ class Regions:
             self._state.check_open()
             if self.find(region.name) is not region:
                 raise RegionNotFoundError(f"region {region.name!r} was destroyed")
-            if not changes:
-                raise ConfigurationError(f"region {region.name!r}: nothing to alter; give gateway_sender_ids (an empty"
-                                         " one detaches all)")
-            unknown = set(changes) - {"gateway_sender_ids"}
-            if unknown:
-                raise ConfigurationError(f"region {region.name!r}: {', '.join(sorted(unknown))} cannot be altered; only"
-                                         " gateway_sender_ids can")
-            a = region.attributes
-            altered = make_region_attributes(
-                a.name, type=a.type, gateway_sender_ids=changes["gateway_sender_ids"],
-                total_num_buckets=a.total_num_buckets, redundant_copies=a.redundant_copies, colocated_with=a.colocated_with,
-                disk_store_name=a.disk_store_name, disk_synchronous=a.disk_synchronous)
-            altered.cache_listeners = a.cache_listeners
+            altered = region.attributes.altered(RegionChanges, **changes)
             self._validate(altered)
             region.attributes = altered
             self.attach(region)

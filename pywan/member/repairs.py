@@ -5,7 +5,7 @@ import logging
 import threading
 from typing import Any, Iterator
 
-from pywan.config.attributes import MAX_WAIT_S
+from pywan.config.values import MAX_WAIT_S
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.member.regions import Regions
 from pywan.member.senders import Senders

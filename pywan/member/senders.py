@@ -1,11 +1,8 @@
 """Owns the gateway senders of a member."""
 from __future__ import annotations
 
-from typing import Any
-
-from pywan.base.names import check_name
-from pywan.config.attributes import SenderAttributes, make_sender_attributes
-from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError
+from pywan.config.attributes import SenderAttributes
+from pywan.errors import GatewaySenderError, IllegalStateError, NotFoundError
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.regions import Regions
@@ -38,9 +35,8 @@ class Senders:
             raise NotFoundError(f"member {self._state.name!r} has no gateway sender {id!r}; it has"
                                 f" {', '.join(sorted(self._faces)) or 'none'}") from None
 
-    def create(self, id: str, **attributes: Any) -> GatewaySender:
-        check_name(id, "gateway sender", GatewaySenderConfigurationError)
-        state = self._state
+    def create(self, made: SenderAttributes) -> GatewaySender:
+        id, state = made.id, self._state
         with state.lock:
             state.check_open()
             if id in self._cores:
@@ -49,7 +45,7 @@ class Senders:
             if len(self._cores) >= MAX_SENDERS:
                 raise IllegalStateError(f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the"
                                         " most there can be")
-            made = make_sender_attributes(id, own_distributed_system_id=state.distributed_system_id, **attributes)
+            made.check_site(state.distributed_system_id)
             core = self._make(made)
             self._cores[id], self._faces[id] = core, GatewaySender(core)
             self._changed(core)

@@ -4,8 +4,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pywan.base.names import check_name
-from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes, make_disk_store_attributes
+from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes
 from pywan.disk.store import DiskStore, holds_log
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError, NotFoundError
 from pywan.member.state import MemberFolder, MemberState
@@ -23,14 +22,12 @@ class DiskStores:
     def all(self) -> dict[str, DiskStore]:
         return dict(self._open)
 
-    def create(self, name: str, **attributes: Any) -> DiskStore:
-        check_name(name, "disk store")
-        member = self._state.name
+    def create(self, made: DiskStoreAttributes) -> DiskStore:
+        name, member = made.name, self._state.name
         with self._state.lock:
             self._state.check_open()
             if name in self._open:
                 raise IllegalStateError(f"disk store {name!r} exists already on member {member!r}")
-            made = make_disk_store_attributes(name, **attributes)
             if not made.directories and self._folder.is_temporary:
                 raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the"
                                          " store directories, or the cache dir")

@@ -11,7 +11,9 @@ from pywan import _core, forks
 from pywan._core import Encoded
 from pywan.region.callback_lock import CallbackLock
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
-from pywan.config.attributes import RegionAttributes, let_through
+from pywan.config.attributes import RegionAttributes, RegionChanges
+from pywan.config.classes import let_through
+from pywan.config.table import takes_changes
 from pywan.errors import BatchError, ConfigurationError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 from pywan.base.lines import Lines
@@ -118,7 +120,8 @@ class Region(_core.RegionCore, MutableMapping):
     def gateway_sender_ids(self) -> tuple[str, ...]:
         return self.attributes.gateway_sender_ids
 
-    def alter(self, **attributes: Any) -> None:
+    @takes_changes(RegionChanges)
+    def alter(self, attributes: dict[str, Any]) -> None:
         """Change `gateway_sender_ids`. Refused as a whole if the new set cannot be (see the errors of create_region)."""
         assert self._alter is not None
         self._check_process()

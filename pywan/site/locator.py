@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
-from pywan.config.attributes import to_int
+from pywan.config.values import to_int
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
 )

@@ -1,0 +1,155 @@
+"""Owns classes of the user's that are named: `package.module:Class` in a file or on a command line, what they must
+have, and which of them may be named over the network.
+"""
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+from typing import Any, Iterable, Mapping
+
+from pywan.config.values import to_words
+from pywan.errors import ConfigurationError
+from pywan.base.names import quoted
+
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class ClassReference(str):
+    """`package.module:Class` as written in a file, with the parameters given to its constructor."""
+
+    parameters: dict[str, str]
+
+    def __new__(cls, name: str, parameters: Mapping[str, str] | None = None) -> "ClassReference":
+        self = super().__new__(cls, name)
+        self.parameters = dict(parameters or {})
+        return self
+
+
+def to_class_references(value: Any, what: str) -> tuple[Any, ...]:
+    """Classes, instances or `package.module:Class` names, from an iterable or a comma-separated string."""
+    if value is None:
+        return ()
+    if isinstance(value, ClassReference):
+        parts: list[Any] = [value]
+    elif isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+    elif isinstance(value, (list, tuple)):
+        parts = list(value)
+    else:
+        parts = [value]
+    return tuple(_to_class_reference(part, what) for part in parts)
+
+
+def _to_class_reference(value: Any, what: str) -> Any:
+    """Also of its plain form, `{"class": "package.module:Class", "parameters": {"name": "value"}}` (see `to_plain`)."""
+    if value is None:
+        raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")
+    if isinstance(value, dict):
+        parameters = value.get("parameters", {})
+        if not (set(value) <= {"class", "parameters"} and isinstance(value.get("class"), str)
+                and isinstance(parameters, dict)
+                and all(isinstance(word, str) for pair in parameters.items() for word in pair)):
+            raise ConfigurationError(f"{what}: {value!r:.120} names no class; write"
+                                     " {'class': 'package.module:Class', 'parameters': {'name': 'value'}}")
+        value = ClassReference(value["class"], parameters)
+    if isinstance(value, str) and not _CLASS_NAME.fullmatch(value):
+        raise ConfigurationError(f"{what}: {value!r} does not name a class; write package.module:Class")
+    return ClassReference(value) if isinstance(value, str) and not isinstance(value, ClassReference) else value
+
+
+def import_class(name: str, what: str = "class") -> type:
+    """The class called `package.module:Class`. ConfigurationError says which half of the name is wrong, and why."""
+    if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name):
+        raise ConfigurationError(f"{what}: {name!r} does not name a class; write package.module:Class")
+    module_name, _, class_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except BaseException as error:   # The module's own code runs here: whatever it raises is the user's to see.
+        let_through(error)
+        raise ConfigurationError(
+            f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error} (is the directory of"
+            f" {module_name!r} in --classpath or PYTHONPATH?)"
+        ) from error
+    found: Any = module
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
+        if not isinstance(found, type):     # At each step: a name does not lead through modules that this one imports.
+            raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
+    made: type = found
+    return made
+
+
+def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
+    """The object behind a class reference, a class or an instance; it must have `methods`. A class is asked for them
+    before it is called: calling a class that is none of ours may do anything."""
+    cls = import_class(value, what) if isinstance(value, str) else value
+    parameters = value.parameters if isinstance(value, ClassReference) else {}
+    _check_methods(cls, what, methods)
+    if not isinstance(cls, type):
+        return cls
+    try:
+        made = cls(**parameters)
+    except BaseException as error:
+        let_through(error)
+        raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created:"
+                                 f" {type(error).__name__}: {error}") from error
+    _check_methods(made, what, methods)
+    return made
+
+
+def _check_methods(value: Any, what: str, methods: Iterable[str]) -> None:
+    missing = [method for method in methods if not callable(getattr(value, method, None))]
+    if missing:
+        cls = value if isinstance(value, type) else type(value)
+        raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} has no method {', '.join(missing)}")
+
+
+def let_through(error: BaseException) -> None:
+    """Of what user code raised, raises again what was not its own: Ctrl-C, which reaches the main thread. A SystemExit
+    is an error like any other."""
+    if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise error
+
+
+# Which classes may be named from outside.
+
+_CALLBACK_PATTERN = re.compile(r"\*|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(\.\*|:[A-Za-z_][\w.]*)?")
+
+
+def to_callback_patterns(value: Any, what: str) -> tuple[str, ...]:
+    """`package.module:Class` (that class), `package.module` (its classes), `package.*` (those of the package and of
+    all below it) or `*` (any), from an iterable or a comma-separated string."""
+    patterns = to_words(value, what)
+    for pattern in patterns:
+        if not _CALLBACK_PATTERN.fullmatch(pattern):
+            raise ConfigurationError(f"{what}: {quoted(pattern)} names no classes; write package.module:Class,"
+                                     " package.module, package.* or *")
+    return patterns
+
+
+def _is_allowed(name: str, pattern: str) -> bool:
+    module, _, _ = name.partition(":")
+    if pattern.endswith(".*"):
+        return f"{module}.".startswith(pattern[:-1])
+    return pattern in ("*", module, name)
+
+
+def check_allowed(references: Iterable[Any], allowed: tuple[str, ...], what: str) -> None:
+    """ConfigurationError if one of `references`, which came over the network, is not among the `allowed` classes, or
+    is no name: before anything is imported."""
+    for reference in references:
+        if not isinstance(reference, ClassReference):
+            raise ConfigurationError(f"{what} holds {reference!r:.80}, which names no class; write"
+                                     " package.module:Class")
+        if not any(_is_allowed(reference, pattern) for pattern in allowed):
+            raise ConfigurationError(
+                f"{what} names {reference}, and what comes over the network may name only classes that this member"
+                f" allows ({', '.join(allowed) or 'none'}); start it with"
+                f" --allow-callbacks={reference.partition(':')[0]} (or the"
+                " property allow-callbacks, or Cache(allow_callbacks=...)), or name the class in its cache.xml")
+
+
+def removes_all(value: Any) -> bool:
+    """gfsh's marker for "no filters"."""
+    return isinstance(value, str) and value.strip() in ("", "CLEAR")

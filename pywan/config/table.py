@@ -1,0 +1,302 @@
+"""Owns how the tables of attributes (attributes.py) are read: what a row says, how a thing's attributes are made of
+what a user gave, checked, altered and shown, and how a method gets typed keyword arguments from a table.
+
+A table is a dataclass whose fields are `name: Annotated[type, Attribute(...)] = default`. Nothing else lists its
+attributes: keyword arguments, cache.xml, the command line and the documents are made from the rows.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Callable, ClassVar, Collection, Concatenate, Mapping, ParamSpec, Self, TypeVar, Union
+from typing import get_args, get_origin, get_type_hints
+
+from pywan.config.classes import ClassReference, removes_all, to_class_references
+from pywan.config.values import to_bool, to_int, to_names, to_text, to_word
+from pywan.errors import ConfigurationError
+from pywan.base.names import quoted
+
+P = ParamSpec("P")
+Owner = TypeVar("Owner")
+Made = TypeVar("Made", bound="Attributes")
+Result = TypeVar("Result")
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What a row says besides name, type and default."""
+
+    about: str                              # What it does, in a few words: the command line's help and the documents.
+    _: dataclasses.KW_ONLY
+    more: str = ""                          # What the documents add.
+    unit: str = ""
+    lowest: int | None = None
+    highest: int | None = None
+    also: Mapping[int, str] = field(default_factory=dict)   # Numbers with a meaning of their own, beside the range.
+    words: tuple[str, ...] = ()             # It is one of them.
+    unset: str = "none"                     # What it is called where it is not given and has no default.
+    read: Callable[[Any, str], Any] | None = None           # (value, what) -> value; None: as its type says.
+    methods: tuple[str, ...] = ()           # It names classes of the user's, which need these methods.
+    option: str = ""                        # On the command line, where that is not the name.
+    aliases: tuple[str, ...] = ()           # Other names there.
+    element: str = ""                       # In a cache.xml: the element that holds it, where not its thing's own.
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attribute of a thing."""
+
+    name: str                               # In Python.
+    type: Any
+    default: Any                            # `dataclasses.MISSING`: it has to be given.
+    is_positional: bool
+    attribute: Attribute
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def geode_name(self) -> str:
+        """In a cache.xml."""
+        return self.attribute.element if self.attribute.methods else self.name.replace("_", "-")
+
+    @property
+    def option(self) -> str:
+        """On the command line."""
+        return self.attribute.option or self.geode_name
+
+    @property
+    def is_flag(self) -> bool:
+        return bool in self._types
+
+    @property
+    def is_one_class(self) -> bool:
+        """It names a class of the user's, and not several."""
+        return bool(self.attribute.methods) and get_origin(self.type) is None
+
+    @property
+    def may_be_none(self) -> bool:
+        return types.NoneType in self._types
+
+    @property
+    def _types(self) -> tuple[Any, ...]:
+        return get_args(self.type) if get_origin(self.type) in (Union, types.UnionType) else (self.type,)
+
+    def read(self, value: Any, what: str) -> Any:
+        """`value` in the attribute's type, also from text; ConfigurationError where it cannot be."""
+        a = self.attribute
+        if value is None and self.may_be_none:
+            return None
+        if a.methods:
+            return self._read_classes(value, what)
+        if a.read is not None:
+            return a.read(value, what)
+        if a.words:
+            is_unset = value in (None, "") or (value == "none" and self.may_be_none)
+            return self.default if is_unset else to_word(value, what, a.words)
+        if bool in self._types:
+            return to_bool(value, what)
+        if int in self._types:
+            return to_int(value, what, a.lowest, a.highest, a.also)
+        if get_origin(self.type) is not None and str not in self._types:
+            return to_names(value, what)
+        return to_text(value, what) or (None if self.may_be_none else "")
+
+    def _read_classes(self, value: Any, what: str) -> Any:
+        """Several (a tuple), or one where the type says no list."""
+        found = () if removes_all(value) else to_class_references(value, what)
+        if not self.is_one_class:
+            return found
+        if len(found) > 1:
+            raise ConfigurationError(f"{what}: {len(found)} classes are named; there can be one")
+        return found[0] if found else None
+
+    def limits(self) -> str:
+        """What the value may be, for people; "" where the type says it."""
+        a = self.attribute
+        if a.words:
+            return ", ".join(a.words)
+        numbers = [f"{number}: {meaning}" for number, meaning in a.also.items()]
+        if a.lowest is not None and a.highest is not None:
+            numbers.insert(0, f"{a.lowest} or more" if a.highest >= 2**31 - 1 else f"{a.lowest} to {a.highest:,}")
+        return "; ".join(numbers)
+
+    def help(self) -> str:
+        """For the command line: what it does, what else it may be, its default."""
+        a = self.attribute
+        words = f": {', '.join(a.words)}" if a.words else ""
+        parts = [a.about + words, *(f"{number}: {meaning}" for number, meaning in a.also.items())]
+        if self.is_required or self.default in (None, (), ""):
+            return "; ".join(parts)
+        return f"{'; '.join(parts)} ({self.shown_default()})"
+
+    def shown_default(self) -> str:
+        """The default, for people."""
+        value = self.default
+        if self.is_required:
+            return "required"
+        if value is None or value == () or value == "":
+            return self.attribute.unset
+        return f"{value} {self.attribute.unit}".strip() if not isinstance(value, bool) else str(value).lower()
+
+
+class Attributes:
+    """What is common to the attributes of senders, receivers, regions and disk stores. The dataclass below is the
+    table."""
+
+    kind: ClassVar[str]                     # As commands and cache.xml call the thing.
+    title: ClassVar[str]                    # As errors call it.
+    error: ClassVar[type[ConfigurationError]] = ConfigurationError
+    refused: ClassVar[Mapping[str, str]] = {}   # Geode's that have no effect here, and why: refused by name.
+
+    @classmethod
+    def make(cls, /, *named: Any, **given: Any) -> Self:
+        """Attributes of what was given, values as typed or as text; checked. `error` if they cannot be."""
+        values = {**dict(zip((row.name for row in table(cls) if row.is_positional), named)), **given}
+        what = _title(cls, values)
+        try:
+            _check_names(cls, what, values)
+            made = cls(**_read(cls, what, values))
+            made.check()
+        except ConfigurationError as error:
+            raise error if isinstance(error, cls.error) else cls.error(str(error)) from error.__cause__
+        return made
+
+    def check(self) -> None:
+        """ConfigurationError where attributes contradict each other. Fills in what follows from others."""
+
+    def altered(self, changes: type, /, **given: Any) -> Self:
+        """A copy with what was given changed; checked. `changes`: the table of those that can be altered."""
+        what, allowed = self.what, tuple(row.name for row in table(changes))
+        if not given:
+            raise self.error(f"{what}: nothing to alter; name one of {', '.join(allowed)}")
+        for name in given:
+            if name not in allowed:
+                raise self.error(f"{what}: {name} cannot be altered; only {', '.join(allowed)} can:"
+                                 f" destroy the {self.title} and create it again")
+        try:
+            altered = dataclasses.replace(self, **_read(changes, what, given))  # type: ignore[type-var]
+            altered.check()
+        except ConfigurationError as error:
+            raise error if isinstance(error, self.error) else self.error(str(error)) from error.__cause__
+        return altered
+
+    @property
+    def what(self) -> str:
+        """The thing, as errors name it."""
+        return _title(type(self), vars(self))
+
+
+def _title(cls: type[Attributes], values: Mapping[str, Any]) -> str:
+    name = naming(cls)
+    return f"{cls.title} {values.get(name)!r:.120}" if name is not None else cls.title
+
+
+def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) -> None:
+    rows = table(cls)
+    known = [row.name for row in rows]
+    for name in values:
+        if name in cls.refused:
+            raise ConfigurationError(f"{what}: {name} has no effect in this version ({cls.refused[name]}); leave it"
+                                     " out")
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ConfigurationError(f"{what}: no attribute {quoted(unknown[0])}; there are {', '.join(known)}")
+    for row in rows:
+        if row.is_required and values.get(row.name) is None:
+            raise ConfigurationError(f"{what}: the attribute {row.name} is required")
+
+
+def _read(cls: type, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    rows = {row.name: row for row in table(cls)}
+    return {name: rows[name].read(value, f"{what}: {name}") for name, value in values.items()}
+
+
+_tables: dict[type, tuple[Row, ...]] = {}
+
+
+def table(cls: type) -> tuple[Row, ...]:
+    """The rows of a table, those that have to be given first."""
+    if cls not in _tables:
+        _tables[cls] = _rows(cls)
+    return _tables[cls]
+
+
+def _rows(cls: type) -> tuple[Row, ...]:
+    hints = get_type_hints(cls, include_extras=True)
+    rows = []
+    for each in dataclasses.fields(cls):
+        hint = hints[each.name]
+        if get_origin(hint) is not Annotated or not isinstance(hint.__metadata__[0], Attribute):
+            raise TypeError(f"{cls.__name__}.{each.name} has no Attribute(...) in its annotation")
+        rows.append(Row(each.name, hint.__origin__, each.default, not each.kw_only, hint.__metadata__[0]))
+    return tuple(sorted(rows, key=lambda row: (not row.is_positional, not row.is_required)))
+
+
+def naming(cls: type) -> str | None:
+    """The attribute that names the thing; None where a member has one of it."""
+    return next((row.name for row in table(cls) if row.is_positional), None)
+
+
+def takes(
+    cls: Callable[P, Made],
+) -> Callable[[Callable[[Owner, Made], Result]], Callable[Concatenate[Owner, P], Result]]:
+    """Gives a method the arguments of a table, typed; it is called with the attributes, made and checked."""
+    def decorate(method: Callable[[Owner, Made], Result]) -> Callable[Concatenate[Owner, P], Result]:
+        made_of: Any = cls
+
+        @functools.wraps(method)
+        def call(self: Owner, /, *args: P.args, **given: P.kwargs) -> Result:
+            return method(self, made_of.make(*args, **given))
+
+        return _with_signature(call, made_of)
+
+    return decorate
+
+
+def takes_changes(cls: Callable[P, Any]) -> Callable[[Callable[[Owner, dict[str, Any]], Result]],
+                                                     Callable[Concatenate[Owner, P], Result]]:
+    """The same for a method that changes something that is there: it is called with what was given, as it was given."""
+    def decorate(method: Callable[[Owner, dict[str, Any]], Result]) -> Callable[Concatenate[Owner, P], Result]:
+        @functools.wraps(method)
+        def call(self: Owner, /, *args: P.args, **given: P.kwargs) -> Result:
+            return method(self, dict(given))
+
+        return _with_signature(call, cls)
+
+    return decorate
+
+
+def _with_signature(call: Called, cls: Any) -> Called:
+    """So that `help` and editors that look at the running program show the arguments."""
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    shown = [
+        inspect.Parameter(
+            row.name, own.POSITIONAL_OR_KEYWORD if row.is_positional else own.KEYWORD_ONLY,
+            default=own.empty if row.is_required else row.default, annotation=row.type)
+        for row in table(cls)]
+    setattr(call, "__signature__", inspect.Signature([own, *shown]))
+    return call
+
+
+def to_plain(attributes: Any) -> dict[str, Any]:
+    """Attributes as a map of plain values (for messages, tables and JSON); classes and instances by their name."""
+    return {each.name: _plain(getattr(attributes, each.name)) for each in dataclasses.fields(attributes)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, ClassReference) and value.parameters:
+        return {"class": str(value), "parameters": dict(value.parameters)}
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    cls = value if isinstance(value, type) else type(value)
+    return f"{cls.__module__}:{cls.__qualname__}"

@@ -1,0 +1,146 @@
+"""Owns how what a user wrote (in Python, in a file, on a command line) becomes a value of its type, and what is said
+where it does not.
+
+Each function takes the value and `what`: the thing and the attribute, as an error names them.
+"""
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import Any, Iterable, Mapping
+
+from pywan.errors import ConfigurationError
+from pywan.base.names import check_name, is_host, quoted
+
+MAX_WAIT_S = 2**31 - 1
+_DIRECTORY_MB = 1, 2**31 - 1
+
+
+def to_bool(value: Any, what: str) -> bool:
+    """`true` or `false`, as a bool or in any case of letters."""
+    if isinstance(value, bool):
+        return value
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word not in ("true", "false"):
+        raise ConfigurationError(f"{what}: {value!r} is not one of true, false")
+    return word == "true"
+
+
+def to_int(value: Any, what: str, lowest: int | None = None, highest: int | None = None,
+           also: Mapping[int, str] | None = None) -> int:
+    """A whole number within the range, or one of `also`: numbers with a meaning of their own."""
+    number: int | None = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value):
+        number = int(value)
+    if number is None:
+        raise ConfigurationError(f"{what}: {value!r} is not a whole number{_range(lowest, highest, also)}")
+    if also is not None and number in also:
+        return number
+    if (lowest is not None and number < lowest) or (highest is not None and number > highest):
+        raise ConfigurationError(f"{what}: {number} is out of range; allowed is a"
+                                 f" number{_range(lowest, highest, also)}")
+    return number
+
+
+def _range(lowest: int | None, highest: int | None, also: Mapping[int, str] | None) -> str:
+    others = "".join(f", or {number} ({meaning})" for number, meaning in (also or {}).items())
+    if lowest is not None and highest is not None:
+        return f" from {lowest} to {highest}{others}"
+    return f" of at least {lowest}{others}" if lowest is not None else ""
+
+
+def to_wait_time(value: Any, what: str) -> float:
+    """Seconds to wait: a number of at least 0, or -1 (given back as infinity): until it is done."""
+    number: Any = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if not is_number or not (number == -1 or 0 <= number <= MAX_WAIT_S):
+        raise ConfigurationError(f"{what}: {value!r} is not a number of seconds from 0 to {MAX_WAIT_S}, nor -1"
+                                 " (without limit)")
+    return math.inf if number == -1 else float(number)
+
+
+def to_word(value: Any, what: str, words: Iterable[str], *, upper: bool = False) -> str:
+    """One of `words`, in any case of letters."""
+    word = value.strip() if isinstance(value, str) else ""
+    word = word.upper() if upper else word.lower()
+    if word not in words:
+        raise ConfigurationError(f"{what}: {value!r} is not one of {', '.join(words)}")
+    return word
+
+
+def to_text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{what}: {value!r} is not text")
+    return value
+
+
+def to_host(value: Any, what: str) -> str:
+    """A host's name or address; "" for none."""
+    if to_text(value, what) and not is_host(value):
+        raise ConfigurationError(f"{what}: {value!r} is not a host name or address")
+    return str(value)
+
+
+def to_region_name(value: Any, what: str) -> str:
+    """Of a region, with or without the slash that Geode's paths begin with."""
+    return check_name(value.lstrip("/") if isinstance(value, str) else value, what)
+
+
+def to_names(value: Any, what: str) -> tuple[str, ...]:
+    """Ids from a comma-separated string or an iterable; each once, the order kept."""
+    return tuple(check_name(word, what) for word in to_words(value, what))
+
+
+def to_words(value: Any, what: str) -> tuple[str, ...]:
+    """Texts from a comma-separated string or an iterable; each once, the order kept."""
+    if value is None:
+        return ()
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"{what}: {quoted(value)} is no list of names")
+    parts = value.split(",") if isinstance(value, str) else list(value)
+    names: list[str] = []
+    for part in parts:
+        if not isinstance(part, str):
+            raise ConfigurationError(f"{what}: {quoted(part)} is not a name")
+        if not part.strip():
+            continue
+        name = part.strip()
+        if name in names:
+            raise ConfigurationError(f"{what}: {quoted(name)} is there twice; name each once")
+        names.append(name)
+    return tuple(names)
+
+
+def to_directories(value: Any, what: str) -> tuple[tuple[str, int | None], ...]:
+    """(path, MB that it may take or None) pairs: from gfsh's `path#MB,path`, one path, or an iterable of paths and
+    pairs."""
+    if isinstance(value, os.PathLike):
+        return (_to_directory(value, what),)
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Iterable) else [value]
+    return tuple(_to_directory(part, what) for part in parts)
+
+
+def _to_directory(part: Any, what: str) -> tuple[str, int | None]:
+    if isinstance(part, str):
+        path, separator, size = part.partition("#")
+        part = path, size if separator else None
+    elif isinstance(part, os.PathLike):
+        part = part, None
+    try:
+        path, size = part
+        path = os.fspath(path)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size"
+                                 " in MB"
+                                 " (None: no limit)") from None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise ConfigurationError(f"{what}: {path!r} is not the name of a directory")
+    return path, None if size is None else to_int(size, what, *_DIRECTORY_MB)

@@ -1,0 +1,83 @@
+"""Owns the tables of the documents that are made from the code: `make tables` writes them between their marks.
+
+    <!-- table: attributes of gateway-sender -->
+    ...
+    <!-- end -->
+"""
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Callable, Iterable
+
+from pywan.config.attributes import THINGS
+from pywan.config.table import Row, table
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+_MARKED = re.compile(r"<!-- table: (.*?) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(list(heads))]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _attributes(kind: str) -> str:
+    cls = THINGS[kind]
+    alterable = {row.name for base in cls.__mro__ if base.__name__.endswith("Changes") for row in table(base)}
+    return _table(("attribute", "default", "allowed", "meaning"), (
+        (f"`{row.geode_name}`{' (alter)' * (row.name in alterable)}", row.shown_default(), row.limits(), _meaning(row))
+        for row in table(cls)))
+
+
+def _meaning(row: Row) -> str:
+    names = []
+    if row.option != row.geode_name:
+        names.append(f"`--{row.option}` of a command")
+    if row.geode_name.replace("-", "_") != row.name:
+        names.append(f"`{row.name}` in Python")
+    more = row.attribute.more
+    return ". ".join([row.attribute.about, *([more] if more else []), *([", ".join(names)] if names else [])])
+
+
+def _refused(kind: str) -> str:
+    return _table(("attribute", "why it has no effect"), (
+        (f"`{name.replace('_', '-')}`", why) for name, why in THINGS[kind].refused.items()))
+
+
+MAKERS: dict[str, Callable[[str], str]] = {"attributes of": _attributes, "refused attributes of": _refused}
+
+
+def made(title: str) -> str:
+    """The table of that title; KeyError if there is none."""
+    for head, make in MAKERS.items():
+        if title == head or title.startswith(head + " "):
+            return make(title.removeprefix(head).strip())
+    raise KeyError(f"no table is called {title!r}; there are {', '.join(MAKERS)}")
+
+
+def tables_of(text: str) -> list[tuple[str, str]]:
+    """(title, what stands there) of a page."""
+    return [(found[1], found[2]) for found in _MARKED.finditer(text)]
+
+
+def written(text: str) -> str:
+    """A page with its tables as the code has them."""
+    return _MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n{made(found[1])}<!-- end -->", text)
+
+
+def main() -> int:
+    for page in PAGES:
+        before = page.read_text()
+        after = written(before)
+        if after != before:
+            page.write_text(after)
+            print(f"{page.relative_to(ROOT)} was written anew")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
