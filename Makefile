@@ -29,7 +29,7 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
-SOURCES   := $(wildcard csrc/* csrc/*/*)
+SOURCES   := $(wildcard csrc/*/* pywan/_core/*.pyx pywan/_core/*.pxd)
 SANITIZERS ?= address,undefined
 
 help:
@@ -87,7 +87,7 @@ crash: build
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitized: build
-	rm -rf build/sanitized/pywan && mkdir -p build/sanitized/pywan && cp -r pywan build/sanitized/ && rm -f build/sanitized/pywan/_core*.so
+	rm -rf build/sanitized/pywan && mkdir -p build/sanitized/pywan && cp -r pywan build/sanitized/ && rm -f build/sanitized/pywan/_core/*.so
 	PYWAN_SANITIZE=$(SANITIZERS) $(PY) setup.py -q build_ext --build-lib build/sanitized --build-temp build/sanitized/objects
 
 WATCHED = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
@@ -106,11 +106,11 @@ sanitize: sanitized
 # Without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads (also of pthread mutexes).
 tsan: build
 	$(MAKE) --no-print-directory -C tests/c tsan
-	rm -rf build/threads/pywan && mkdir -p build/threads/pywan && cp -r pywan build/threads/ && rm -f build/threads/pywan/_core*.so
+	rm -rf build/threads/pywan && mkdir -p build/threads/pywan && cp -r pywan build/threads/ && rm -f build/threads/pywan/_core/*.so
 	PYWAN_SANITIZE=thread $(PY) setup.py -q build_ext --build-lib build/threads --build-temp build/threads/objects
 	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads \
 	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/test_threads.py
 
 clean:
-	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/*.so
+	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so
 	find pywan tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

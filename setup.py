@@ -1,45 +1,101 @@
-"""Builds pywan._core: the C primitives and the Cython hot path, as one extension. Metadata is in pyproject.toml."""
+"""Builds pywan._core: the C primitives and all Cython units as one shared object. Metadata is in pyproject.toml."""
 import glob
 import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 # PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run; PYWAN_DEBUG=1 keeps
 # WAN_CHECK's expensive half (positions after every step) and symbols.
 sanitize = os.environ.get("PYWAN_SANITIZE", "")
 debug = bool(os.environ.get("PYWAN_DEBUG")) or bool(sanitize)
 
-compile_args = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-D_GNU_SOURCE"]
+compile_args = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Icsrc"]
 compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"] if debug else ["-O3", "-g1"]
 link_args = ["-pthread"]
 if sanitize:
     compile_args.append(f"-fsanitize={sanitize}")
     link_args.append(f"-fsanitize={sanitize}")
 
-# Cython copies the headers beside the C file that it makes, and only those with a later time: after a checkout within the same
-# second the compiler would find the old ones.
-for copied in glob.glob("build/csrc/**/*.h", recursive=True):
-    os.unlink(copied)
+CORE = "pywan._core"
+UNITS = sorted(Path(path).stem for path in glob.glob("pywan/_core/*.pyx"))
+# What Cython would otherwise put into every unit that takes a buffer. Generated; a unit like the others.
+SHARED = "_shared"
+GENERATED = "build/cython"      # By Cython; the same for every way of compiling.
 
 core = Extension(
-    "pywan._core",
-    sources=["csrc/_core.pyx", *sorted(glob.glob("csrc/*/wan_*.c"))],
-    depends=[*glob.glob("csrc/*/*.h"), *glob.glob("csrc/*.pxi"), *glob.glob("csrc/*.pxd")],
-    include_dirs=["csrc"],
-    extra_compile_args=compile_args,
-    extra_link_args=link_args,
+    f"{CORE}._units",
+    sources=[*(f"pywan/_core/{unit}.pyx" for unit in UNITS), *sorted(glob.glob("csrc/*/wan_*.c"))],
+    depends=[*glob.glob("csrc/*/*.h"), *glob.glob("pywan/_core/*.pxd")],
 )
 
-setup(
-    ext_modules=cythonize(
-        [core],
-        compiler_directives={
-            "language_level": 3,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-        },
-        build_dir="build",
-    )
-)
+
+class BuildCore(build_ext):
+    """All units are compiled on their own, several at a time, only what changed, and linked together.
+
+    Python finds each unit's init function in the one file by the unit's name: see pywan/_core/__init__.py.
+    """
+
+    def generate(self, sources):     # With what Cython is to know of all units together.
+        units = [Extension(f"{CORE}.{unit}", [f"pywan/_core/{unit}.pyx"]) for unit in UNITS]
+        made = cythonize(
+            [*units, Extension(f"{CORE}.{SHARED}", [f"pywan/_core/{SHARED}.c"])],
+            compiler_directives={
+                "language_level": 3,
+                "cdivision": True,
+                "initializedcheck": False,
+                "embedsignature": True,
+            },
+            build_dir=GENERATED,
+            shared_utility_qualified_name=f"{CORE}.{SHARED}",
+            nthreads=os.cpu_count() or 1,
+            quiet=True,
+        )
+        return [*(unit.sources[0] for unit in made), *(source for source in sources if source.endswith(".c"))]
+
+    def build_extension(self, extension):
+        sources = self.generate(extension.sources)
+        command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in self.compiler.include_dirs)]
+        jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
+        # The longest first, so that none of them is begun last.
+        late = sorted((made for made in jobs if self.force or is_late(made, command)), key=lambda made: -os.path.getsize(jobs[made]))
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for told in pool.map(lambda made: compile_one(command, jobs[made], made), late):
+                sys.stderr.write(told)
+        to = self.get_ext_fullpath(extension.name)
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        if late or not os.path.exists(to) or os.path.getmtime(to) < max(made.stat().st_mtime for made in jobs):
+            self.compiler.link_shared_object([str(made) for made in jobs], to, extra_postargs=link_args, build_temp=self.build_temp)
+
+
+def is_late(made, command):
+    """Whether an object is older than anything that it was made of, or was made in another way."""
+    try:
+        when = made.stat().st_mtime
+        if made.with_suffix(".command").read_text() != shlex.join(command):
+            return True
+        needs = made.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
+        return any(os.path.getmtime(path) > when for path in needs)
+    except FileNotFoundError:
+        return True
+
+
+def compile_one(command, source, made):
+    """Returns what the compiler said of a source that it took."""
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.with_suffix(".command").unlink(missing_ok=True)        # Without it the object counts as late: the compiler may be interrupted.
+    done = subprocess.run([*command, "-c", source, "-o", str(made), "-MMD", "-MF", str(made.with_suffix(".d"))],
+                          stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
+    made.with_suffix(".command").write_text(shlex.join(command))
+    return done.stderr
+
+
+setup(ext_modules=[core], cmdclass={"build_ext": BuildCore})

@@ -8,7 +8,7 @@ from typing import Iterator
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [path.read_text() for pattern in ("pywan/**/*.py", "csrc/*.pxi", "csrc/*/*.h") for path in sorted(ROOT.glob(pattern))]
+SOURCES = [path.read_text() for pattern in ("pywan/**/*.py", "pywan/_core/*.pyx", "pywan/_core/*.pxd", "csrc/*/*.h") for path in sorted(ROOT.glob(pattern))]
 
 
 def rows_of_limits() -> Iterator[tuple[str, str, str]]:

@@ -29,6 +29,8 @@ extern _Thread_local wan_status wan_detail_status;  /* What the detail is about:
 /* Notes why, for whoever turns the status into an error; returns `status`. */
 wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
+/* The same for who returns something else, or nothing. */
+#define wan_tell(status, ...) ((void)wan_fail((status), __VA_ARGS__))
 
 /* Our own arithmetic: a failure is a bug, and going on would spoil data. */
 _Noreturn void wan_check_failed(const char *condition, const char *file, int line);
@@ -41,6 +43,8 @@ _Noreturn void wan_check_failed(const char *condition, const char *file, int lin
 #define WAN_DEBUG_CHECK(condition) ((void)0)
 #endif
 
+#define WAN_NEVER UINT64_MAX        /* Of times, stamps and counts: none, or no limit. */
+#define wan_prefetch(at) __builtin_prefetch(at)
 #define WAN_LIKELY(x) __builtin_expect(!!(x), 1)
 #define WAN_UNLIKELY(x) __builtin_expect(!!(x), 0)
 

@@ -124,7 +124,7 @@ static inline uint64_t wan_clock_raise_low(wan_clock *clock)
 }
 
 /* Sets a clock whose stamps are more than `most_ms` ahead of the time back to the time, and says whether it did. The wall clock is taken as right: what is
- * ahead of it is stamped anew, and nothing is taken from it (csrc/clockrepair.pxi). */
+ * ahead of it is stamped anew, and nothing is taken from it (pywan/_core/clock_repair.pyx). */
 static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed), now;

@@ -130,4 +130,23 @@ static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash
     if (shard->slots) __builtin_prefetch(&shard->slots[hash & shard->mask]);
 }
 
+/* Reads a slot only to warm the cache: what it sees is not used. The slots array itself is replaced under the lock, so the
+ * address is taken under it. */
+static inline void wan_prefetch_entry(const wan_table *table, uint64_t hash)
+{
+    wan_shard *shard = wan_table_shard(table, hash);
+    wan_lock_take(&shard->lock);
+    if (shard->slots) {
+        uint64_t at = hash & shard->mask;
+        while (shard->slots[at].entry && shard->slots[at].hash != hash) at = (at + 1) & shard->mask;
+        const wan_entry *entry = shard->slots[at].entry;
+        if (entry) {
+            __builtin_prefetch(entry);
+            __builtin_prefetch((const char *)entry + 64, 1);
+            __builtin_prefetch((const char *)entry + 128, 1);
+        }
+    }
+    wan_lock_release(&shard->lock);
+}
+
 #endif

@@ -48,7 +48,7 @@ class _Values(ValuesView):
 class Region(_core.RegionCore, MutableMapping):
     """Entries of this member, kept consistent with other sites through the attached gateway senders.
 
-    `put`, `get`, `destroy`, `put_columns`, `local_destroy` and `invalidate` are compiled (see _core.pyi).
+    `put`, `get`, `destroy`, `put_columns`, `local_destroy` and `invalidate` are compiled (see _core/__init__.pyi).
     Creates, updates and destroys travel; gets, invalidates, local destroys and `clear` (a region operation) do not.
     """
 

@@ -1,0 +1,30 @@
+"""The compiled core: records, queues, tables and both sessions.
+
+Its units (*.pyx) and all C are one shared object, so that what is there once in a process is there once: locks, counters, names.
+This is what the rest of the package imports.
+"""
+from pywan._core import _finder         # First: it finds the others.
+from pywan._core.clock import Bell, Clock
+from pywan._core.clock_repair import ClockRepair
+from pywan._core.codec import (
+    decode_object, encode_key_object, encode_object, encoded_key, encoded_value, key_hash, show_object)
+from pywan._core.columns import Column, _column_rows, as_columns
+from pywan._core.disk_log import LogBudget
+from pywan._core.dispatcher import DispatcherSession
+from pywan._core.event_queue import EventQueue
+from pywan._core.lz4 import lz4_without_gil
+from pywan._core.message import measure_message
+from pywan._core.names import region_name
+from pywan._core.operations import operation_codes
+from pywan._core.receiver import ReceiverSession
+from pywan._core.records import record_fields, record_flags
+from pywan._core.region import Condition, OneWait, RegionCore, _Nothing
+from pywan._core.row_maps import encode_rows
+from pywan._core.row_sender import RowSender
+from pywan._core.row_stage import RowStage, StageBudget
+from pywan._core.source_memory import ReceiverCounts, SourceMemory, remembered_failures
+from pywan._core.status import crc32c, crc32c_portable, forks, trim_memory
+from pywan._core.stream import (
+    FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
+    FRAME_WELCOME, check_frame, check_frame_header, pack_frame)
+from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks

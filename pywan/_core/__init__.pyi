@@ -1,0 +1,593 @@
+"""The compiled core: records, queues, tables and both sessions. Each docstring is the first sentence of the one at run time."""
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from os import PathLike
+from typing import Any, Self
+
+# Whatever has a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
+_Bytes = bytes | bytearray | memoryview
+# (form, bytes): how an object is stored and travels.
+_Form = tuple[int, bytes]
+# A column of keys, values or operations: see Column.
+_ColumnLike = Any
+# (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
+_Version = tuple[int, int]
+_Origin = tuple[int, bytes, tuple[int, int, int]]
+_SlowChange = Callable[..., str]
+
+FRAME_HELLO: int
+FRAME_WELCOME: int
+FRAME_BATCH: int
+FRAME_PING: int
+FRAME_ERROR: int
+FRAME_COMMIT: int
+FRAME_COMMITTED: int
+FRAME_KNOWN: int
+FRAME_PROGRESS: int
+
+def forks() -> int:
+    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
+
+# Keys and values
+
+def set_codec_hooks(tag: Callable[[Any, bool], tuple[int | None, Any]], untag: Callable[[int, Any], Any]) -> None:
+    """How to write what is no container, text, number or bytes, and to read it."""
+
+def encode_object(obj: Any) -> _Form:
+    """(form, bytes) of a Python object, as it is stored and travels as a value."""
+
+def encode_key_object(obj: Any) -> _Form:
+    """(form, bytes) of a Python object as a key."""
+
+def encoded_value(obj: Any) -> Encoded:
+    """A value or callback argument as Encoded."""
+
+def encoded_key(obj: Any) -> Encoded:
+    """A key as Encoded."""
+
+def decode_object(form: int, data: bytes) -> Any:
+    """The Python object behind a form and its bytes."""
+
+def show_object(form: int, data: bytes) -> Any:
+    """The Python object behind a form and its bytes; Undecodable where there is none in this process."""
+
+def key_hash(key: Any) -> int:
+    """The 64-bit hash that decides a key's bucket: part of the format."""
+
+class Undecodable:
+    """Stands for a key or value, or a part of one, that is no Python object in this process: its form, its bytes, and the reason."""
+
+    def __init__(self, form: int, data: bytes, reason: str = "", cause: BaseException | None = None) -> None: ...
+    @property
+    def form(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def cause(self) -> BaseException | None: ...
+
+class Encoded:
+    """A key, value or callback argument on its way: its form and bytes, which go on as they are, and its object for whoever looks at it."""
+
+    def __init__(self, form: int, data: bytes) -> None: ...
+    @property
+    def form(self) -> int: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def plain(self) -> Any:
+        """The object; Undecodable where there is none in this process."""
+
+# Columns
+
+class Column:
+    """A column of keys, values or operations as bytes per row."""
+
+    def __init__(self, obj: _ColumnLike, name: str = "column") -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def form(self) -> int:
+        """The form of every row that is not null."""
+
+def as_columns(obj: _ColumnLike, name: str = "column") -> list[Column]:
+    """`obj` as a list of columns, one after the other: the chunks of a chunked one, which are not copied together."""
+
+def encode_rows(names: Iterable[str], columns: Iterable[_ColumnLike]) -> Column:
+    """One column of msgpack maps {name: value}, row by row, of several columns (anything that `Column` takes)."""
+
+def operation_codes(obj: _ColumnLike | None, n: int) -> bytes:
+    """One code per row for `n` rows: 0 create, 1 update, 2 destroy."""
+
+def _column_rows(column: Column) -> list[_Form]:
+    """Every row as (form, bytes)."""
+
+# Queues
+
+class LogBudget:
+    """What several logs may take together: those in one directory of a disk store."""
+
+    def __new__(cls, limit: int, used: int = 0) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """Bytes of all logs, open or not."""
+    def give(self, count: int) -> None:
+        """Of a log that was removed as a whole."""
+
+class EventQueue:
+    """The events of one sender on this member, in `partitions` units of order served by `dispatchers`."""
+
+    reachable: bool
+    def set_full_policy(self, policy: str, timeout_ms: float = 0.0, slow_disk_ms: float = 10000.0) -> None:
+        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
+        "drop-newest" (both counted)."""
+    def __new__(
+        cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
+        directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
+        log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
+        log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
+        salvage: bool = False, environment: Any = None, mount: int = 0,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    running: bool
+    """Whether the sender accepts events; what comes otherwise is counted as dropped."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int:
+        """Bytes of the events in the queue, as laid out."""
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def persistent(self) -> bool: ...
+    @property
+    def synchronous(self) -> bool:
+        """Whether an enqueue is done only when it is on the disk."""
+    @property
+    def log_id(self) -> int:
+        """Of the log, over restarts; 0 without persistence."""
+    @property
+    def incarnation(self) -> int:
+        """What receivers know the queue by, over restarts: the log's id, until `renew`."""
+    @property
+    def mount(self) -> int:
+        """Identifies this opening of the log; 0 without persistence."""
+    def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
+        are settled here too."""
+    def renew(self, old: int, incarnation: int, timeout: float = 60.0) -> None:
+        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on."""
+    def recovery(self) -> dict[str, Any]:
+        """What opening found: records in the log, and bytes of a torn tail that were cut."""
+    def log_state(self) -> dict[str, Any]:
+        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
+    def commit_loop(self) -> None:
+        """Writes what is staged until `stop_log`; to be run in a thread of its own."""
+    def commit_once(self, checkpoint: bool = True) -> bool:
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
+        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+    def stop_log(self) -> None:
+        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+    def wait_durable(self, timeout: float = 60.0) -> None:
+        """Returns when everything enqueued so far is on the disk."""
+    def wait_removed(self, timeout: float = 60.0) -> None:
+        """Returns when everything removed so far is removed on the disk too."""
+    def counts(self) -> dict[str, int]:
+        """The ledger's counters and the queue's size, taken at one moment."""
+    def positions(self) -> list[tuple[int, int, int]]:
+        """(removed, peeked, appended) of every partition."""
+    def oldest_ms(self) -> int | None:
+        """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
+    def clear(self) -> int:
+        """Drops everything, counted as `dropped_cleared`."""
+    def wake(self) -> None:
+        """Wakes every dispatcher, to look at what it was told."""
+    def append_record(self, record: _Bytes, partition: int = 0) -> None:
+        """Appends one record in wire form (checked first)."""
+    def records(self, limit: int = 100) -> list[tuple[int, _Record]]:
+        """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
+    def peek(self, partition: int, count: int) -> list[_Record]:
+        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+    def remove(self, partition: int, through: int) -> int:
+        """Drops every event up to and including `through`: the receiver has them."""
+    def punch(self, partition: int, sequence: int) -> None:
+        """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+    def rewind(self, partition: int) -> None:
+        """What was peeked and not removed is to be sent again, as possible duplicates."""
+    def replay_into(self, other: EventQueue, force: bool = False) -> int:
+        """Moves every event to the tail of another queue (of parked events: back to where they were queued)."""
+    def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
+        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
+
+_Record = bytes     # Outside the class, whose property `bytes` hides the type.
+
+# Regions
+
+class Bell:
+    """Something asks a thread, which sleeps meanwhile, to look before its time."""
+
+    def ring(self) -> None: ...
+    def wait(self, seconds: float) -> bool:
+        """Until it rings, or for so long. Whether it rang since the last call. One caller at a time."""
+
+class Clock:
+    """The hybrid logical clock that all regions of a member share."""
+
+    def take(self, now_ms: int | None = None) -> int:
+        """The next stamp: milliseconds << 16 | counter."""
+    def raise_low(self) -> int:
+        """A stamp that no local change falls below from now on, but for stamps that callers give."""
+    def see(self, stamp: int) -> None:
+        """Makes every later stamp of this clock greater than `stamp`."""
+    def hear(self, stamp: int) -> None:
+        """The clock of another site gave this stamp less than a minute ago. If it agrees with our wall clock, that one is believed again."""
+    def lower(self) -> bool:
+        """Sets a clock whose stamps are so far ahead of the time that other sites park them back to the time, and says whether it did."""
+    now_ms: int
+    """The time, as far as the wall clock is believed: milliseconds since 1970."""
+    held_ms: int
+    """By how much the wall clock is ahead of what is believed of it; 0: it is believed."""
+    ahead_ms: int
+    """By how much the highest stamp handed out or seen is ahead of the time; 0: it is not."""
+    def set_time(self, now_ms: int, boot_ms: int = 0) -> None:
+        """From now on it is `now_ms` for this clock, until that is set again; 0: the system's time. `boot_ms`: the same of the clock that only runs
+        forward, by which the other one is judged; 0: it is believed whatever it says. For simulations."""
+
+def trim_memory(least: int = 0) -> bool:
+    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did."""
+
+class Condition:
+    """What a change asks for, as RegionCore.change_if says, and what was there."""
+
+    def __new__(cls, kind: str, expected: Any = None) -> Self: ...
+
+class OneWait:
+    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
+    then says of what was stored that it may not be on the disk."""
+
+    def __new__(cls, region: RegionCore) -> Self: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool: ...
+
+class RegionCore:
+    """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
+
+    def __new__(
+        cls, name: str, clock: Clock, *args: Any, site: int = 0, member: int = 0, stores: bool = True, forwards: bool = True,
+        **kwargs: Any,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def queues(self) -> tuple[EventQueue, ...]:
+        """The attached queues, in the order in which `change` takes its decisions."""
+    @property
+    def is_slow(self) -> bool: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_inherited(self) -> bool:
+        """Whether another process made it, from which this one was forked."""
+    @property
+    def tombstones(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes allocated for entries and slots."""
+    @property
+    def conflicts(self) -> int:
+        """Remote changes that lost against a later version."""
+    @property
+    def applied(self) -> int:
+        """Remote changes that took effect."""
+    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ...) -> None:
+        """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
+    def set_slow(self, change: _SlowChange | None) -> None:
+        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
+    def close(self) -> None:
+        """Every operation is refused from now on; the receiver answers that the region is not there."""
+    def wait_durable(self) -> None:
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+    def wait_written(self, is_queued: bool = True) -> None:
+        """The same for whoever has changed something: also where the region was closed since."""
+    def open_log(
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
+        log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
+    ) -> dict[str, Any]:
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
+    @property
+    def persistent(self) -> bool: ...
+    def commit_loop(self) -> None:
+        """Writes what is staged until `stop_log`."""
+    def commit_once(self) -> bool:
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
+        staged, and `log_state` says why."""
+    def stop_log(self) -> None:
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+    def log_state(self) -> dict[str, Any]:
+        """Sizes of the log, and why writing fails now (None: it does not)."""
+    def put(self, key: Any, value: Any, callback_argument: Any = None) -> None:
+        """Stores `value` under `key` and hands the event to the attached senders."""
+    def destroy(self, key: Any, callback_argument: Any = None) -> None:
+        """Removes `key` everywhere."""
+    def change(
+        self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
+        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
+        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None,
+    ) -> str:
+        """One change with everything said: the slow path of regions with user's Python on the way."""
+    def next_event_id(self) -> tuple[int, int, int]:
+        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
+        """What `change` would do, changing nothing."""
+    def change_if(
+        self, kind: str, operation: int, key: Any, value: Any = None, expected: Any = None, callback_argument: Any = None,
+    ) -> tuple[bool, bool, Any]:
+        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
+        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
+    def lookup(self, key: Any) -> tuple[Any, int, int, bool] | None:
+        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value under `key`, or `default`."""
+    def show(self, key: Any, default: Any = None) -> Any:
+        """As `get`; a value that is no object in this process is shown as Undecodable."""
+    def local_destroy(self, key: Any) -> None:
+        """Removes the entry on this member only; nothing is sent."""
+    def invalidate(self, key: Any) -> None:
+        """Drops the value and keeps the key with its version; not sent to other sites."""
+    def clear(self) -> int:
+        """Removes every entry of this member's region; a region operation, so nothing is sent."""
+    def release_entries(self) -> None:
+        """Gives the memory of a closed region's entries back, when nobody writes its log any more: whoever knows the region may do so for long."""
+    def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
+    def watch_tombstones(self, limit: int, bell: Bell) -> bool:
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
+    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
+    def settle_stamps(self) -> None:
+        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+    @property
+    def tombstone_state(self) -> dict[str, int]:
+        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
+    def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
+    def scan_keys(self) -> Iterator[Any]:
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
+    def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
+        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites."""
+    def put_columns(
+        self, keys: _ColumnLike, values: _ColumnLike | None, *, operations: _ColumnLike | None = None, timestamps: Any | None = None,
+    ) -> int:
+        """Changes row by row from two columns, in one call without the GIL."""
+
+def region_name(number: int) -> str | None:
+    """The name behind a region number of this process."""
+
+def record_flags(record: bytes) -> int:
+    """The flags of a whole record: 1 possible duplicate, 16 a caller gave the stamp, 32 an operator forces it."""
+
+def record_fields(record: bytes) -> dict[str, Any]:
+    """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
+
+# Frames
+
+def pack_frame(type: int, payload: _Bytes, id: int = 0, count: int = 0) -> bytes:
+    """A whole frame as bytes: for handshakes and tests."""
+
+def check_frame_header(head: _Bytes) -> tuple[int, int, int]:
+    """(type, payload length with padding, payload length) of 32 bytes of header; ProtocolError if it is none."""
+
+def check_frame(data: _Bytes) -> tuple[int, int, int, bytes]:
+    """(type, id, count, payload bytes) of a whole frame; ProtocolError if anything about it is wrong."""
+
+def crc32c(data: _Bytes, crc: int = 0) -> int:
+    """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
+
+def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
+    """The table form of `crc32c`: its oracle in tests."""
+
+def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str | None]:
+    """(values in a msgpack message, None) or (values until then, why it is refused): "too many", "too deep", "cut", "unknown code". Takes no memory."""
+
+def lz4_without_gil() -> bool:
+    """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""
+
+# Sessions
+
+class DispatcherSession:
+    """Dispatcher `index` of a queue, over one connection after another."""
+
+    def __new__(
+        cls, queue: EventQueue, index: int, parked: EventQueue, *, transmit_filter: Callable[[list[bytes]], Sequence[bool]] | None = None,
+        acknowledged: Callable[[list[bytes]], None] | None = None, on_failure: Callable[[int, int, int], None] | None = None,
+    ) -> Self: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def in_flight(self) -> int:
+        """Batches sent and not acknowledged."""
+    def configure(
+        self, batch_size: int, batch_time_interval_ms: float, *, batch_conflation: bool = False, compress: bool = False,
+        batch_bytes_max: int = 8388608, alert_threshold_ms: int = 0, silence_ms: int = 0,
+    ) -> None:
+        """Takes effect with the next batch."""
+    def set_callbacks(
+        self, transmit_filter: Callable[[list[bytes]], Sequence[bool]] | None, acknowledged: Callable[[list[bytes]], None] | None,
+    ) -> None:
+        """Replaces the user's callbacks; takes effect with the next batch."""
+    def tell_floors(self, floors: bytes) -> None:
+        """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
+    @property
+    def floors_are_heard(self) -> bool:
+        """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
+    def stop(self) -> None:
+        """Makes `run` return soon."""
+    def times(self) -> dict[str, int]:
+        """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
+        ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
+    def flow(self) -> dict[str, int]:
+        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
+        the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
+    @property
+    def has_progressed(self) -> bool:
+        """Whether the receiver has acknowledged, or told of its work, on this connection or the last one."""
+    @property
+    def unreadable_reason(self) -> str | None:
+        """Why events that lie in a file of the log are not sent; None: they are."""
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the last connection ended since its receiver showed no progress, or no life."""
+    @property
+    def is_refused(self) -> bool:
+        """Whether the receiver ended the last connection, and said why."""
+    def pause(self, value: bool) -> None:
+        """No new batch is built while paused; acknowledgements are still taken."""
+    def flush(self, value: bool) -> None:
+        """While set, a batch leaves as soon as there is an event for it."""
+    def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0, heartbeat_us: int = ...) -> None:
+        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
+    def disconnected(self) -> None:
+        """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
+    def data_to_send(self, now_us: int) -> bytes:
+        """Bytes that should leave now: one more batch if one is due and the window is open."""
+    def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
+        """Bytes that arrived at `now_us` (0: as last told)."""
+    def run(self, file: int) -> str:
+        """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection breaks."""
+
+def remembered_failures() -> int:
+    """Failed events that are remembered of all sources in this process, until their senders have heard of them."""
+
+class SourceMemory:
+    """What has been applied of one queue incarnation of one sender: the last contiguous sequence of each partition."""
+
+    def __new__(cls, partitions: int) -> Self: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def failures(self) -> int:
+        """Failed events that are remembered until the sender has heard of them."""
+
+    def last(self) -> list[int]:
+        """The last contiguous sequence applied, of every partition."""
+    def known(self, mount: int) -> list[tuple[int, int, int, int]]:
+        """(partition, last sequence, mount that it came from, up to where the sender's disk knew all to be settled) of every partition of which something
+        came from another mount than this one."""
+    def forget_passed_over(self) -> list[int]:
+        """A new mount comes, perhaps of an older copy of the log, which has events that were passed over here and of which another one knows what became."""
+    def mount_of(self, partition: int) -> int:
+        """The mount that the newest of a partition came from."""
+
+class ReceiverCounts:
+    """The counters of one receiver, over all its connections."""
+
+    def counts(self) -> dict[str, int]: ...
+
+class ReceiverSession:
+    """One sender's connection."""
+
+    def __new__(
+        cls, memory: SourceMemory, counts: ReceiverCounts, find_region: Callable[[str], RegionCore | None],
+        on_slow: Callable[[Any, bytes], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
+        on_no_memory: Callable[[], None] | None = None,
+    ) -> Self: ...
+    def stop(self) -> None:
+        """Makes `run` return soon: after the event in work."""
+    def contest(self) -> None:
+        """The sender's queue was opened elsewhere."""
+    def receive_data(self, data: _Bytes) -> None:
+        """Bytes that arrived."""
+    def data_to_send(self) -> bytes:
+        """Acknowledgements that should leave now."""
+    def run(self, file: int, silence_ms: int) -> str:
+        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop."""
+
+class RowSender:
+    """Lays rows out as records and sends them over a connected blocking socket, frame by frame, without the GIL."""
+
+    def __new__(cls, file: int, *, compress: bool = False, timeout_s: float = 60.0) -> Self: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def put_columns(self, keys: _ColumnLike, values: _ColumnLike | None, operations: _ColumnLike | None = None) -> None:
+        """Adds one row per key."""
+    def put_pairs(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Adds (key, value) pairs of Python objects."""
+    def flush(self) -> None:
+        """Sends what is laid out."""
+
+class StageBudget:
+    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+
+    def __new__(cls, limit: int) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """Bytes of rows that are staged now."""
+
+class RowStage:
+    """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
+
+    def __new__(cls, directory: str | PathLike[str] | None, memory_limit: int = ..., budget: StageBudget | None = None) -> Self: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def applied(self) -> int: ...
+    @property
+    def missing(self) -> int: ...
+    @property
+    def refusal(self) -> Exception | None: ...
+    def stop(self) -> None: ...
+    def receive(self, file: int, silence_ms: int) -> str:
+        """Takes rows from a connected socket."""
+    def apply(self, region: RegionCore, within_s: float = ...) -> bool:
+        """Applies staged rows in order as changes made at this member, from where it stopped before."""
+
+class _Nothing:
+    """Does nothing when called: what the benchmarks of single calls are measured against."""
+
+    def put(self, key: Any, value: Any, callback_argument: Any = None) -> None: ...
+
+class ClockRepair:
+    """One repair of a member's stamps: what is ahead of the time as of its beginning."""
+
+    def __new__(cls, clock: Clock, regions: Iterable[RegionCore], *, site: int = 0, others: bool = True) -> Self: ...
+    @property
+    def limit(self) -> int: ...
+    @property
+    def began(self) -> int: ...
+    def begin(self) -> bool:
+        """Sets the clock back, if it is ahead, and returns whether it was."""
+    def count_entries(self, region: RegionCore) -> tuple[int, int]:
+        """(entries, tombstones) with stamps that are ahead."""
+    def count_events(self, queue: EventQueue) -> int:
+        """How many events of the queue have stamps that are ahead."""
+    def give_stamps(self) -> None:
+        """Those of all that was counted, that have none yet."""
+    def restamp_invalid(self, region: RegionCore) -> int:
+        """Invalidated entries get the stamps that the events of their versions get."""
+    def restamp_entries(self, region: RegionCore, shard: int = 0) -> tuple[int, int, int | None, bool]:
+        """Entries and tombstones that are ahead are changed to what they are, from a shard on."""
+    def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
+        """The keys in this shard whose entries are ahead, and whether they are tombstones."""
+    def restamp_key(self, region: RegionCore, key: object, decisions: Sequence[Any] = ()) -> bool:
+        """One entry or tombstone, whatever its stamp was, is changed to what it is."""
+    def settle_region(self, region: RegionCore) -> None:
+        """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered of destroys is not of the future."""
+    def log_is_ahead(self, region: RegionCore) -> bool:
+        """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
+    def lower_newest(self, queue: EventQueue) -> bool:
+        """Regions that are attached from now on do not take the queue's newest stamp for the time."""
+    def restamp_events(self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]) -> tuple[int, list[tuple[RegionCore, bytes]]]:
+        """Takes events that are ahead out of `source`, once what takes their place is on the disk."""
+    def settle_queue(self, queue: EventQueue) -> None:
+        """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""

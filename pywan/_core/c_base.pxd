@@ -1,0 +1,96 @@
+# Owns nothing but names: the C of csrc/base as Cython sees it.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "base/wan_base.h" nogil:
+    ctypedef enum wan_status:
+        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED
+    const char *wan_detail
+    wan_status wan_detail_status
+    uint64_t wan_align8(uint64_t length)
+
+cdef extern from "base/wan_lock.h" nogil:
+    ctypedef struct wan_lock:
+        pass
+    void wan_lock_take(wan_lock *lock)
+    void wan_lock_release(wan_lock *lock)
+    void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
+    void wan_signal_change(uint32_t *word)
+
+cdef extern from "base/wan_clock.h" nogil:
+    ctypedef struct wan_clock:
+        uint64_t set_ms, set_boot_ms, base_ms, good_until_ms
+    uint64_t wan_now_ms()
+    uint64_t wan_monotonic_us()
+    uint64_t wan_clock_now_ms(wan_clock *clock)
+    uint64_t wan_clock_wall_ms(wan_clock *clock)
+    uint64_t wan_clock_receiving_ms(wan_clock *clock)
+    void wan_clock_hear(wan_clock *clock, uint64_t stamp)
+    uint64_t wan_stamp_ms(uint64_t stamp)
+    uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
+    void wan_clock_see(wan_clock *clock, uint64_t stamp)
+    uint64_t wan_clock_last(wan_clock *clock)
+    uint64_t wan_clock_low(wan_clock *clock)
+    uint64_t wan_clock_raise_low(wan_clock *clock)
+    int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
+
+cdef extern from "base/wan_thread.h" nogil:
+    ctypedef struct wan_thread:
+        uint64_t events
+        uint32_t number
+    wan_thread *wan_thread_self()
+    uint32_t wan_thread_number()
+    uint64_t wan_thread_next_event()
+    void wan_count(uint64_t *counter, uint64_t by)
+    void wan_tally(uint64_t *counter, uint64_t by)
+    void wan_set(uint64_t *counter, uint64_t value)
+    uint64_t wan_read(const uint64_t *counter)
+    int wan_falls_short(int64_t *number, int64_t by)
+    int wan_flag_read(const int *flag)
+    void wan_flag_set(int *flag, int value)
+
+cdef extern from "base/wan_fork.h" nogil:
+    uint32_t wan_forks
+    int wan_forks_count()
+
+cdef extern from "base/wan_hash.h" nogil:
+    uint64_t wan_hash(const void *data, size_t length, uint64_t seed)
+    uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
+    uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
+    uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
+
+cdef extern from "base/wan_env.h" nogil:
+    ctypedef struct wan_env:
+        pass
+    const wan_env wan_env_posix
+
+cdef extern from "base/wan_stage.h" nogil:
+    ctypedef struct wan_stage:
+        uint8_t *bytes
+        uint64_t used
+        uint64_t capacity
+        uint32_t count
+    wan_status wan_stage_reserve(wan_stage *stage, uint64_t length)
+    uint8_t *wan_stage_put(wan_stage *stage, const void *data, uint64_t length)
+    wan_status wan_stage_add(wan_stage *stage, const void *data, uint64_t length)
+    void wan_stage_empty(wan_stage *stage)
+    void wan_stage_close(wan_stage *stage)
+    enum: WAN_STAGE_LATE_US, WAN_STAGE_KEPT_BYTES
+    ctypedef struct wan_stage_use:
+        uint64_t began_us
+    void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us)
+
+cdef extern from "base/wan_memory.h" nogil:
+    bint wan_memory_trim(uint64_t least)
+
+cdef extern from "base/wan_base.h" nogil:
+    const uint64_t NEVER "WAN_NEVER"
+    void wan_tell(wan_status status, const char *format, ...)
+    void wan_prefetch(const void *at)
+
+cdef extern from "base/wan_crc32c.h" nogil:
+    uint32_t wan_crc32c(uint32_t crc, const void *data, size_t length)
+    uint32_t wan_crc32c_portable(uint32_t crc, const void *data, size_t length)
+
+cdef extern from *:
+    uint32_t __atomic_load_n(uint32_t *at, int order) nogil
+    enum: __ATOMIC_ACQUIRE

@@ -1,0 +1,8 @@
+# Owns nothing but names: what compiled code calls of Python, beside what Cython has.
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bint PyBytes_CheckExact(object obj)
+    bint PyUnicode_CheckExact(object obj)
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    const void *PyUnicode_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)

@@ -1,0 +1,109 @@
+# Owns nothing but names: the C of csrc/record as Cython sees it.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+
+cdef extern from "record/wan_form.h" nogil:
+    enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
+    enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
+    enum: WAN_TAGGED_DEPTH_MAX
+    bint wan_is_ascii(const uint8_t *at, size_t length)
+    wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
+
+cdef extern from "record/wan_record.h" nogil:
+    enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
+    enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
+    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
+    ctypedef struct wan_record:
+        uint32_t length
+        uint32_t value_length
+        uint64_t sequence
+        uint64_t stamp
+        uint64_t event_sequence
+        uint32_t event_member
+        uint32_t event_thread
+        uint16_t region
+        uint16_t partition
+        uint16_t key_length
+        uint16_t callback_length
+        uint8_t operation
+        uint8_t flags
+        uint8_t stamp_site
+        uint8_t origin_site
+        uint8_t recipients_count
+        uint8_t key_form
+        uint8_t value_form
+        uint8_t callback_form
+    uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
+    uint8_t *wan_record_key(const wan_record *record)
+    uint8_t *wan_record_value(const wan_record *record)
+    uint8_t *wan_record_callback(const wan_record *record)
+    uint8_t *wan_record_recipients(const wan_record *record)
+    int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other_stamp, uint8_t other_site)
+    int wan_record_order(const wan_record *a, const wan_record *b)
+    void wan_copy_small(uint8_t *to, const uint8_t *source, size_t length)
+    wan_status wan_record_check(const uint8_t *at, uint64_t length)
+    int wan_record_has_end(const wan_record *record, uint64_t length)
+
+cdef extern from "record/wan_record_set.h" nogil:
+    ctypedef struct wan_record_set:
+        uint64_t count
+        bint of_events
+
+    wan_status wan_record_set_find(wan_record_set *chosen, const wan_stage *stage, const wan_record *record, uint64_t **slot)
+    void wan_record_set_choose(wan_record_set *chosen, uint64_t *slot, uint64_t at)
+    void wan_record_set_empty(wan_record_set *chosen)
+
+cdef extern from "record/wan_frame.h" nogil:
+    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
+    enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
+    enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
+    enum: WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER, WAN_FAILED_FORGOTTEN
+    ctypedef struct wan_frame:
+        uint32_t magic
+        uint8_t type
+        uint8_t flags
+        uint16_t reserved
+        uint32_t length
+        uint32_t crc
+        uint32_t raw_length
+        uint32_t count
+        uint64_t id
+    ctypedef struct wan_section:
+        uint32_t partition
+        uint32_t count
+        uint64_t first
+        uint64_t through
+        uint64_t settled
+        uint32_t bytes
+        uint32_t unsure
+    uint64_t wan_section_sure(const wan_section *section)
+    ctypedef struct wan_batch_head:
+        uint32_t sections
+        uint32_t reserved
+    ctypedef struct wan_ack:
+        uint32_t credit_events
+        uint32_t failures
+        uint64_t credit_bytes
+    ctypedef struct wan_floor:
+        uint64_t stamp
+        uint8_t origin
+    ctypedef struct wan_failure:
+        uint32_t partition
+        uint32_t reason
+        uint64_t sequence
+    ctypedef struct wan_rewind:
+        uint32_t partition
+        uint32_t reserved
+        uint64_t expected
+    uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
+    wan_status wan_frame_check(const wan_frame *frame)
+    wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count)
+
+cdef extern from "record/wan_names.h" nogil:
+    enum: WAN_REGION_NAMES, WAN_REGION_NAME_BYTES_MAX
+    ctypedef struct wan_region_name:
+        char *text
+        uint16_t length
+        uint32_t buckets
+    wan_region_name *wan_region_names
+    wan_status wan_region_name_give(uint16_t number, const char *text, uint16_t length)

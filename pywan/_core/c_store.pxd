@@ -1,0 +1,89 @@
+# Owns nothing but names: the C of csrc/store as Cython sees it.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+
+cdef extern from "store/wan_queue.h" nogil:
+    enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH, WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED
+    ctypedef struct wan_hole:
+        uint32_t partition
+        uint32_t reason
+        uint64_t sequence
+    ctypedef struct wan_store:
+        uint64_t memory_bytes
+        uint64_t file_bytes
+        uint64_t files_made
+    ctypedef struct wan_partition:
+        uint64_t removed
+        uint64_t peeked
+        uint64_t appended
+        uint64_t known_holes
+        uint64_t duplicate_through
+        uint64_t events
+        uint64_t bytes
+        uint64_t unpeeked
+        uint64_t durable
+        uint64_t taken
+    ctypedef struct wan_queue:
+        wan_store store
+        wan_partition *partitions
+        uint32_t partition_count
+        uint8_t conflate
+        uint8_t persistent
+        uint64_t events
+        uint64_t bytes
+        uint64_t conflated
+        wan_stage *holes
+        wan_stage *superseded
+    ctypedef struct wan_reservation:
+        uint8_t *at
+        uint32_t segment
+        uint32_t partition
+        uint64_t length
+        uint8_t beyond
+    wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
+                              uint32_t partitions, int conflate)
+    void wan_queue_close(wan_queue *queue)
+    wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation)
+    bint wan_store_is_over(const wan_store *store)
+    void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
+    void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
+    ctypedef struct wan_run:
+        uint8_t *at
+        uint64_t room
+        uint32_t segment
+    enum: WAN_RUN_RECORD_BYTES_MAX
+    wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
+    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
+    uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)
+    wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition)
+    wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
+    uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
+                            wan_record **records, uint64_t *peeked_bytes)
+    uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
+    void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
+    void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
+    void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
+    ctypedef struct wan_store_span:
+        const char *file
+        const uint8_t *base
+        uint64_t mapped
+        uint64_t first "from"
+        uint64_t end "to"
+    wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
+    wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through)
+    void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t first, uint64_t through, uint32_t *lengths)
+    wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+    wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
+    void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked)
+    wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
+    wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length, uint32_t *segment_id)
+    void wan_store_adopted(wan_store *store, uint32_t segment_id)
+    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
+    void wan_queue_compact(wan_queue *queue)
+    wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
+    wan_status wan_queue_start_conflating(wan_queue *queue)
+    uint64_t wan_partition_ready(const wan_partition *partition)
+    void wan_queue_rewind(wan_queue *queue, uint32_t partition)
+    uint64_t wan_queue_clear(wan_queue *queue)

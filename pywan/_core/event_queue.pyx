@@ -1,0 +1,614 @@
+# Owns `EventQueue`: what Python sees of the queue of one sender on one member. Producers append through queue.pxd and put.pxd; a
+# dispatcher peeks, acknowledges and rewinds.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_system cimport *
+from pywan._core.disk_log cimport (
+    FOR_EVENTS, FOR_IDENTITY, FOR_REMOVALS, LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON,
+    WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, show_log)
+from pywan._core.queue cimport (
+    FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
+    queue_append_copy, queue_can_read, queue_counts, queue_partition, queue_refresh_pending, signal)
+from pywan._core.queue_log cimport durable_begin_wait, durable_loop, durable_step, durable_wait
+from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
+from pywan._core.queue_recovery cimport (
+    adopt_segment, durable_recover, note_damaged, recover_part, recover_state, segment_adopted)
+from pywan._core.status cimport detail_text, environment_of, raise_for
+
+
+cdef uint64_t queues_made = 0    # By this process. Under the GIL.
+
+
+cdef class EventQueue:
+    """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
+
+    Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
+    With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
+    of its own, and `wait_durable` waits for the disk. `log_budget` bounds its log and others together, and
+    counts `log_known` bytes of it already. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no
+    dispatcher and no region uses it any more.
+    """
+
+    def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
+                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
+                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
+                  uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None, uint64_t mount=0):
+        global queues_made
+        cdef bytes path = b""
+        cdef const wan_env *env = environment_of(environment)
+        cdef const char *path_or_null = NULL
+        if directory is not None:
+            path = str(directory).encode("utf-8", "surrogateescape")
+            path_or_null = path
+        self.name, self.environment = name, environment
+        self.reachable = True
+        if dispatchers == 0 or remote_site < 0 or remote_site > 255:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least one, and a site from 0 to 255")
+        self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
+        if self.g == NULL:
+            raise MemoryError(f"no memory for queue {name!r}")
+        queues_made += 1
+        self.g.place = queues_made
+        raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
+                  f"queue {name!r}")
+        self.g.dispatchers = dispatchers
+        memset(self.g.lowest_copied, 0xff, sizeof(self.g.lowest_copied))
+        self.g.remote_site = <uint8_t>remote_site
+        self.g.by_thread, self.g.by_bucket = by_thread, by_bucket
+        self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
+        if self.g.signals == NULL:
+            raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
+        for n in range(dispatchers):
+            self.g.signals[n].file = -1
+        for n in range(dispatchers):
+            self.g.signals[n].wake_at = NEVER
+            self.g.signals[n].file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.g.signals[n].file < 0:
+                from pywan.errors import DiskError
+                raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
+        if log_directory is not None:
+            if mount == 0:
+                import secrets
+                mount = secrets.randbits(62) | 1
+            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage, mount)
+            self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
+            if log_budget is not None:
+                self.budget = log_budget
+                self.g.durable.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_budget.b.limit // STAGED_PART_OF_LIMIT)
+                wan_log_share(&self.g.durable.log, &log_budget.b, log_known, log_may_take_kept)
+
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
+        cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
+        cdef wan_log_reader reader
+        cdef wan_damage damage
+        cdef wan_status status
+        cdef uint32_t partitions = self.g.queue.partition_count
+        cdef bytes path = directory.encode("utf-8", "surrogateescape")
+        cdef const char *path_ = path
+        if d == NULL:
+            raise MemoryError()
+        self.g.durable = d
+        d.of_moved.of_events = True
+        d.log_numbers = <uint16_t *>calloc(65536, 2)
+        d.process_numbers = <uint16_t *>calloc(65536, 2)
+        d.appended = <uint64_t *>calloc(partitions, 8)
+        d.removed = <uint64_t *>calloc(partitions, 8)
+        d.state_appended = <uint64_t *>calloc(partitions, 8)
+        if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
+            raise MemoryError()
+        d.synchronous, d.flush_ms, d.salvage, d.mount = synchronous, flush_ms, salvage, mount
+        d.staged_max = STAGED_BYTES_MAX
+        self.g.queue.persistent = 1
+        cdef uint8_t conflates = self.g.queue.conflate
+        self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
+        memset(&reader, 0, sizeof(reader))
+        reader.owner = self.g
+        reader.part, reader.state = recover_part, recover_state
+        if not conflates:                   # Else each new event is compared with what is queued: that lies in memory.
+            reader.adopt, reader.adopted = adopt_segment, segment_adopted
+        reader.read_ahead = env == &wan_env_posix
+        reader.salvage, reader.damaged = salvage, note_damaged
+        with nogil:
+            status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
+            if status == WAN_OK:
+                status = durable_recover(self.g)
+            if status == WAN_OK and not salvage:
+                status = durable_mount(self.g)
+            self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
+            show_log(&d.view, &d.log, WAN_OK)
+            if status == WAN_OK and conflates and not salvage:
+                status = wan_queue_start_conflating(&self.g.queue)
+        if status == WAN_CORRUPT:
+            from pywan.errors import DiskError
+            raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
+                            "nothing was changed")
+        raise_for(status, f"queue {self.name!r}")
+        return 0
+
+    def __dealloc__(self):
+        cdef durable_log *d
+        if self.g == NULL:
+            return
+        d = self.g.durable
+        if self.g.signals != NULL:
+            for n in range(self.g.dispatchers):
+                if self.g.signals[n].file >= 0:
+                    close_file(self.g.signals[n].file)
+        wan_queue_close(&self.g.queue)
+        if d != NULL:
+            wan_log_close(&d.log)
+            wan_stage_close(&d.records)
+            wan_stage_close(&d.holes)
+            wan_stage_close(&d.names)
+            wan_stage_close(&d.superseded)
+            wan_stage_close(&d.taken_superseded)
+            wan_stage_close(&d.damages)
+            wan_stage_close(&d.taken_records)
+            wan_stage_close(&d.taken_holes)
+            wan_stage_close(&d.taken_names)
+            wan_stage_close(&d.state)
+            wan_stage_close(&d.fresh_state)
+            wan_stage_close(&d.moved)
+            wan_stage_close(&d.dictionary)
+            free(d.log_numbers)
+            free(d.process_numbers)
+            free(d.appended)
+            free(d.removed)
+            free(d.state_appended)
+            free(d)
+        free(self.g.signals)
+        free(self.g)
+
+    # Persistence
+
+    @property
+    def persistent(self):
+        return self.g.durable != NULL
+
+    @property
+    def synchronous(self):
+        """Whether an enqueue is done only when it is on the disk."""
+        return self.g.durable != NULL and self.g.durable.synchronous
+
+    @property
+    def log_id(self):
+        """Of the log, over restarts; 0 without persistence."""
+        return self.g.durable.log.id if self.g.durable != NULL else 0
+
+    @property
+    def incarnation(self):
+        """What receivers know the queue by, over restarts: the log's id, until `renew`. 0 without persistence."""
+        return wan_read(&self.g.durable.incarnation) if self.g.durable != NULL else 0
+
+    @property
+    def mount(self):
+        """Identifies this opening of the log; 0 without persistence."""
+        return self.g.durable.mount if self.g.durable != NULL else 0
+
+    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t settled=0):
+        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
+        are settled here too. If not, another copy of its log sent them, or the log is an older copy."""
+        cdef bint is_it
+        self.check_partition(partition)
+        if self.g.durable == NULL:
+            return False
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            is_it = is_of_this_past(self.g, mount, partition, last) and settled <= self.g.queue.partitions[partition].removed
+            wan_lock_release(&self.g.lock)
+        return is_it
+
+    def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
+        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on. No
+        effect where `old` was replaced already. DiskError as of `wait_durable`: then it is taken when the disk takes it."""
+        cdef durable_log *d = self.g.durable
+        if d == NULL or incarnation == 0:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and none is 0")
+        wan_lock_take(&self.g.lock)
+        if d.incarnation == old and d.wanted_incarnation == 0:
+            wan_set(&d.wanted_incarnation, incarnation)
+        wan_lock_release(&self.g.lock)
+        wan_signal_change(&d.work)
+        self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
+
+    def recovery(self):
+        """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
+        cdef durable_log *d = self.g.durable
+        if d == NULL:
+            return {}
+        return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damage_list(&d.damages)}
+
+    def log_state(self):
+        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
+        cdef durable_log *d = self.g.durable
+        if d == NULL:
+            return {}
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef uint64_t staged
+        cdef log_view view
+        cdef uint64_t *durable = <uint64_t *>malloc(count * sizeof(uint64_t))
+        if durable == NULL:
+            raise MemoryError()
+        wan_lock_take(&self.g.lock)
+        view, staged = d.view, d.staged - d.durable
+        for p in range(count):
+            durable[p] = self.g.queue.partitions[p].durable
+        wan_lock_release(&self.g.lock)
+        found = [durable[p] for p in range(count)]
+        free(durable)
+        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view),
+                "durable": found}
+
+    cdef object log_failure(self):
+        cdef log_view view
+        wan_lock_take(&self.g.lock)
+        view = self.g.durable.view
+        wan_lock_release(&self.g.lock)
+        return log_failure(&view)
+
+    def commit_loop(self):
+        """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
+        if self.g.durable != NULL:
+            with nogil:
+                durable_loop(self.g)
+            wan_flag_set(&self.g.durable.ended, 1)
+            wan_signal_change(&self.g.durable.epoch)
+
+    def commit_once(self, bint checkpoint=True):
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
+        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+        cdef wan_status status = WAN_OK
+        if self.g.durable != NULL:
+            with nogil:
+                status = durable_step(self.g, checkpoint)
+        return status == WAN_OK
+
+    def stop_log(self):
+        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        if self.g.durable != NULL:
+            wan_lock_take(&self.g.lock)
+            wan_flag_set(&self.g.durable.stop, 1)
+            wan_lock_release(&self.g.lock)
+            wan_signal_change(&self.g.durable.work)
+
+    cdef bint gives_up(self, uint64_t waited_us):
+        """Whether the log has taken nothing for longer than an enqueue may wait for that. One near its limit, that makes room, takes
+        something now and then."""
+        cdef durable_log *d = self.g.durable
+        cdef uint64_t since = 0
+        if d != NULL and waited_us >= self.g.block_timeout_us:
+            wan_lock_take(&self.g.lock)
+            since = d.view.failing_since_us
+            wan_lock_release(&self.g.lock)
+        return since != 0 and wan_monotonic_us() - since >= self.g.block_timeout_us
+
+    def wait_durable(self, double timeout=60.0):
+        """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
+        was enqueued stays queued here and is written when the disk takes it."""
+        self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
+
+    def wait_removed(self, double timeout=60.0):
+        """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
+        self.wait_for_log(FOR_REMOVALS, timeout, "what was removed comes back if the process ends before the disk takes that")
+
+    cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
+        cdef disk_wait wait
+        cdef int state = WAIT_GOES_ON
+        if self.g.durable == NULL:
+            return 0
+        wait = durable_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
+        while True:
+            with nogil:
+                state = durable_wait(self.g, &wait)
+            if state != WAIT_GOES_ON:
+                break
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: what waits for the disk stays staged.
+        if state == WAIT_IN_VAIN:
+            from pywan.errors import DiskError
+            reason = self.log_failure() or ("its log was closed" if wan_flag_read(&self.g.durable.ended) else "the disk did not answer")
+            raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; {meanwhile}")
+        return 0
+
+    def __len__(self):
+        return wan_read(&self.g.queue.events)
+
+    @property
+    def bytes(self):
+        """Bytes of the events in the queue, as laid out."""
+        return wan_read(&self.g.queue.bytes)
+
+    def set_full_policy(self, str policy, double timeout_ms=0.0, double slow_disk_ms=SLOW_DISK_US / 1000):
+        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
+        "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
+        for `slow_disk_ms`, also for the oldest to leave. Before regions attach."""
+        self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
+        self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
+        self.g.block_timeout_us = self.g.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
+        if self.g.durable != NULL and policy != "refuse":
+            self.g.full_timeout_us = max(self.g.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
+
+    @property
+    def running(self):
+        """Whether the sender accepts events; what comes otherwise is counted as dropped."""
+        return bool(wan_flag_read(&self.g.running))
+
+    @running.setter
+    def running(self, bint value):
+        wan_flag_set(&self.g.running, value)
+
+    def counts(self):
+        """The ledger's counters and the queue's size, taken at one moment."""
+        cdef queue_counts c
+        cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            c = self.g.counts
+            conflated = self.g.queue.conflated
+            events = self.g.queue.events
+            size = self.g.queue.bytes
+            files = self.g.queue.store.files_made
+            file_bytes = self.g.queue.store.file_bytes
+            memory_bytes = self.g.queue.store.memory_bytes
+            wan_lock_release(&self.g.lock)
+        cdef dict result = c
+        del result["newest_stamp"], result["clock_repairs"]
+        result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
+                      memory_bytes=memory_bytes)
+        return result
+
+    def positions(self):
+        """(removed, peeked, appended) of every partition."""
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
+        if copies == NULL:
+            raise MemoryError()
+        wan_lock_take(&self.g.lock)
+        memcpy(copies, self.g.queue.partitions, count * sizeof(wan_partition))
+        wan_lock_release(&self.g.lock)
+        # No Python object is made under the lock: that can start the collector, and with it anybody's code.
+        found = [(copies[p].removed, copies[p].peeked, copies[p].appended) for p in range(count)]
+        free(copies)
+        return found
+
+    @property
+    def partitions(self):
+        return self.g.queue.partition_count
+
+    def oldest_ms(self):
+        """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
+        cdef uint64_t oldest = NEVER, at
+        cdef wan_record *record
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            for p in range(self.g.queue.partition_count):
+                record = wan_queue_oldest(&self.g.queue, p)
+                # Of one that cannot be read the age is not known; its dispatcher says why.
+                if record != NULL and queue_can_read(self.g, p, self.g.queue.partitions[p].known_holes + 1):
+                    at = wan_stamp_ms(record.stamp)
+                    if at < oldest:
+                        oldest = at
+            wan_lock_release(&self.g.lock)
+        return None if oldest == NEVER else oldest
+
+    def clear(self):
+        """Drops everything, counted as `dropped_cleared`. Only while no dispatcher runs. Returns how many."""
+        cdef uint64_t dropped
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            dropped = wan_queue_clear(&self.g.queue)
+            self.g.counts.dropped_cleared += dropped
+            for d in range(self.g.dispatchers):
+                wan_set(&self.g.signals[d].pending, 0)
+            wan_lock_release(&self.g.lock)
+        return dropped
+
+    def wake(self):
+        """Wakes every dispatcher, to look at what it was told."""
+        for n in range(self.g.dispatchers):
+            eventfd_write(self.g.signals[n].file, 1)
+
+    def append_record(self, const uint8_t[::1] record, uint32_t partition=0):
+        """Appends one record in wire form (checked first). For tests, parked events and tools."""
+        self.check_partition(partition)
+        raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
+        raise_for(queue_append_copy(self.g, partition, <const wan_record *>&record[0], False, 0), f"queue {self.name!r}")
+
+    def records(self, uint64_t limit=100):
+        """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
+        cdef uint64_t sequence, at
+        cdef uint32_t p
+        cdef wan_partition *partition
+        cdef wan_record *record
+        cdef wan_stage copies
+        cdef bint whole = True, readable = True
+        memset(&copies, 0, sizeof(copies))
+        with nogil:
+            wan_lock_take(&self.g.lock)
+            for p in range(self.g.queue.partition_count):
+                partition = &self.g.queue.partitions[p]
+                sequence = partition.removed
+                while whole and readable and copies.count < limit:
+                    sequence = wan_queue_next_live(partition, sequence + 1, partition.appended)
+                    if sequence == 0:
+                        break
+                    record = wan_queue_at(&self.g.queue, partition, sequence)
+                    readable = queue_can_read(self.g, p, sequence)
+                    if not readable:
+                        break
+                    whole = wan_stage_add(&copies, record, record.length) == WAN_OK
+            wan_lock_release(&self.g.lock)
+        try:
+            if not readable:
+                raise_for(WAN_IO, f"queue {self.name!r}")
+            if not whole:
+                raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
+            found, at = [], 0
+            while at < copies.used:
+                record = <wan_record *>(copies.bytes + at)
+                found.append((record.partition, PyBytes_FromStringAndSize(<char *>record, record.length)))
+                at += record.length
+            return found
+        finally:
+            wan_stage_close(&copies)
+
+    cdef int check_partition(self, uint32_t partition) except -1:
+        if partition >= self.g.queue.partition_count:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.g.queue.partition_count - 1}, not {partition}")
+        return 0
+
+    def peek(self, uint32_t partition, uint32_t count):
+        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+        self.check_partition(partition)
+        cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
+        cdef uint64_t size, before
+        cdef wan_store_span span
+        cdef wan_status status = WAN_OK
+        if records == NULL:
+            raise MemoryError()
+        try:
+            wan_lock_take(&self.g.lock)
+            before = self.g.queue.partitions[partition].peeked
+            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, &size)
+            if taken:
+                span = wan_queue_span(&self.g.queue, partition, before + 1, self.g.queue.partitions[partition].peeked)
+                status = wan_store_check(&self.g.queue.store, &span)
+            if status != WAN_OK:
+                wan_queue_unpeek(&self.g.queue, partition, before)
+            queue_refresh_pending(self.g, partition % self.g.dispatchers)
+            wan_lock_release(&self.g.lock)
+            raise_for(status, f"queue {self.name!r}")
+            return [PyBytes_FromStringAndSize(<char *>records[n], records[n].length) for n in range(taken)]
+        finally:
+            free(records)
+
+    def remove(self, uint32_t partition, uint64_t through):
+        """Drops every event up to and including `through`: the receiver has them. Returns how many."""
+        self.check_partition(partition)
+        cdef uint64_t removed = 0, peeked
+        wan_lock_take(&self.g.lock)
+        peeked = self.g.queue.partitions[partition].peeked
+        if through <= peeked:
+            removed = wan_queue_remove(&self.g.queue, partition, through)
+            self.g.counts.distributed += removed
+        wan_lock_release(&self.g.lock)
+        if through > peeked:
+            from pywan.errors import InternalError
+            raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {peeked}")
+        return removed
+
+    def punch(self, uint32_t partition, uint64_t sequence):
+        """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+        self.check_partition(partition)
+        wan_lock_take(&self.g.lock)
+        if sequence > self.g.queue.partitions[partition].removed and sequence <= self.g.queue.partitions[partition].appended:
+            before = self.g.queue.events
+            wan_queue_punch(&self.g.queue, partition, sequence, WAN_HOLE_FILTERED)
+            self.g.counts.filtered_transmit += before - self.g.queue.events
+            queue_refresh_pending(self.g, partition % self.g.dispatchers)
+        wan_lock_release(&self.g.lock)
+
+    def rewind(self, uint32_t partition):
+        """What was peeked and not removed is to be sent again, as possible duplicates."""
+        self.check_partition(partition)
+        wan_lock_take(&self.g.lock)
+        wan_queue_rewind(&self.g.queue, partition)
+        queue_refresh_pending(self.g, partition % self.g.dispatchers)
+        wan_lock_release(&self.g.lock)
+
+    def lowest_copied(self, bint until_empty=False):
+        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`,
+        since the queue was last empty. Stamps that callers gave are left out."""
+        cdef uint64_t found[256]
+        cdef uint32_t n
+        wan_lock_take(&self.g.lock)
+        if until_empty and self.g.queue.events == 0:
+            memset(self.g.lowest_copied, 0xff, sizeof(found))
+        memcpy(found, self.g.lowest_copied, sizeof(found))
+        if not until_empty:
+            memset(self.g.lowest_copied, 0xff, sizeof(found))
+        wan_lock_release(&self.g.lock)
+        return {n: found[n] for n in range(256) if found[n] != NEVER}
+
+    def replay_into(self, EventQueue other not None, bint force=False):
+        """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
+        time, and no `clear` meanwhile. With `force` a receiver applies them also where the key may have been destroyed later. Returns how many; stops where the other queue has no room, and raises after moving what it could.
+        DiskError: the other queue's disk did not take them in time; the last of them are in both queues."""
+        cdef uint64_t moved = 0, before
+        cdef wan_status status = WAN_OK
+        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef durable_log *to = other.g.durable
+        cdef uint64_t *ends = <uint64_t *>calloc(2 * count, sizeof(uint64_t))
+        if ends == NULL:
+            raise MemoryError()
+        for p in range(count):
+            ends[p] = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
+        try:
+            if to != NULL:
+                wan_flag_set(&to.replaying, 1)
+                if other.log_failure() is not None:
+                    other.wait_durable()        # With what is kept it may be written.
+            while status == WAN_OK:
+                before = moved
+                status = self.replay_some(other, ends, ends + count, &moved, WAN_FLAG_FORCED if force else 0)
+                if moved == before:
+                    break
+        finally:
+            if to != NULL:
+                wan_flag_set(&to.replaying, 0)
+            free(ends)
+        raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
+        return moved
+
+    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
+        """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
+        cdef uint64_t most = wan_log_record_bytes(&other.g.durable.log) // 2 if other.g.durable != NULL else NEVER
+        cdef uint64_t size, copied = 0
+        cdef wan_record *record
+        cdef wan_store_span span
+        cdef wan_status status = WAN_OK
+        cdef uint32_t p
+        cdef bint gone = True
+        with nogil:
+            for p in range(self.g.queue.partition_count):
+                through[p] = 0
+                while status == WAN_OK and self.g.queue.partitions[p].peeked < ends[p]:
+                    wan_lock_take(&self.g.lock)
+                    if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &size):
+                        wan_lock_release(&self.g.lock)
+                        break
+                    span = wan_queue_span(&self.g.queue, p, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].peeked)
+                    wan_lock_release(&self.g.lock)
+                    status = wan_store_check(&self.g.queue.store, &span)
+                    if status != WAN_OK:
+                        break
+                    status = queue_append_copy(other.g, queue_partition(
+                        other.g, wan_region_names[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
+                        record.event_member, record.event_thread), record, True, flags)
+                    if status == WAN_OK:
+                        through[p] = record.sequence
+                        copied += record.length
+                        moved[0] += 1
+        try:
+            # Given up here only when they are on the disk there: either log may be written first.
+            if copied and other.g.durable != NULL:
+                gone = False
+                other.wait_durable()
+                gone = True
+        finally:
+            for p in range(self.g.queue.partition_count):
+                wan_lock_take(&self.g.lock)
+                if gone and through[p]:
+                    wan_queue_remove(&self.g.queue, p, through[p])
+                wan_queue_rewind(&self.g.queue, p)
+                wan_lock_release(&self.g.lock)
+        return status

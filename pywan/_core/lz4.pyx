@@ -1,0 +1,109 @@
+# Owns the way to lz4. The public functions of the lz4 package need the GIL at both ends of each batch; so we look for the C functions
+# inside its compiled module, once, and try them out against the public ones. Whatever is missing or differs: the public
+# functions, one call a batch (docs/decisions/0044).
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+from pywan._core.c_system cimport *
+
+cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
+    enum: PyBUF_READ
+
+ctypedef int (*lz4_compress_fast)(const char *source, char *to, int size, int capacity, int acceleration) noexcept nogil
+ctypedef int (*lz4_decompress_safe)(const char *source, char *to, int size, int capacity) noexcept nogil
+
+
+cdef enum:
+    LZ4_ACCELERATION = 2        # A tenth less time than 1, for one percent more bytes, with the bench's records and with a real change stream.
+    LZ4_TRIAL_BYTES = 4096
+
+cdef lz4_compress_fast lz4_compress = NULL
+cdef lz4_decompress_safe lz4_decompress = NULL
+cdef bint lz4_looked = False
+cdef object lz4_block = None
+
+
+cdef int lz4_load() except -1:
+    """Before the first batch. ImportError without the package."""
+    global lz4_looked, lz4_block
+    if lz4_looked:
+        return 0
+    import lz4.block
+    lz4_block = lz4.block
+    lz4_find_direct()
+    lz4_looked = True
+    return 0
+
+
+cdef int lz4_find_direct() except -1:
+    """Takes the addresses of the C functions, where they are and do what the public ones do."""
+    global lz4_compress, lz4_decompress
+    cdef void *handle
+    try:
+        from lz4.block import _block
+        path = _block.__file__.encode()
+    except (ImportError, AttributeError):
+        return 0
+    handle = dlopen(path, RTLD_NOW)
+    if handle == NULL:
+        return 0
+    lz4_compress = <lz4_compress_fast>dlsym(handle, "LZ4_compress_fast")
+    lz4_decompress = <lz4_decompress_safe>dlsym(handle, "LZ4_decompress_safe")
+    if lz4_compress == NULL or lz4_decompress == NULL or not lz4_agrees():
+        lz4_compress, lz4_decompress = NULL, NULL
+    return 0
+
+
+cdef bint lz4_agrees() except -1:
+    """Whether the public functions read what the C functions pack, and the other way round."""
+    cdef bytes text = bytes(range(256)) * 4 + bytes(LZ4_TRIAL_BYTES - 1024)
+    cdef uint8_t packed[LZ4_TRIAL_BYTES * 2]
+    cdef uint8_t raw[LZ4_TRIAL_BYTES]
+    cdef int length = lz4_compress(<const char *>text, <char *>packed, LZ4_TRIAL_BYTES, LZ4_TRIAL_BYTES * 2, LZ4_ACCELERATION)
+    cdef bytes public = lz4_block.compress(text, mode="fast", acceleration=LZ4_ACCELERATION, store_size=False)
+    if length <= 0 or length > LZ4_TRIAL_BYTES:
+        return False
+    try:
+        if lz4_block.decompress((<char *>packed)[:length], uncompressed_size=LZ4_TRIAL_BYTES) != text:
+            return False
+    except lz4_block.LZ4BlockError:
+        return False
+    return (lz4_decompress(<const char *>public, <char *>raw, <int>len(public), LZ4_TRIAL_BYTES) == LZ4_TRIAL_BYTES
+            and (<char *>raw)[:LZ4_TRIAL_BYTES] == text)
+
+
+cdef int lz4_pack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t capacity) noexcept nogil:
+    """Bytes written, or 0 where it does not fit (then the batch goes as it is)."""
+    if lz4_compress != NULL:
+        return lz4_compress(<const char *>source, <char *>to, <int>size, <int>capacity, LZ4_ACCELERATION)
+    with gil:
+        try:
+            packed = lz4_block.compress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ), mode="fast", acceleration=LZ4_ACCELERATION,
+                                        store_size=False)
+        except Exception:
+            return 0
+        if <uint32_t>len(packed) > capacity:
+            return 0
+        memcpy(to, <char *>packed, len(packed))
+        return <int>len(packed)
+
+
+cdef int lz4_unpack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t raw_size) noexcept nogil:
+    """Bytes written, or a negative number for damaged input."""
+    if lz4_decompress != NULL:
+        return lz4_decompress(<const char *>source, <char *>to, <int>size, <int>raw_size)
+    with gil:
+        try:
+            raw = lz4_block.decompress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ), uncompressed_size=raw_size)
+        except Exception:
+            return -1
+        if <uint32_t>len(raw) != raw_size:
+            return -1
+        memcpy(to, <char *>raw, len(raw))
+        return <int>len(raw)
+
+
+def lz4_without_gil():
+    """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""
+    lz4_load()
+    return lz4_compress != NULL

@@ -1,0 +1,3 @@
+# The interface of names.pyx.
+
+cdef int region_number(str name) except -1

@@ -1,0 +1,420 @@
+# Owns the put path: from a change to the region's table and, under the same entry lock, into its log and the queues of the attached
+# senders. It runs for each event, so it is compiled into each unit that makes changes: single ones, columns, a receiver's, a client's.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_system cimport *
+from pywan._core.disk_log cimport not_written
+from pywan._core.queue cimport (
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_note_not_queued, queue_partition,
+    queue_reserve)
+from pywan._core.region_state cimport (
+    IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, UNWRITTEN_BITS, WAY_CLOSED, WAY_STRAIGHT, attachment, condition,
+    decision, origin, region_core, region_log)
+
+
+cdef inline wan_status way_of(const attachment *attached, bint by_callbacks) noexcept nogil:
+    """Under an entry lock: WAN_OK if a change may go on from here."""
+    if attached == NULL or attached.way == WAY_STRAIGHT:
+        return WAN_OK
+    if attached.way == WAY_CLOSED:
+        return WAN_CLOSED
+    return WAN_OK if by_callbacks else WAN_SLOW
+
+
+cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
+    # Loop control: the remote site made the event, has it, or will get it from somebody.
+    if from_.site == site and from_.site != own:
+        return True
+    for n in range(from_.recipient_count):
+        if from_.recipients[n] == site:
+            return True
+    return False
+
+
+cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space, uint32_t *count) noexcept nogil:
+    """Whom the event has reached or will reach. `space`: for as many sites as there can be."""
+    cdef uint32_t n, k, found = from_.recipient_count
+    cdef uint8_t site
+    count[0] = attached.recipient_count
+    if found == 0:
+        return attached.recipients
+    memcpy(space, from_.recipients, found)
+    for n in range(attached.recipient_count):
+        site = attached.recipients[n]
+        for k in range(found):
+            if space[k] == site:
+                break
+        else:
+            space[found] = site
+            found += 1
+    count[0] = found
+    return space
+
+
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint8_t operation,
+                              const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
+                              const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
+    cdef wan_record *record = <wan_record *>at
+    cdef uint8_t *to
+    (<uint64_t *>(at + length - 8))[0] = 0      # The padding; what is not padding is written over it.
+    record.length = <uint32_t>length
+    record.value_length = value_length
+    record.stamp = c.stamp
+    record.event_sequence = from_.event_sequence
+    record.event_member = from_.event_member
+    record.event_thread = from_.event_thread
+    record.region = r.number
+    record.key_length = c.key_length
+    record.callback_length = from_.callback_length
+    record.operation = operation
+    record.flags = c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
+    record.stamp_site = c.stamp_site
+    record.origin_site = from_.site
+    record.recipients_count = <uint8_t>recipient_count
+    record.key_form = c.key_form
+    record.value_form = value_form
+    record.callback_form = from_.callback_form
+    to = <uint8_t *>(record + 1)
+    wan_copy_small(to, c.key, c.key_length)
+    to += c.key_length
+    wan_copy_small(to, value, value_length)
+    to += value_length
+    if from_.callback_length:
+        wan_copy_small(to, from_.callback, from_.callback_length)
+        to += from_.callback_length
+    wan_copy_small(to, recipients, recipient_count)
+
+
+cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept nogil:
+    # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from a sender that was known
+    # then; who sends it was not, or speaks for another one. Stamps that callers give were not waited for.
+    cdef uint64_t mark = wan_read(&r.mark if flags & WAN_FLAG_GIVEN else &r.let_go)
+    return mark + 1 if mark else 0
+
+
+cdef inline wan_status region_change(region_core *r, wan_change *c, const origin *from_, const decision *decisions,
+                              wan_outcome *outcome) noexcept nogil:
+    """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
+    Anything else (no room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
+    comes through the user's callbacks; NULL: it comes straight from its maker."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    wan_lock_take(&shard.lock)
+    cdef wan_status status = region_change_held(r, shard, c, from_, decisions, outcome)
+    wan_lock_release(&shard.lock)
+    return status
+
+cdef inline wan_status region_change_if(region_core *r, wan_change *c, const origin *from_, const decision *decisions, condition *wanted,
+                                 wan_outcome *outcome) noexcept nogil:
+    """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is WAN_UNMET. `wanted` gets a copy of
+    the value that is there."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_status status
+    c.waits = 0
+    wan_lock_take(&shard.lock)
+    status = way_of(r.attached, decisions != NULL)
+    if status == WAN_OK:
+        status = condition_look(wanted, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
+    if status == WAN_OK:
+        outcome[0] = WAN_UNMET
+        if wanted.holds:
+            status = region_change_held(r, shard, c, from_, decisions, outcome)
+    wan_lock_release(&shard.lock)
+    return status
+
+cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
+    """Under the entry lock. WAN_NO_MEMORY: for the copy."""
+    cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
+    cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
+    wan_stage_empty(&wanted.found)
+    wanted.found_value = has_value
+    if wanted.kind == IF_ABSENT:
+        wanted.holds = not has_value
+    elif wanted.kind == IF_VALUE:
+        wanted.holds = has_value
+    elif wanted.kind == IF_THERE:
+        wanted.holds = is_there
+    else:
+        wanted.holds = (has_value and entry.value_form == wanted.form and entry.value_length == wanted.length
+                        and (wanted.length == 0 or memcmp(wan_entry_value(entry), wanted.value, wanted.length) == 0))
+        return WAN_OK
+    if not has_value:
+        return WAN_OK
+    wanted.found_form = entry.value_form
+    return wan_stage_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
+
+
+cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
+                                          wan_outcome *outcome) noexcept nogil:
+    """`region_change`, by who has the entry lock."""
+    cdef attachment *attached = r.attached
+    cdef wan_status status
+    c.waits = 0
+    if not c.local:
+        c.absent_below = absent_below(r, c.flags)
+    else:
+        c.absent_below = 0
+        if c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
+            c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # It took its stamp, and waited: floors have been told since.
+    status = way_of(attached, decisions != NULL)
+    if status != WAN_OK:
+        return status
+    if attached != NULL and attached.count and r.forwards:
+        return region_enqueue(r, shard, c, from_, attached, decisions, outcome)
+    status = region_apply(r, shard, c, outcome)
+    if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
+        for n in range(attached.count):
+            queue_note_not_queued(attached.queues[n])
+    return status
+
+
+cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached, const decision *decisions,
+                               wan_outcome *outcome) noexcept nogil:
+    """`region_change` of a region that has senders."""
+    cdef gateway_queue *g
+    cdef wan_status status = WAN_OK
+    cdef wan_reservation reservations[MAX_ATTACHED]
+    cdef uint8_t takes[MAX_ATTACHED]
+    cdef uint8_t drops[MAX_ATTACHED]
+    cdef int wake_files[MAX_ATTACHED]
+    cdef uint8_t space[512]
+    cdef const uint8_t *recipients
+    cdef uint32_t recipient_count, n, taken = 0, done, partition
+    cdef uint64_t length
+    cdef uint8_t operation
+    cdef const uint8_t *value
+    cdef uint32_t value_length
+    cdef uint8_t value_form
+    cdef bint forwards
+    recipients = union_recipients(from_, attached, space, &recipient_count)
+    if recipient_count > 255:
+        recipient_count = 255
+    for n in range(attached.count):
+        g = attached.queues[n]
+        takes[n] = drops[n] = 0
+        if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
+            continue
+        if decisions != NULL and decisions[n].filtered:
+            continue
+        value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else c.value_length
+        length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
+        partition = queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread)
+        wan_lock_take(&g.lock)
+        status = queue_reserve(g, partition, length, &reservations[n])
+        if status != WAN_OK:
+            drops[n] = status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST and not durable_is_behind(g, length)
+            wan_lock_release(&g.lock)
+            if drops[n]:
+                status = WAN_OK
+                continue
+            break
+        takes[n] = 1
+        taken += 1
+    else:
+        status = region_apply(r, shard, c, outcome)
+        n = attached.count
+    done = n
+    if status != WAN_OK:
+        for n in range(done):
+            if takes[n]:
+                wan_queue_cancel(&attached.queues[n].queue, &reservations[n])
+                wan_lock_release(&attached.queues[n].lock)
+        return status
+
+    # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
+    forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
+    operation = WAN_CREATE if outcome[0] == WAN_CREATED else (WAN_UPDATE if outcome[0] == WAN_UPDATED else WAN_DESTROY)
+    if outcome[0] == WAN_SAME:
+        operation = c.operation
+    for n in range(attached.count):
+        g = attached.queues[n]
+        wake_files[n] = -1
+        if not forwards:
+            if takes[n]:
+                wan_queue_cancel(&g.queue, &reservations[n])
+                wan_lock_release(&g.lock)
+            continue
+        if not takes[n]:
+            continue
+        value, value_length, value_form = c.value, c.value_length, c.value_form
+        if decisions != NULL and decisions[n].substituted:
+            value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
+        write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
+                     value, value_length, value_form)
+        wake_files[n] = queue_commit(g, &reservations[n])
+        g.counts.received += 1
+        g.counts.queued += 1
+        if g.durable != NULL and g.durable.synchronous:
+            c.waits = 1
+        wan_lock_release(&g.lock)
+    # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
+    if forwards:
+        for n in range(attached.count):
+            if not takes[n]:
+                g = attached.queues[n]
+                wan_lock_take(&g.lock)
+                g.counts.received += 1
+                if drops[n]:
+                    g.counts.dropped_newest += 1
+                elif already_there(from_, g.remote_site, r.site):
+                    g.counts.not_queued_loop += 1
+                elif decisions != NULL and decisions[n].filtered:
+                    g.counts.filtered_enqueue += 1
+                else:
+                    g.counts.dropped_stopped += 1
+                wan_lock_release(&g.lock)
+    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+    if forwards and taken:
+        for n in range(attached.count):
+            if wake_files[n] >= 0:
+                eventfd_write(wake_files[n], 1)
+    return WAN_OK
+
+cdef inline wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wan_outcome *outcome) noexcept nogil:
+    """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
+    cdef uint64_t proposed = c.stamp, replaced
+    cdef wan_status status
+    if not r.stores:
+        outcome[0] = WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
+        return WAN_OK
+    if r.log == NULL:
+        outcome[0] = wan_table_apply(shard, c)
+    else:
+        wan_lock_take(&r.log.lock)
+        status = region_log_reserve(r.log, c)
+        if status == WAN_OK:
+            replaced = region_log_replaced(r.log, shard, c)
+            outcome[0] = wan_table_apply(shard, c)
+            if outcome[0] <= WAN_DESTROYED:
+                region_log_stage(r.log, c, 0, replaced)
+        wan_lock_release(&r.log.lock)
+        if status != WAN_OK:
+            return status
+    if outcome[0] == WAN_DESTROYED and r.bell != NULL:
+        region_note_tombstone(r, shard, c.tombstone_bytes)
+    if c.stamp != proposed:
+        wan_clock_see(r.clock, c.stamp)
+    return WAN_OK
+
+
+cdef inline void region_note_tombstone(region_core *r, wan_shard *shard, int64_t bytes) noexcept nogil:
+    """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those that lie beside his, so that no bulk
+    destroy outruns the housekeeper."""
+    cdef uint64_t before
+    if wan_falls_short(&r.tombstone_room, bytes):
+        wan_signal_change(r.bell)
+    if <int64_t>wan_read(<uint64_t *>&r.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
+        before = shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
+            wan_count(<uint64_t *>&r.tombstone_room, before - shard.shrunk_count * sizeof(wan_shrunk))
+
+
+cdef inline void origin_local(origin *from_, const region_core *r, wan_thread *maker) noexcept nogil:
+    memset(from_, 0, sizeof(origin))
+    from_.site = r.site
+    from_.event_member = r.member
+    maker.events += 1
+    from_.event_thread, from_.event_sequence = maker.number, maker.events
+    from_.callback_form = WAN_FORM_NONE
+
+
+cdef inline void change_from_record(wan_change *c, const wan_record *record, uint64_t hash) noexcept nogil:
+    c.key = wan_record_key(record)
+    c.value = wan_record_value(record)
+    c.value_length = record.value_length
+    c.key_length = record.key_length
+    c.key_form = record.key_form
+    c.value_form = record.value_form
+    c.operation = record.operation
+    c.stamp_site = record.stamp_site
+    c.hash = hash
+    c.stamp = record.stamp
+    c.absent_below = 0
+    c.flags = record.flags
+    c.local = 0
+    c.ask = 0
+    c.keep = 0
+
+
+cdef inline void origin_from_record(origin *from_, const wan_record *record) noexcept nogil:
+    from_.site = record.origin_site
+    from_.recipient_count = record.recipients_count
+    from_.recipients = wan_record_recipients(record)
+    from_.event_member = record.event_member
+    from_.event_thread = record.event_thread
+    from_.event_sequence = record.event_sequence
+    from_.callback = wan_record_callback(record)
+    from_.callback_length = record.callback_length
+    from_.callback_form = record.callback_form
+    from_.possible_duplicate = record.flags & WAN_FLAG_POSSIBLE_DUPLICATE
+
+
+cdef inline wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
+    """Under the log's lock: the change can be staged afterwards."""
+    if log.view.failing:
+        return not_written(&log.view)
+    cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
+    if length > wan_log_record_bytes(&log.log):
+        wan_tell(WAN_TOO_LARGE, "a change of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&log.log))
+        return WAN_TOO_LARGE
+    if log.records.used + length > log.staged_max and log.records.used:
+        wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
+        return WAN_FULL
+    return wan_stage_reserve(&log.records, length)
+
+
+cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
+                                         const wan_change *c) noexcept nogil:
+    """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0: there
+    is none."""
+    cdef const wan_entry *entry
+    if log.restamping == c:
+        return log.replaced
+    if c.local or c.ask != WAN_ASK_DECIDED:
+        return 0
+    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+    if entry == NULL or wan_version_order(c.stamp, c.stamp_site, entry.stamp, entry.stamp_site) > 0:
+        return 0
+    return entry.stamp
+
+
+cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t flags, uint64_t replaced) noexcept nogil:
+    """Under the log's lock, when there is room for it. `replaced`: of `region_log_replaced`; of a mark, what its record
+    says beside its stamp."""
+    cdef wan_record record
+    cdef uint32_t value_length = 0 if c.operation == WAN_DESTROY else c.value_length
+    cdef uint64_t length = wan_record_size(c.key_length, value_length, 0, 0)
+    cdef uint8_t *to = log.records.bytes + log.records.used
+    memset(&record, 0, sizeof(record))
+    record.length = <uint32_t>length
+    record.value_length = value_length
+    record.stamp = c.stamp
+    record.key_length = c.key_length
+    record.operation = c.operation
+    record.flags = flags
+    record.stamp_site = c.stamp_site
+    record.key_form, record.value_form, record.callback_form = c.key_form, c.value_form, WAN_FORM_NONE
+    record.sequence = replaced
+    if replaced and not flags & WAN_FLAG_MARK:
+        record.flags |= WAN_FLAG_RESTAMPED
+        set_bit(log.restamped, c.hash >> (64 - UNWRITTEN_BITS))
+    (<uint64_t *>(to + length - 8))[0] = 0
+    memcpy(to, &record, sizeof(record))
+    to += sizeof(record)
+    wan_copy_small(to, c.key, c.key_length)
+    if value_length:
+        wan_copy_small(to + c.key_length, c.value, value_length)
+    log.records.used += length
+    log.records.count += 1
+    log.staged += 1
+    if wan_flag_read(&log.waiting):
+        wan_signal_change(&log.work)
+
+
+cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:
+    bits[bit >> 6] |= <uint64_t>1 << (bit & 63)

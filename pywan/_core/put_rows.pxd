@@ -1,0 +1,35 @@
+# The interface of put_rows.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.column_views cimport ColumnView
+from pywan._core.region_state cimport region_core
+
+cdef enum:
+    BULK_FAILURES_LISTED = 1000
+    PLAIN_BYTES_MAX = 65536     # Longer keys are looked at one by one: perhaps not all of these rows are taken now, and the others come again.
+
+cdef struct bulk_result:
+    int64_t done            # Rows looked at before `stopped`.
+    int64_t applied
+    int64_t failed
+    int64_t listed
+    wan_status stopped      # WAN_FULL: a queue had no room; WAN_SLOW, WAN_CLOSED: they go another way, or none. The rows from `done` on were not stored.
+    uint8_t waits           # As in wan_change, of any row.
+    int64_t *rows
+    uint8_t *reasons
+
+cdef object failure_text(int reason)
+
+
+cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:
+    """Why a row's key cannot be one, for `failure_text`; 0: it can. `is_plain`: `keys_are_plain` has said so of it."""
+    if length > WAN_KEY_BYTES_MAX:
+        return 2
+    if is_plain and form != WAN_FORM_NONE or wan_key_check(key, length, form) == WAN_OK:
+        return 0
+    return 1 if form == WAN_FORM_NONE else 6
+
+
+cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                          const int64_t *stamps, bulk_result *result) noexcept nogil

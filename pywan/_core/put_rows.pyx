@@ -1,0 +1,244 @@
+# Owns changes by rows: groups whose entries are fetched ahead into a region that stores, runs straight into the queue of one that does not.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport malloc
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_system cimport *
+from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
+from pywan._core.put cimport origin_local, region_change
+from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
+from pywan._core.region_state cimport WAY_STRAIGHT, attachment, origin, region_core
+
+
+cdef object failure_text(int reason):
+    return {1: "the key is empty or missing (null)", 2: f"the key is over the limit of {WAN_KEY_BYTES_MAX} bytes",
+            3: f"the value is over the limit of {WAN_VALUE_BYTES_MAX} bytes", 4: "no memory", 5: "no room in a queue",
+            6: "the key is no key: text that is not UTF-8, or a list or dict"}[reason]
+
+
+cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil:
+    """Whether what is not null of these rows are keys by their form, or ASCII text: together that is a fraction of the work that it is one by one."""
+    cdef int64_t begin = row * keys.width, end = (row + count) * keys.width
+    if keys.form == COLUMN_BYTES:
+        return True
+    if keys.offsets32 != NULL:
+        begin, end = keys.offsets32[row], keys.offsets32[row + count]
+    elif keys.offsets64 != NULL:
+        begin, end = keys.offsets64[row], keys.offsets64[row + count]
+    elif keys.form == COLUMN_INT64 or keys.form == COLUMN_FLOAT64:
+        return keys.width == 8
+    return keys.form == COLUMN_STR and end - begin <= PLAIN_BYTES_MAX and wan_is_ascii(keys.data + begin, end - begin)
+
+
+cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noexcept nogil:
+    result.failed += 1
+    if result.rows == NULL:
+        result.rows = <int64_t *>malloc(BULK_FAILURES_LISTED * sizeof(int64_t))
+        result.reasons = <uint8_t *>malloc(BULK_FAILURES_LISTED)
+    if result.rows != NULL and result.reasons != NULL and result.listed < BULK_FAILURES_LISTED:
+        result.rows[result.listed] = row
+        result.reasons[result.listed] = reason
+        result.listed += 1
+
+
+cdef enum:
+    GROUP = 64      # Rows whose slots and entries are fetched ahead together.
+    RUN = 512       # Rows that a proxy hands on under one lock.
+
+
+cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+                          const int64_t *stamps, bulk_result *result) noexcept nogil:
+    cdef wan_change changes[GROUP]
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    cdef int64_t row = 0, base
+    cdef uint32_t n, k
+    cdef uint64_t first_stamp
+    cdef const uint8_t *key_starts[GROUP]
+    cdef const uint8_t *value_starts[GROUP]
+    cdef uint32_t key_lengths[GROUP]
+    cdef uint32_t value_lengths[GROUP]
+    cdef uint8_t key_forms[GROUP]
+    cdef uint8_t value_forms[GROUP]
+    cdef wan_change *c
+    row = result.done
+    cdef bint is_plain, straight = not r.stores and r.forwards
+    cdef wan_thread *maker = wan_thread_self()
+    while row < keys.length:
+        if straight:
+            k = region_forward_rows(r, keys, values, codes, stamps, row)
+            result.applied += k
+            result.waits |= k != 0
+            row += k
+            if k:
+                continue
+        n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
+        base = row
+        first_stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), n)
+        is_plain = keys_are_plain(keys, base, n)
+        column_rows(keys, base, n, key_starts, key_lengths, key_forms)
+        if values != NULL:
+            column_rows(values, base, n, value_starts, value_lengths, value_forms)
+        for k in range(n):
+            c = &changes[k]
+            c.key, c.key_length, c.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
+            c.keep = <uint8_t>key_fault(c.key, key_lengths[k], c.key_form, is_plain)
+            c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
+            if values != NULL and c.operation != WAN_DESTROY:
+                c.value, c.value_length, c.value_form = value_starts[k], value_lengths[k], value_forms[k]
+                if c.value_length > WAN_VALUE_BYTES_MAX:
+                    c.keep = 3
+            else:
+                c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE
+            c.hash = wan_key_hash(c.key, c.key_length, c.key_form) if not c.keep else 0
+            c.stamp = first_stamp + k
+            c.flags = 0
+            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < c.stamp:
+                c.stamp, c.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
+            c.stamp_site = r.site
+            c.local = 1
+            c.ask = 0
+            if r.stores:
+                wan_table_prefetch_slot(&r.table, c.hash)
+        if r.stores:
+            region_prefetch_entries(r, changes, n)
+        for k in range(n):
+            c = &changes[k]
+            if c.keep:
+                bulk_fail(result, base + k, c.keep)
+                row += 1
+                continue
+            origin_local(&from_, r, maker)
+            status = region_change(r, c, &from_, NULL, &outcome)
+            result.waits |= c.waits
+            if status != WAN_OK:
+                result.stopped = status
+                result.done = row
+                return
+            if outcome <= WAN_DESTROYED:
+                result.applied += 1
+            elif outcome == WAN_OUT_OF_MEMORY:
+                bulk_fail(result, base + k, 4)
+            row += 1
+    result.done = row
+
+
+cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
+                                  const int64_t *stamps, int64_t row) noexcept nogil:
+    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is whole
+    and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
+    cdef wan_shard *shard = &r.table.shards[0]
+    cdef attachment *attached
+    cdef gateway_queue *g
+    cdef wan_run run
+    cdef wan_record head
+    cdef wan_record *record
+    cdef const uint8_t *keys[RUN]
+    cdef const uint8_t *values[RUN]
+    cdef uint32_t key_lengths[RUN]
+    cdef uint32_t value_lengths[RUN]
+    cdef uint8_t key_forms[RUN]
+    cdef uint8_t value_forms[RUN]
+    cdef uint32_t lengths[RUN]
+    cdef uint16_t partitions[RUN]
+    cdef uint32_t n, count, key_length, value_length, done = 0
+    cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
+    cdef uint8_t *to
+    cdef uint8_t key_form, value_form, operation = WAN_UPDATE, flags, recipient
+    cdef int wake = -1, file
+    cdef bint many, is_plain
+    cdef wan_thread *maker = wan_thread_self()
+    wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+    attached = r.attached
+    if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
+        wan_lock_release(&shard.lock)
+        return 0
+    g = attached.queues[0]
+    many = g.queue.partition_count > 1
+    recipient = attached.recipients[0]
+    count = RUN if key_column.length - row >= RUN else <uint32_t>(key_column.length - row)
+    memset(&head, 0, sizeof(head))
+    head.region = r.number
+    head.stamp_site = head.origin_site = r.site
+    head.event_member, head.event_thread = r.member, maker.number
+    head.recipients_count = 1
+    head.callback_form = WAN_FORM_NONE
+    first_event = maker.events + 1
+    stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
+    is_plain = keys_are_plain(key_column, row, count)
+    column_rows(key_column, row, count, keys, key_lengths, key_forms)
+    if value_column != NULL:
+        column_rows(value_column, row, count, values, value_lengths, value_forms)
+    wan_lock_take(&g.lock)
+    run.room = 0
+    for n in range(count):
+        key_length, key_form = key_lengths[n], key_forms[n]
+        if key_fault(keys[n], key_length, key_form, is_plain):
+            break
+        if codes != NULL:
+            operation = codes[row + n]
+        value_length, value_form = 0, WAN_FORM_NONE
+        if value_column != NULL and operation != WAN_DESTROY:
+            value_length, value_form = value_lengths[n], value_forms[n]
+        length = wan_record_size(key_length, value_length, 0, 1)
+        if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&g.queue, length, &run) != WAN_OK:
+            break
+        if used + length > run.room:
+            break
+        row_stamp, flags = stamp + n, 0
+        if stamps != NULL and stamps[row + n] > 0 and (<uint64_t>stamps[row + n]) << 16 < row_stamp:
+            row_stamp, flags = (<uint64_t>stamps[row + n]) << 16, WAN_FLAG_GIVEN
+        lengths[n] = <uint32_t>length
+        if many:
+            hash = wan_key_hash(keys[n], key_length, key_form)
+            partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
+        to = run.at + used
+        used += length
+        (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
+        record = <wan_record *>to
+        record[0] = head        # Unchanged by the rows: what was just written in small parts cannot be copied at once without a wait.
+        record.length, record.value_length, record.key_length = <uint32_t>length, value_length, <uint16_t>key_length
+        record.stamp, record.event_sequence = row_stamp, first_event + n
+        record.operation, record.flags, record.key_form, record.value_form = operation, flags, key_form, value_form
+        to += sizeof(wan_record)
+        wan_copy_small(to, keys[n], key_length)
+        to += key_length
+        if value_length:
+            wan_copy_small(to, values[n], value_length)
+        to[value_length] = recipient
+        done += 1
+    if g.durable != NULL and durable_reserve(g, used) != WAN_OK:
+        done = 0
+    if run.room:
+        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done)
+    maker.events += done
+    g.counts.queued += done
+    g.counts.received += done
+    if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
+        for n in range(done):
+            durable_stage(g, <const wan_record *>run.at)
+            run.at += lengths[n]
+    elif not many:
+        if done:
+            wake = queue_note_pending(g, 0, done)
+    else:
+        for n in range(done):
+            file = queue_note_pending(g, partitions[n], 1)
+            if file >= 0:
+                if wake >= 0:
+                    eventfd_write(wake, 1)
+                wake = file
+    wan_lock_release(&g.lock)
+    if wake >= 0:                   # Under the entry lock: without it the queue, and its files, may be gone.
+        eventfd_write(wake, 1)
+    wan_lock_release(&shard.lock)
+    return done
+
+
+cdef inline void region_prefetch_entries(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
+    for k in range(count):
+        wan_prefetch_entry(&r.table, changes[k].hash)

@@ -1,0 +1,257 @@
+# The interface of queue.pyx: what runs for each event, inline, and the structs that it works on. Producers append through `queue_reserve` and
+# `queue_commit`.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_system cimport *
+from pywan._core.disk_log cimport log_view, not_written
+
+cdef struct signal:
+    # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
+    # it to 1 when idle, to its batch size while it waits for a batch to fill, and to NEVER while it works.
+    uint64_t pending        # Events of its partitions that were not peeked. May be read without the lock: wan_read.
+    uint64_t wake_at
+    int file
+
+cdef struct queue_counts:
+    # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
+    # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + restamped + in queue.
+    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_newest, dropped_oldest, dropped_cleared
+    uint64_t distributed, conflated_batch, filtered_transmit, parked
+    uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
+    uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
+    uint64_t newest_stamp   # No counter: with persistence, nothing that the queue ever held has a later one. Kept over restarts.
+    uint64_t restamped      # Taken out since their stamps were ahead of the time: what took their place was counted as queued.
+    uint64_t clock_repairs  # No counter of events: how often `newest_stamp` was set back.
+
+cdef enum:
+    FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
+    SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
+
+cdef struct gateway_queue:
+    wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
+    uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
+    wan_queue queue
+    queue_counts counts
+    signal *signals
+    uint32_t dispatchers
+    uint8_t remote_site
+    uint8_t by_thread       # order-policy thread: partition by the producing thread.
+    uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
+    int running             # 0: what comes is counted as dropped. Read without the lock.
+    durable_log *durable    # NULL without persistence.
+    wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
+    uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
+    uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
+    uint64_t lowest_copied[256] # Of each site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp, but one
+                                # that a caller gave. NEVER: there was none.
+    uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
+
+
+cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
+    # `buckets`: of the region; 0 for one that has none.
+    if g.by_bucket and buckets:
+        return wan_hash_bucket(hash, buckets) % g.queue.partition_count
+    if g.by_thread:
+        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
+    return wan_hash_bucket(hash, g.queue.partition_count)
+
+
+cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
+    # An event that is not for gateways (local, region operation, NORMAL region). Takes and releases the lock.
+    wan_lock_take(&g.lock)
+    g.counts.received += 1
+    g.counts.not_queued += 1
+    wan_lock_release(&g.lock)
+
+
+cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition, uint32_t count) noexcept nogil:
+    # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
+    cdef signal *s = &g.signals[0 if g.dispatchers == 1 else partition % g.dispatchers]
+    wan_tally(&s.pending, count)
+    if s.pending >= s.wake_at:
+        s.wake_at = NEVER
+        return s.file
+    return -1
+
+
+cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept nogil
+cdef uint64_t queue_drop_oldest(gateway_queue *g, uint32_t keeps) noexcept nogil
+
+
+cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
+    # Room in the queue, and for the log where there is one. Under the lock.
+    cdef wan_status status = durable_reserve(g, length) if g.durable != NULL else WAN_OK
+    if status != WAN_OK:
+        return status
+    status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    # Nothing is dropped for a change that may still be refused, by another queue or by the region: that comes with the commit.
+    if status == WAN_FULL and g.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(g):
+        status = wan_queue_reserve_beyond(&g.queue, partition, length, reservation)
+    return status
+
+
+cdef bint queue_has_unpeeked(const gateway_queue *g) noexcept nogil
+cdef void queue_make_room(gateway_queue *g, uint32_t partition) noexcept nogil
+
+
+cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation) noexcept nogil:
+    # The record is written: it becomes the newest. Under the lock. The file to write to afterwards, or -1.
+    cdef int wake = -1
+    wan_queue_commit(&g.queue, reservation)
+    if g.durable != NULL:
+        durable_stage(g, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+    else:
+        wake = queue_note_pending(g, reservation.partition, 1)
+    if reservation.beyond:
+        queue_make_room(g, reservation.partition)
+    return wake
+
+
+cdef inline void queue_note_copy(gateway_queue *g, const wan_record *record) noexcept nogil:
+    # Under the lock.
+    if not record.flags & WAN_FLAG_GIVEN and record.stamp < g.lowest_copied[record.origin_site]:
+        g.lowest_copied[record.origin_site] = record.stamp
+
+
+cdef inline wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record, bint replayed, uint8_t flags) noexcept nogil:
+    # Appends a whole record as it is. Takes and releases the lock. One that was parked was counted as queued when it first came;
+    # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
+    cdef wan_reservation reservation
+    cdef int wake = -1
+    cdef uint64_t conflated
+    wan_lock_take(&g.lock)
+    cdef wan_status status = queue_reserve(g, partition, record.length, &reservation)
+    if status == WAN_OK:
+        memcpy(reservation.at, record, record.length)
+        (<wan_record *>reservation.at).flags |= flags
+        queue_note_copy(g, record)
+        wake = queue_commit(g, &reservation)
+        if replayed and g.counts.parked:
+            g.counts.parked -= 1
+        else:
+            g.counts.queued += 1
+            g.counts.received += replayed
+    wan_lock_release(&g.lock)
+    if wake >= 0:
+        eventfd_write(wake, 1)
+    return status
+
+cdef inline bint queue_can_read(const gateway_queue *g, uint32_t partition, uint64_t sequence) noexcept nogil:
+    # Under the lock. False: one event lies in a file that cannot be read; the detail says why.
+    cdef wan_store_span span = wan_queue_span(&g.queue, partition, sequence, sequence)
+    return wan_store_check(&g.queue.store, &span) == WAN_OK
+
+cdef struct durable_log:
+    wan_log log
+    wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
+    wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
+    wan_stage_use records_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
+    wan_record_set of_moved                 # As long as `moved` is filled.
+    uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
+    uint32_t written_count
+    uint64_t staged_max                     # Bytes of records that may be staged.
+    wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
+    wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
+    uint16_t *log_numbers                   # Region number of this process -> number in the log; 0: not named yet.
+    uint16_t next_log_number
+    uint64_t staged, durable                # Records staged, and of those on the disk; waiters compare them.
+    uint32_t epoch                          # Changes with every commit (or failure): what waiters sleep on.
+    uint32_t work                           # Changes when something is staged: what the committer sleeps on.
+    int waiting                             # The committer sleeps.
+    int replaying                           # Parked events come back: they make room where they were.
+    int stop                                # Nothing is staged any more. Set under the queue's lock.
+    int ended                               # The committer has returned: what is staged stays where it is.
+    uint8_t synchronous
+    uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
+    uint64_t removed_at_checkpoint          # Sum over the partitions.
+    uint64_t checkpoint_us
+    uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had,
+    uint64_t shorten_again_us               # but from then on, where another log made way, or there was no room; 0: nothing was left to do.
+    uint64_t *appended                      # Per partition, when the stages were taken.
+    uint64_t *removed                       # Per partition, as of the last durable state.
+    log_view view
+    uint64_t incarnation                    # Of the queue, as other sites know it: the log's id, until it had to take another one.
+    uint64_t mount                          # Identifies this opening of the log.
+    uint64_t wanted_incarnation             # The committer is to take this one; 0: none.
+    # Recovery
+    uint64_t state_commit, recovered_records, cut_bytes
+    uint64_t repaired_commit                # Stamps of records up to this commit are no reason for `newest_stamp`: it was set back behind them.
+    int salvage
+    wan_stage damages                       # wan_damage, in salvage.
+    uint64_t *state_appended
+    uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
+    uint16_t *process_numbers               # Number in the log -> region number of this process.
+
+cdef struct queue_identity:                 # What the identity in the manifest begins with.
+    # The mounts under this incarnation follow, oldest first, as far as they are remembered: each its id, then for each partition the newest
+    # sequence that was there when it began.
+    uint64_t incarnation
+    uint32_t mounts
+    uint32_t partitions
+
+cdef struct log_state:                      # What a state part begins with; positions and names follow.
+    uint64_t commit
+    uint32_t partitions
+    uint32_t counters                       # Number of 64-bit counters of queue_counts that follow.
+    uint64_t conflated
+    uint64_t names_bytes
+
+
+cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
+    cdef uint64_t total = 0
+    for p in range(g.queue.partition_count):
+        total += g.queue.partitions[p].removed
+    return total
+
+
+cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noexcept nogil:
+    """Under the queue's lock: so much more has to wait until the disk has taken some of what is staged, which it does."""
+    cdef durable_log *d = g.durable
+    return d != NULL and not d.view.failing and d.records.used != 0 and d.records.used + length > d.staged_max
+
+
+cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
+    """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
+    cdef durable_log *d = g.durable
+    if wan_flag_read(&d.stop):
+        wan_tell(WAN_CLOSED, "the log is closed")
+        return WAN_CLOSED
+    if d.view.failing:
+        return not_written(&d.view)
+    if length > wan_log_record_bytes(&d.log):
+        wan_tell(WAN_TOO_LARGE, "an event of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
+                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&d.log))
+        return WAN_TOO_LARGE
+    if durable_is_behind(g, length):
+        wan_tell(WAN_FULL, "the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
+        return WAN_FULL
+    if wan_stage_reserve(&d.records, length) != WAN_OK:
+        return WAN_NO_MEMORY
+    return wan_stage_reserve(&d.names, 8 + 1024 + 8)
+
+cdef inline void durable_stage(gateway_queue *g, const wan_record *record) noexcept nogil:
+    """Under the queue's lock, after the record became the newest of its partition."""
+    cdef durable_log *d = g.durable
+    cdef uint16_t number = d.log_numbers[record.region]
+    cdef uint8_t item[1040]
+    cdef uint16_t length
+    cdef wan_record *staged
+    if number == 0:
+        d.next_log_number += 1
+        number = d.log_numbers[record.region] = d.next_log_number
+        length = wan_region_names[record.region].length
+        memset(item, 0, 8 + length + 8)
+        (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
+        memcpy(item + 8, wan_region_names[record.region].text, length)
+        wan_stage_put(&d.names, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_stage_put(&d.records, record, record.length)
+    staged.region = number
+    d.staged += 1
+    if wan_flag_read(&d.waiting):
+        wan_signal_change(&d.work)
+
+cdef void wake_dispatchers(gateway_queue *g) noexcept nogil

@@ -1,0 +1,117 @@
+# Owns the identity of a persistent queue: its incarnation, and the mounts under it. Each opening of a log is a mount. What a receiver has
+# applied of a mount that is not in the past of this one, or beyond where the next one began, was sent by another copy of the log.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_log cimport *
+from pywan._core.disk_log cimport MOUNT_BYTES_KEPT, swap_stages
+from pywan._core.queue cimport durable_log, gateway_queue, queue_identity
+from pywan._core.status cimport corrupt
+
+
+cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
+    return 8 + 8 * <uint64_t>g.queue.partition_count
+
+
+cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogil:
+    return <uint64_t *>(g.durable.log.identity.bytes + sizeof(queue_identity) + n * mount_bytes(g))
+
+
+cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
+    """Checks the identity that the manifest holds. A new log holds none."""
+    cdef const wan_stage *found = &g.durable.log.identity
+    cdef const queue_identity *head = <const queue_identity *>found.bytes
+    if found.used == 0:
+        return WAN_OK
+    if (found.used < sizeof(queue_identity) or head.partitions != g.queue.partition_count
+            or (found.used - sizeof(queue_identity)) % mount_bytes(g) or (found.used - sizeof(queue_identity)) // mount_bytes(g) != head.mounts):
+        return corrupt("the queue's identity in the manifest does not fit its length")
+    return WAN_OK
+
+
+cdef wan_status add_mount(gateway_queue *g, wan_stage *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
+    """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
+    cdef queue_identity head
+    cdef uint32_t known = 0, p
+    cdef uint64_t length = mount_bytes(g)
+    cdef wan_stage *now = &g.durable.log.identity
+    cdef wan_status status
+    if now.used:
+        known = (<queue_identity *>now.bytes).mounts - skipped
+    head.incarnation, head.mounts, head.partitions = incarnation, known + 1, g.queue.partition_count
+    memset(identity, 0, sizeof(wan_stage))
+    status = wan_stage_reserve(identity, sizeof(head) + (known + 1) * length)
+    if status != WAN_OK:
+        return status
+    wan_stage_put(identity, &head, sizeof(head))
+    if known:
+        wan_stage_put(identity, mount_at(g, skipped), known * length)
+    wan_stage_put(identity, &g.durable.mount, 8)
+    for p in range(g.queue.partition_count):
+        wan_stage_put(identity, &g.queue.partitions[p].appended, 8)
+    return WAN_OK
+
+
+cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
+    """After recovery: this opening is a mount, which the manifest knows before a new event is on the disk, and so before one is sent."""
+    cdef durable_log *d = g.durable
+    cdef wan_stage fresh
+    cdef uint32_t kept, known = 0
+    cdef wan_status status = check_identity(g)
+    if status != WAN_OK:
+        return status
+    d.incarnation = d.log.id
+    if d.log.identity.used:
+        d.incarnation = (<queue_identity *>d.log.identity.bytes).incarnation
+        known = (<queue_identity *>d.log.identity.bytes).mounts
+    kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(g))
+    status = add_mount(g, &fresh, d.incarnation, known - min(known, kept))
+    if status != WAN_OK:
+        return status
+    swap_stages(&d.log.identity, &fresh)
+    wan_stage_close(&fresh)
+    # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
+    if d.log.named:
+        wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    return WAN_OK
+
+
+cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
+    """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
+    cdef const queue_identity *head = <const queue_identity *>g.durable.log.identity.bytes
+    cdef uint32_t n
+    if mount == g.durable.mount:
+        return True
+    for n in range(head.mounts):
+        if mount_at(g, n)[0] == mount:
+            return n + 1 < head.mounts and last <= mount_at(g, n + 1)[1 + partition]
+    return False
+
+
+cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
+    """The committer's: takes the incarnation that is wanted, if one is. What is queued keeps its sequences, and may be known under the old one."""
+    cdef durable_log *d = g.durable
+    cdef wan_stage fresh
+    cdef wan_status status
+    cdef uint64_t wanted
+    cdef uint32_t p
+    wan_lock_take(&g.lock)
+    wanted = d.wanted_incarnation
+    status = add_mount(g, &fresh, wanted, (<queue_identity *>d.log.identity.bytes).mounts) if wanted else WAN_OK
+    if wanted and status == WAN_OK:
+        swap_stages(&d.log.identity, &fresh)
+    wan_lock_release(&g.lock)
+    if wanted == 0 or status != WAN_OK:
+        return status
+    status = wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    wan_lock_take(&g.lock)
+    if status != WAN_OK:
+        swap_stages(&d.log.identity, &fresh)
+    else:
+        d.incarnation, d.wanted_incarnation = wanted, 0
+        for p in range(g.queue.partition_count):
+            g.queue.partitions[p].duplicate_through = g.queue.partitions[p].appended
+    wan_lock_release(&g.lock)
+    wan_stage_close(&fresh)
+    wan_signal_change(&d.epoch)
+    return status

@@ -1,0 +1,230 @@
+# Owns what a queue takes out of its log when it is opened.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from libc.stdio cimport snprintf
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.disk_log cimport EVENTS_OF_SEGMENT_MAX, keep_damage
+from pywan._core.names cimport region_number
+from pywan._core.queue cimport (
+    durable_log, gateway_queue, log_state, queue_counts, queue_note_copy, queue_refresh_pending, removed_sum)
+from pywan._core.queue_log cimport count_hole
+from pywan._core.status cimport corrupt, report_unraisable
+
+
+cdef wan_status recover_names(durable_log *d, const uint8_t *data, uint64_t length) noexcept nogil:
+    cdef uint64_t at = 0
+    cdef uint16_t number, name_length
+    cdef wan_status status
+    while at + 8 <= length:
+        number, name_length = (<const uint16_t *>(data + at))[0], (<const uint16_t *>(data + at))[1]
+        if number == 0 or name_length > 1024 or at + 8 + wan_align8(name_length) > length:
+            return corrupt("a region's name in the log is damaged")
+        if d.process_numbers[number] == 0:
+            if not adopt_name(d, number, data + at + 8, name_length):
+                return corrupt("a region's name in the log cannot be used")
+            status = wan_stage_add(&d.dictionary, data + at, 8 + wan_align8(name_length))
+            if status != WAN_OK:
+                return status
+            if number > d.next_log_number:
+                d.next_log_number = number
+        at += 8 + wan_align8(name_length)
+    return WAN_OK
+
+
+cdef int adopt_name(durable_log *d, uint16_t number, const uint8_t *text, uint16_t length) noexcept with gil:
+    try:
+        own = region_number((<const char *>text)[:length].decode())
+        d.process_numbers[number] = own
+        d.log_numbers[own] = number
+        return 1
+    except BaseException as error:
+        report_unraisable("a region's name in a log", error)
+        return 0
+
+
+cdef bint adopt_unknown(durable_log *d, uint16_t number) noexcept nogil:
+    """In salvage: the region's name was lost, its events need not be."""
+    cdef uint8_t text[32]
+    cdef int length = snprintf(<char *>text, sizeof(text), "salvaged-%u", <unsigned int>number)
+    return number != 0 and adopt_name(d, number, text, <uint16_t>length) != 0
+
+
+cdef void note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
+    keep_damage(&(<gateway_queue *>owner).durable.damages, damage)
+
+
+cdef uint64_t ever_written(uint64_t segment) noexcept nogil:
+    """No partition had more events when this segment was full."""
+    return segment * EVENTS_OF_SEGMENT_MAX if segment < NEVER // EVENTS_OF_SEGMENT_MAX else NEVER
+
+
+cdef uint64_t newest_possible(const gateway_queue *g, uint32_t partition, uint64_t segment) noexcept nogil:
+    """The highest sequence that what is read now can speak of: events are logged one behind the other, without gaps; but in salvage any
+    number of them may be lost."""
+    if g.durable.salvage:
+        return ever_written(segment)
+    return max(g.queue.partitions[partition].appended, g.durable.state_appended[partition]) + EVENTS_OF_SEGMENT_MAX
+
+
+cdef wan_status impossible(const char *what, uint64_t sequence, uint32_t partition, uint64_t most) noexcept nogil:
+    wan_tell(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what, <unsigned long long>sequence, <unsigned int>partition,
+               <unsigned long long>most)
+    return WAN_CORRUPT
+
+
+cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
+    """Out of the manifest."""
+    return take_recovered_state(<gateway_queue *>owner, data, length, NEVER)
+
+
+cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint64_t length, uint64_t segment) noexcept nogil:
+    """`segment`: the number of the one that it was found in; NEVER: the manifest, which comes before all of them."""
+    cdef durable_log *d = g.durable
+    cdef const log_state *head = <const log_state *>data
+    cdef const uint64_t *pairs
+    cdef uint64_t newest_stamp = g.counts.newest_stamp, repairs = g.counts.clock_repairs, most
+    cdef uint32_t p
+    if length == 0:
+        return WAN_OK
+    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters > length // 8
+            or length != sizeof(log_state) + head.counters * 8ULL + head.partitions * 16ULL + head.names_bytes):
+        return corrupt("the queue's state in the log does not fit its length")
+    if head.counters > sizeof(queue_counts) // 8:
+        return corrupt("the queue's state in the log has counters that this version does not know; upgrade before opening it")
+    if d.state.used and head.commit <= d.state_commit:      # Of the same commit: the manifest's was taken later, when the log was full.
+        return WAN_OK
+    pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * 8ULL)
+    for p in range(head.partitions):
+        if pairs[2 * p] > pairs[2 * p + 1]:
+            return corrupt("a partition's positions in the log contradict each other")
+        most = ever_written(d.log.next_number) if segment == NEVER else newest_possible(g, p, segment)
+        if pairs[2 * p + 1] > most:
+            return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
+    wan_stage_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
+    if wan_stage_add(&d.state, data, length) != WAN_OK:
+        return WAN_NO_MEMORY
+    d.state_commit = head.commit
+    memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
+    memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)
+    if g.counts.clock_repairs > repairs:
+        d.repaired_commit = head.commit
+    else:
+        g.counts.newest_stamp = max(g.counts.newest_stamp, newest_stamp)
+    g.queue.conflated = head.conflated
+    for p in range(head.partitions):
+        d.removed[p] = pairs[2 * p]
+        d.state_appended[p] = pairs[2 * p + 1]
+        if g.queue.partitions[p].appended == 0:
+            if wan_queue_restore_positions(&g.queue, p, pairs[2 * p], pairs[2 * p]) != WAN_OK:
+                return WAN_NO_MEMORY
+    return recover_names(d, <const uint8_t *>(pairs + 2 * head.partitions), head.names_bytes)
+
+
+cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    cdef durable_log *d = g.durable
+    cdef const wan_record *record
+    cdef wan_record *copy
+    cdef uint16_t own
+    cdef const wan_hole *hole
+    cdef uint64_t at = 0, newest = g.counts.newest_stamp
+    cdef uint64_t *highest = d.log.segments[index].highest
+    cdef wan_partition *partition
+    cdef wan_status status, found = WAN_OK
+    if head.kind == WAN_PART_NAMES:
+        return recover_names(d, data, head.length)
+    if head.kind == WAN_PART_STATE:
+        return take_recovered_state(g, data, head.length, d.log.segments[index].number)
+    if head.kind == WAN_PART_HOLES:
+        while at + sizeof(wan_hole) <= head.length:
+            hole = <const wan_hole *>(data + at)
+            if hole.partition < g.queue.partition_count:
+                if g.queue.partitions[hole.partition].removed < hole.sequence <= g.queue.partitions[hole.partition].appended:
+                    wan_queue_punch(&g.queue, hole.partition, hole.sequence, hole.reason)
+                # What a state knows it has counted: its own and older blocks, and sequences that it says are removed.
+                if commit > d.state_commit and hole.sequence > d.removed[hole.partition]:
+                    count_hole(&g.queue.conflated, &g.counts, hole.reason, 1)
+            at += sizeof(wan_hole)
+        return WAN_OK
+    while at < head.length:
+        record = <const wan_record *>(data + at)
+        if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
+            found = WAN_CORRUPT
+            if not wan_record_has_end(record, head.length - at):
+                break
+            at += record.length         # Salvage takes what is behind it.
+            continue
+        wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
+        if record.partition >= g.queue.partition_count or record.sequence == 0:
+            return corrupt("a record in the log names a partition that is not there")
+        partition = &g.queue.partitions[record.partition]
+        if (record.sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
+                and record.sequence > newest_possible(g, record.partition, d.log.segments[index].number)):
+            return impossible("a record has the sequence", record.sequence, record.partition, newest_possible(g, record.partition, d.log.segments[index].number))
+        if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
+            return corrupt("a record in the log names a region that is not there")
+        if record.sequence > highest[record.partition]:
+            highest[record.partition] = record.sequence
+        if record.stamp > newest and commit > d.repaired_commit:
+            newest = g.counts.newest_stamp = record.stamp
+        if record.sequence > partition.removed:
+            queue_note_copy(g, record)
+        own = d.process_numbers[record.region]
+        if d.adopting and own == record.region:
+            status = wan_queue_restore_here(&g.queue, d.adopting, record)
+        else:
+            wan_stage_empty(&d.moved)
+            status = wan_stage_add(&d.moved, record, record.length)
+            if status == WAN_OK:
+                copy = <wan_record *>d.moved.bytes
+                copy.region = own
+                status = wan_queue_restore(&g.queue, copy)
+        if status != WAN_OK:
+            return status
+        d.recovered_records += 1
+        at += record.length
+    return found
+
+
+cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil:
+    """The log's segment is mapped: the queue's records may lie there as they are."""
+    cdef gateway_queue *g = <gateway_queue *>owner
+    if wan_store_adopt(&g.queue.store, path, base, length, &g.durable.adopting) != WAN_OK:
+        g.durable.adopting = 0
+    return g.durable.adopting != 0
+
+
+cdef void segment_adopted(void *owner, uint32_t index) noexcept nogil:
+    cdef gateway_queue *g = <gateway_queue *>owner
+    if g.durable.adopting:
+        wan_store_adopted(&g.queue.store, g.durable.adopting)
+    g.durable.adopting = 0
+
+
+cdef wan_status durable_recover(gateway_queue *g) noexcept nogil:
+    """After the log was read: positions, counters and what may be a duplicate."""
+    cdef durable_log *d = g.durable
+    cdef uint32_t p
+    cdef wan_partition *partition
+    cdef wan_status status
+    cdef uint64_t fresh = 0
+    for p in range(g.queue.partition_count):
+        partition = &g.queue.partitions[p]
+        status = wan_queue_restore_positions(&g.queue, p, d.removed[p], d.state_appended[p])
+        if status != WAN_OK:
+            return status
+        fresh += partition.appended - d.state_appended[p]
+        d.appended[p] = partition.taken = partition.appended
+        wan_queue_made_durable(&g.queue, p, partition.appended)
+        partition.duplicate_through = partition.appended
+    wan_queue_compact(&g.queue)
+    g.counts.queued += fresh
+    g.counts.received += fresh
+    d.removed_at_checkpoint = removed_sum(g)
+    d.checkpoint_us = wan_monotonic_us()
+    for p in range(g.dispatchers):
+        queue_refresh_pending(g, p)
+    return WAN_OK

@@ -1,0 +1,658 @@
+# Owns one connection's way from bytes to the region tables. `ReceiverSession` is sans-IO (bytes in, bytes out) with a thin loop, `run`,
+# around it.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memmove, memset, strlen
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_system cimport *
+from pywan._core.clock cimport Clock
+from pywan._core.lz4 cimport lz4_load, lz4_unpack
+from pywan._core.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region cimport RegionCore
+from pywan._core.region_state cimport origin, region_core
+from pywan._core.source_memory cimport (
+    FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
+    receiver_counts, remember_failure)
+from pywan._core.status cimport detail_text, end_if_strayed, report_unraisable
+from pywan._core.stream cimport (
+    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, buffer_close_frame,
+    buffer_frame, buffer_open_frame, buffer_reserve, buffer_trim, byte_buffer, stream_next_frame, stream_receive,
+    stream_send, stream_take)
+
+
+cdef enum:
+    CREDIT_EVENTS = 4000000
+    APPLY_GROUP = 32
+    REGION_NAME_BYTES = 1024
+    CONTESTED_MS = 8000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
+    PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
+    PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
+
+
+cdef struct region_slot:
+    region_core *core           # NULL: not found when last looked.
+    uint64_t looked_batch       # In which batch of this connection it was last looked up.
+
+
+cdef struct section_mark:
+    uint64_t through            # 0: there was none yet.
+    uint64_t batch
+
+
+cdef class ReceiverSession:
+    """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record fields)` is
+    called for regions with user's Python on the way. `max_drift_ms`: stamps further ahead of our clock are refused."""
+    cdef SourceMemory memory
+    cdef ReceiverCounts counts
+    cdef object find_region
+    cdef object on_slow
+    cdef object on_floors
+    cdef object on_no_memory        # Called for each event that there was no memory for.
+    cdef dict names, cores
+    cdef list replaced              # Regions that were looked up anew in batch `replaced_batch`: kept alive until the next such batch.
+    cdef uint64_t replaced_batch
+    cdef region_slot *regions
+    cdef uint32_t region_capacity
+    cdef byte_buffer into, out, unpacked
+    cdef uint64_t credit_bytes
+    cdef uint64_t max_drift_ms
+    cdef uint64_t mount             # Of the sender's log.
+    cdef uint64_t batch             # Number of the batch in work, from 1: for lookups.
+    cdef uint64_t expected_id       # Batch id that should come next on this connection.
+    cdef wan_clock *clock           # Of the regions of this member; NULL: none was looked up yet.
+    cdef Clock clock_holder         # Keeps it alive.
+    cdef uint64_t now_ms            # At the start of the batch, or of a later look.
+    cdef wan_failure *failures      # Of the batch in work: of its records only, so there are no more than those.
+    cdef size_t failure_count, failure_capacity
+    cdef section_mark *covered      # Of each partition: its last section on this connection.
+    cdef int stop_flag
+    cdef int contested_flag
+    cdef int file                   # -1: sans-IO.
+    cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
+    cdef uint64_t told_us           # When it was told.
+    cdef uint32_t untold            # Records since the clock was looked at.
+    cdef uint32_t born              # `wan_forks` of the process that made it.
+    cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
+    cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
+
+    def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
+                  uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None, on_no_memory=None):
+        self.mount = mount
+        self.memory, self.counts, self.find_region, self.on_slow = memory, counts, find_region, on_slow
+        self.on_floors, self.on_no_memory = on_floors, on_no_memory
+        self.names, self.cores, self.replaced = {}, {}, []
+        self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
+        self.file = -1
+        self.born = wan_forks
+        self.covered = <section_mark *>calloc(memory.partitions, sizeof(section_mark))
+        if self.covered == NULL:
+            raise MemoryError()
+        lz4_load()
+
+    def __dealloc__(self):
+        free(self.regions)
+        free(self.failures)
+        free(self.covered)
+        buffer_close(&self.into)
+        buffer_close(&self.out)
+        buffer_close(&self.unpacked)
+
+    def stop(self):
+        """Makes `run` return soon: after the event in work. A batch that was not applied as a whole is not acknowledged."""
+        wan_flag_set(&self.stop_flag, 1)
+
+    def contest(self):
+        """The sender's queue was opened elsewhere. Unless it says something soon, it is taken for gone: a machine that lost power ends no connection."""
+        wan_flag_set(&self.contested_flag, 1)
+
+    # Regions
+
+    cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
+        cdef uint32_t number = <uint32_t>frame.id, capacity
+        if frame.id > 65535:
+            wan_tell(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
+            return 0
+        if frame.length > REGION_NAME_BYTES:
+            wan_tell(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number, frame.length, REGION_NAME_BYTES)
+            return 0
+        try:
+            name = (<const char *>(frame + 1))[:frame.length].decode()
+            if number >= self.region_capacity:
+                capacity = 64
+                while capacity <= number:
+                    capacity *= 2
+                grown = realloc(self.regions, capacity * sizeof(region_slot))
+                if grown == NULL:
+                    wan_tell(WAN_CORRUPT, "no memory for %u regions", capacity)
+                    return 0
+                self.regions = <region_slot *>grown
+                memset(self.regions + self.region_capacity, 0, (capacity - self.region_capacity) * sizeof(region_slot))
+                self.region_capacity = capacity
+            self.names[number] = name
+            self.regions[number].core = NULL
+            self.regions[number].looked_batch = 0
+            return 1
+        except BaseException as error:
+            wan_tell(WAN_CORRUPT, "region number %u has a name that is not text", number)
+            return 0
+
+    cdef region_core *look_up(self, uint16_t number) noexcept with gil:
+        cdef RegionCore core
+        try:
+            self.regions[number].looked_batch = self.batch
+            found = self.find_region(self.names[number])
+            if self.replaced_batch != self.batch:
+                self.replaced_batch = self.batch
+                self.replaced.clear()
+            self.replaced.append(self.cores.get(number))    # Records of this batch may point to it.
+            self.cores[number] = found
+            core = <RegionCore?>found if found is not None else None
+            self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
+            if core is not None:
+                self.clock, self.clock_holder = core.r.clock, core.clock
+                self.now_ms = wan_clock_receiving_ms(self.clock)
+                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).r.closed} | {core}
+        except BaseException as error:
+            report_unraisable("region look-up", error)
+            self.regions[number].core = NULL
+        return self.regions[number].core
+
+    cdef inline region_core *region_of(self, uint16_t number) noexcept nogil:
+        cdef region_core *core
+        if number >= self.region_capacity:
+            return NULL
+        core = self.regions[number].core
+        if core != NULL and not wan_flag_read(&core.closed):
+            return core
+        if self.regions[number].looked_batch == self.batch:
+            return NULL
+        if core == NULL and self.regions[number].looked_batch == 0 and not self.is_named(number):
+            return NULL
+        return self.look_up(number)
+
+    cdef bint is_named(self, uint16_t number) noexcept with gil:
+        return number in self.names
+
+    # Applying
+
+    cdef inline bint is_ahead(self, const wan_record *record) noexcept nogil:
+        """Whether its stamp is too far in the future. Of a region that was looked up."""
+        if wan_stamp_ms(record.stamp) <= self.now_ms + self.max_drift_ms:
+            return False
+        if not record.flags & WAN_FLAG_GIVEN:
+            wan_clock_hear(self.clock, record.stamp)        # Or our own clock is held, wrongly.
+        self.now_ms = wan_clock_receiving_ms(self.clock)
+        return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
+
+    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash) noexcept nogil:
+        """0: done. A reason of failure (> 0). -1: a queue of ours has no room; nothing was changed."""
+        cdef wan_change change
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef wan_status status
+        if self.is_ahead(record):
+            return WAN_FAILED_FUTURE_STAMP
+        if wan_flag_read(&core.durable):
+            wan_flag_set(&self.memory.must_wait, 1)
+        change_from_record(&change, record, hash)
+        origin_from_record(&from_, record)
+        status = region_change(core, &change, &from_, NULL, &outcome)
+        if status == WAN_SLOW:
+            self.untold = PROGRESS_RECORDS
+            return self.apply_slow(record)
+        if status == WAN_CLOSED:
+            return WAN_FAILED_REGION_NOT_FOUND
+        if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
+            self.note_too_large()
+            return WAN_FAILED_OTHER
+        if status != WAN_OK:
+            return -1
+        if outcome == WAN_LOST:
+            wan_count(&core.conflicts, 1)
+            self.own.conflicts += 1
+        elif outcome == WAN_OUT_OF_MEMORY:
+            return WAN_FAILED_NO_MEMORY
+        elif outcome == WAN_FORGOTTEN:
+            return WAN_FAILED_FORGOTTEN
+        elif outcome <= WAN_DESTROYED:
+            wan_count(&core.applied, 1)
+        return 0
+
+    cdef void note_too_large(self) noexcept with gil:
+        from pywan.errors import EventTooLargeError
+        report_unraisable("applying an event", EventTooLargeError(detail_text()))
+
+    cdef int apply_slow(self, const wan_record *record) noexcept with gil:
+        from pywan.errors import DiskError, QueueFullError
+        cdef int result
+        try:
+            result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
+            if result == -2:        # Lost against a later version.
+                self.own.conflicts += 1
+                return 0
+            return result
+        except (QueueFullError, DiskError) as error:
+            self.refuse(error)
+            return -1
+        except MemoryError:
+            return WAN_FAILED_NO_MEMORY
+        except BaseException as error:
+            report_unraisable("applying an event", error)
+            return WAN_FAILED_OTHER
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef void tell_no_memory(self) noexcept with gil:
+        try:
+            if self.on_no_memory is not None:
+                self.on_no_memory()
+        except BaseException:
+            pass                    # No memory to say so: the sender parks the event with that reason.
+
+    cdef int note_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept nogil:
+        cdef size_t capacity
+        if self.failure_count == self.failure_capacity:
+            capacity = self.failure_capacity * 2 if self.failure_capacity else 64
+            grown = realloc(self.failures, capacity * sizeof(wan_failure))
+            if grown == NULL:
+                wan_tell(WAN_CORRUPT, "no memory to note a failed event")
+                return 0
+            self.failures, self.failure_capacity = <wan_failure *>grown, capacity
+        self.failures[self.failure_count].partition = partition
+        self.failures[self.failure_count].reason = reason
+        self.failures[self.failure_count].sequence = sequence
+        self.failure_count += 1
+        return 1
+
+    cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
+        """1: applied. 0: give the connection up (the detail, or `refused_code`, says why)."""
+        cdef applied_slot *slot
+        cdef const wan_record *group[APPLY_GROUP]
+        cdef region_core *cores[APPLY_GROUP]
+        cdef uint64_t hashes[APPLY_GROUP]
+        cdef const wan_record *record
+        cdef uint32_t left = section.count, n, k
+        cdef int result
+        cdef wan_rewind rewind
+        cdef uint64_t floor, expected, highest = 0, sure = wan_section_sure(section)
+        cdef uint8_t is_given = 0       # `highest`, by a caller.
+        cdef section_mark *covered
+        cdef uint32_t told              # Remembered failures before this one are of earlier sequences than the record in hand.
+        if section.partition >= self.memory.partitions:
+            wan_tell(WAN_CORRUPT, "partition %u of a sender with %u", section.partition, self.memory.partitions)
+            return 0
+        covered = &self.covered[section.partition]
+        if covered.through and (covered.batch == self.batch or section.first <= covered.through):
+            wan_tell(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through %llu%s; sections follow each other, one a batch",
+                       section.partition, <unsigned long long>section.first, <unsigned long long>section.through, <unsigned long long>section.settled,
+                       <unsigned long long>covered.through, <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
+            return 0
+        # On its first section of a connection a partition may begin before what we have: it is sent again. Then each begins where the last one ended.
+        expected = max(covered.through, section.settled) + 1 if covered.through else NEVER
+        covered.through, covered.batch = section.through, self.batch
+        slot = &self.memory.slots[section.partition]
+        wan_lock_take(&slot.lock)
+        if section.through > slot.last:
+            wan_set(&slot.mount, self.mount)
+        slot.settled = max(slot.settled, sure)
+        if slot.last < section.settled:
+            slot.passed_over = section.settled
+            # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
+            # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
+            wan_set(&slot.last, section.settled)
+        forget_failures(slot, sure)
+        expected = min(expected, slot.last + 1)
+        if section.first > expected:
+            rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
+            wan_lock_release(&slot.lock)
+            self.own.out_of_order_batches += 1
+            buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
+            wan_tell(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
+            return 0
+        if section.count < section.through - section.first + 1:
+            # Before its records: one behind a hole may be refused, or the connection end, and what came before stays applied.
+            slot.passed_over = max(slot.passed_over, section.through)
+        if section.through <= slot.last:
+            self.own.duplicate_batches += 1
+        floor = slot.last
+        told = first_failure(slot, section.first)
+        while left:
+            n = APPLY_GROUP if left >= APPLY_GROUP else left
+            for k in range(n):
+                record = <const wan_record *>at
+                at += record.length
+                group[k] = record
+                cores[k] = NULL
+                hashes[k] = 0
+                if record.sequence <= floor:
+                    continue
+                cores[k] = self.region_of(record.region)
+                if cores[k] != NULL:
+                    hashes[k] = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+                    wan_table_prefetch_slot(&cores[k].table, hashes[k])
+            if cores[0] != NULL:
+                for k in range(n):
+                    if cores[k] != NULL:
+                        wan_prefetch_entry(&cores[k].table, hashes[k])
+            for k in range(n):
+                record = group[k]
+                if record.sequence <= floor:
+                    # Seen before: it is not applied again; if it failed then, that is told again.
+                    self.own.duplicates_skipped += 1
+                    while told < slot.failure_count and slot.failures[told].sequence < record.sequence:
+                        told += 1
+                    if told < slot.failure_count and slot.failures[told].sequence == record.sequence:
+                        if not self.note_failure(section.partition, record.sequence, slot.failures[told].reason):
+                            wan_lock_release(&slot.lock)
+                            return 0
+                    continue
+                if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
+                    highest = record.stamp
+                    is_given = record.flags & WAN_FLAG_GIVEN
+                result = WAN_FAILED_REGION_NOT_FOUND if cores[k] == NULL else self.apply_one(cores[k], record, hashes[k])
+                if result < 0:
+                    self.refused_code = 1
+                    wan_lock_release(&slot.lock)
+                    return 0
+                if result > 0:
+                    if result == WAN_FAILED_NO_MEMORY:
+                        self.tell_no_memory()
+                    self.own.exceptions_occurred += 1
+                    if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
+                        wan_lock_release(&slot.lock)
+                        return 0
+                    if not remember_failure(slot, &self.failures[self.failure_count - 1]):
+                        # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
+                        wan_lock_release(&slot.lock)
+                        wan_tell(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
+                                   FAILURES_KEPT, FAILURES_KEPT_ALL)
+                        return 0
+                wan_set(&slot.last, record.sequence)
+                self.own.events_received += 1
+                if record.operation == WAN_CREATE:
+                    self.own.create_requests += 1
+                elif record.operation == WAN_UPDATE:
+                    self.own.update_requests += 1
+                else:
+                    self.own.destroy_requests += 1
+                if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
+                    self.own.possible_duplicates += 1
+                self.steps += 1
+                if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
+                    wan_lock_release(&slot.lock)
+                    return 0
+            if highest:
+                wan_clock_see(self.clock, highest)
+            left -= n
+            self.untold += n
+        if section.through > slot.last:
+            wan_set(&slot.last, section.through)
+        wan_lock_release(&slot.lock)
+        if highest and not is_given:
+            wan_clock_hear(self.clock, highest)
+        return 1
+
+    cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
+        cdef uint8_t *payload = <uint8_t *>(frame + 1)
+        cdef const wan_batch_head *head
+        cdef const wan_section *section
+        cdef const uint8_t *at
+        cdef uint32_t s
+        cdef byte_buffer *pack = &self.unpacked
+        cdef uint64_t began = wan_monotonic_us()
+        if frame.flags & WAN_FRAME_LZ4:
+            pack.start = pack.end = 0
+            if not buffer_reserve(pack, frame.raw_length + 8):
+                wan_tell(WAN_CORRUPT, "no memory to unpack a batch of %u bytes", frame.raw_length)
+                return 0
+            if lz4_unpack(payload, frame.length, pack.data, frame.raw_length) != <int>frame.raw_length:
+                wan_tell(WAN_CORRUPT, "batch %llu cannot be unpacked", <unsigned long long>frame.id)
+                return 0
+            payload = pack.data
+        if wan_batch_check(payload, frame.raw_length, frame.count) != WAN_OK:
+            return 0
+        if frame.id != self.expected_id:
+            self.own.out_of_order_batches += 1
+            wan_tell(WAN_CORRUPT, "batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
+            return 0
+        self.expected_id += 1
+        self.batch += 1
+        self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
+        self.failure_count = 0
+        self.own.batches_received += 1
+        self.own.bytes_received += frame.length
+        head = <const wan_batch_head *>payload
+        section = <const wan_section *>(head + 1)
+        at = <const uint8_t *>(section + head.sections)
+        for s in range(head.sections):
+            if not self.apply_section(section, at):
+                return 0
+            at += section.bytes
+            section += 1
+        buffer_trim(pack)
+        if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
+            return 0
+        # Acknowledged: whatever failed is named, everything else is in the tables.
+        return self.acknowledge(frame.id, <uint32_t>min(wan_monotonic_us() - began, <uint64_t>0xffffffff))
+
+    cdef int wait_durable(self) noexcept with gil:
+        # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
+        try:
+            for core in list(self.memory.cores):
+                (<RegionCore>core).wait_written()
+            return 1
+        except BaseException as error:
+            self.refuse(error)      # Not acknowledged: the sender sends it again.
+            return 0
+
+    cdef void refuse(self, object error):
+        """What is on its way is not taken now, and the sender hears why."""
+        text = str(error).encode() or b"out of memory: the process has none to apply it"
+        wan_tell(WAN_CORRUPT, "%s", <const char *>text)
+        self.refused_code = 1
+
+    cdef int tell_progress(self) noexcept nogil:
+        """In the middle of a batch: the sender hears that it is being worked on, and of those done before. 0: nobody wants it to go on."""
+        cdef uint64_t now
+        self.untold = 0
+        if wan_flag_read(&self.stop_flag):
+            wan_tell(WAN_CORRUPT, "this connection was told to stop, in the middle of a batch")
+            return 0
+        if self.file < 0:
+            return 1
+        now = wan_monotonic_us()
+        if now - self.told_us < PROGRESS_US:
+            return 1
+        self.told_us = now
+        if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, self.steps, 0, NULL, 0):
+            return 0
+        if stream_send(self.file, &self.out) == STREAM_CLOSED:
+            wan_tell(WAN_CORRUPT, "the sender closed the connection in the middle of a batch")
+            return 0
+        return 1
+
+    cdef int acknowledge(self, uint64_t id, uint32_t worked_us) noexcept nogil:
+        cdef size_t failures_bytes = self.failure_count * sizeof(wan_failure)
+        cdef wan_frame *frame = buffer_open_frame(&self.out, WAN_FRAME_ACK, id, worked_us, sizeof(wan_ack) + failures_bytes)
+        cdef wan_ack *ack
+        if frame == NULL:
+            return 0
+        ack = <wan_ack *>(frame + 1)
+        ack.credit_events = CREDIT_EVENTS
+        ack.credit_bytes = self.credit_bytes
+        ack.failures = <uint32_t>self.failure_count
+        if self.failure_count:
+            memcpy(ack + 1, self.failures, failures_bytes)
+        buffer_close_frame(&self.out, frame)
+        if failures_bytes > BUFFER_KEPT_BYTES // 32:
+            free(self.failures)
+            self.failures, self.failure_capacity = NULL, 0
+        self.failure_count = 0
+        return 1
+
+    cdef int take_floors(self, const wan_frame *frame) noexcept nogil:
+        cdef const wan_floor *floor = <const wan_floor *>(frame + 1)
+        cdef uint32_t n, count = frame.length // sizeof(wan_floor)
+        if frame.length % sizeof(wan_floor) or frame.flags or count > 256:
+            wan_tell(WAN_CORRUPT, "a ping with %u bytes of floors", frame.length)
+            return 0
+        for n in range(1, count):
+            if floor[n].origin <= floor[n - 1].origin:
+                wan_tell(WAN_CORRUPT, "a ping with the floors of its origins out of order")
+                return 0
+        return self.tell_floors(frame)
+
+    cdef int tell_floors(self, const wan_frame *frame) noexcept with gil:
+        try:
+            if self.on_floors is not None:
+                self.on_floors(PyBytes_FromStringAndSize(<const char *>(frame + 1), frame.length))
+            return 1
+        except BaseException as error:
+            report_unraisable("a sender's floors", error)
+            wan_tell(WAN_CORRUPT, "the floors of a sender cannot be kept")
+            return 0
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef void tell_counts(self) noexcept nogil:
+        cdef uint64_t *own = <uint64_t *>&self.own
+        cdef uint64_t *shared = <uint64_t *>&self.counts.c
+        cdef size_t n
+        for n in range(sizeof(receiver_counts) // 8):
+            if own[n]:
+                wan_count(&shared[n], own[n])
+        memset(&self.own, 0, sizeof(receiver_counts))
+
+    cdef int take_frames(self, size_t *missing) noexcept nogil:
+        cdef int handled = self.handle_frames(missing)
+        self.tell_counts()
+        return handled
+
+    cdef int handle_frames(self, size_t *missing) noexcept nogil:
+        """1: all whole frames were handled, `missing` more bytes make the next. 0: give the connection up. 2: the sender said goodbye."""
+        cdef wan_frame *frame
+        cdef int state
+        while True:
+            state = stream_next_frame(&self.into, &frame, missing)
+            if state == STREAM_WAIT:
+                return 1
+            if state != STREAM_OK:
+                return 0
+            if frame.type == WAN_FRAME_BATCH:
+                if not self.apply_batch(frame):
+                    return 0
+            elif frame.type == WAN_FRAME_REGION:
+                if not self.learn_region(frame):
+                    return 0
+            elif frame.type == WAN_FRAME_PING:
+                if frame.length and not self.take_floors(frame):
+                    return 0
+                if not buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
+                    return 0
+            elif frame.type == WAN_FRAME_BYE:
+                return 2
+            else:
+                wan_tell(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
+                return 0
+            stream_take(&self.into, frame)
+
+    # Sans-IO face
+
+    def receive_data(self, const uint8_t[::1] data):
+        """Bytes that arrived. ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
+        cdef size_t missing
+        cdef int handled
+        if data.shape[0] == 0:
+            return
+        if not buffer_reserve(&self.into, data.shape[0]):
+            raise MemoryError()
+        memcpy(self.into.data + self.into.end, &data[0], data.shape[0])
+        self.into.end += data.shape[0]
+        with nogil:
+            handled = self.take_frames(&missing)
+        if handled == 0:
+            from pywan import errors
+            raise (errors.QueueFullError if self.refused_code else errors.ProtocolError)(detail_text())
+
+    def data_to_send(self):
+        """Acknowledgements that should leave now."""
+        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
+        self.out.start = self.out.end = 0
+        return data
+
+    # The loop
+
+    def run(self, int file, int silence_ms):
+        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
+        Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
+        cdef int ended
+        self.file = file
+        self.told_us = wan_monotonic_us()
+        with nogil:
+            ended = self.loop(file, silence_ms)
+        self.file = -1
+        return ("closed", "stopped", None)[ended] or detail_text()
+
+    cdef int loop(self, int file, int silence_ms) noexcept nogil:
+        cdef size_t missing = sizeof(wan_frame)
+        cdef int state, handled
+        cdef pollfd waiting
+        cdef uint64_t last_heard = wan_monotonic_us()
+        while True:
+            if wan_flag_read(&self.stop_flag):
+                return 1
+            state = stream_receive(file, &self.into, missing)
+            if state == STREAM_OK:
+                last_heard = wan_monotonic_us()
+                wan_flag_set(&self.contested_flag, 0)
+                handled = self.take_frames(&missing)
+                if handled == 1 and self.into.start < self.into.end:
+                    # The rest of a frame is on its way, for minutes where the link is slow.
+                    self.steps += 1
+                    handled = self.tell_progress()
+                if self.out.start < self.out.end and self.send_all(file) != STREAM_OK:
+                    return 0
+                if handled == 0 and wan_flag_read(&self.stop_flag):
+                    return 1
+                if handled == 0:
+                    self.say_why(file)
+                    return 2
+                if handled == 2:
+                    return 0
+                continue
+            if state == STREAM_CLOSED:
+                return 0
+            if state == STREAM_MEMORY:
+                return 2
+            if wan_flag_read(&self.contested_flag) and wan_monotonic_us() - last_heard > CONTESTED_MS * <uint64_t>1000:
+                wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere", CONTESTED_MS)
+                return 2
+            if silence_ms > 0 and wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
+                wan_tell(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %d ms", silence_ms)
+                return 2
+            waiting.fd = file
+            waiting.events = POLLIN
+            poll(&waiting, 1, 250)
+
+    cdef int send_all(self, int file) noexcept nogil:
+        # Acknowledgements are small; where even they do not fit, the sender is not reading.
+        cdef pollfd waiting
+        cdef int state, waited = 0
+        while True:
+            state = stream_send(file, &self.out)
+            if state != STREAM_WAIT:
+                return state
+            if wan_flag_read(&self.stop_flag) or waited >= 120:
+                return STREAM_CLOSED
+            waiting.fd = file
+            waiting.events = POLLOUT
+            poll(&waiting, 1, 250)
+            waited += 1
+
+    cdef void say_why(self, int file) noexcept nogil:
+        self.out.start = self.out.end = 0
+        buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, <uint32_t>strlen(wan_detail))
+        stream_send(file, &self.out)

@@ -1,0 +1,140 @@
+# Owns the state of a region as compiled code sees it: table, attachment, log; and what describes a change.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_region cimport *
+from pywan._core.disk_log cimport log_view
+from pywan._core.queue cimport gateway_queue
+
+cdef enum:
+    MAX_ATTACHED = 128
+    STAMPS_SAMPLED = 10000
+
+cdef struct tombstone_counts:
+    uint64_t whole, shrunk, bytes
+
+cdef enum:
+    WAY_STRAIGHT = 0    # From the caller into table and queues.
+    WAY_CALLBACKS = 1   # Through the user's Python (filters, listeners, a resolver): only changes that come from there are taken.
+    WAY_CLOSED = 2      # No change is taken any more.
+
+cdef struct attachment:
+    # Immutable once published in region_core.attached; replaced as a whole and freed after every entry lock has
+    # been held once by the replacer, so a holder of any entry lock may use what it read. When the replacer is done no change goes by the
+    # old one any more: the way changes together with the queues, for every row.
+    uint8_t way                         # WAY_*
+    uint32_t count
+    uint32_t recipient_count
+    uint8_t recipients[256]             # Remote sites of the attached senders that run: whom an event will reach.
+    gateway_queue *queues[MAX_ATTACHED] # In the order of their places: several locks are taken in this order.
+
+cdef struct region_core:
+    wan_table table
+    attachment *attached
+    wan_clock *clock
+    uint32_t member
+    uint16_t number
+    uint8_t site
+    uint32_t buckets        # Of a partitioned region; 0: it has none.
+    uint8_t stores          # 0: a proxy, which holds no entries and only forwards.
+    uint8_t forwards        # 0: LOCAL or NORMAL, never queued.
+    int closed              # Once set, every attachment that is published has WAY_CLOSED.
+    int durable             # An attached queue, or the region's own log, is synchronous: a change is done when it is on the disk.
+    region_log *log         # NULL unless the region is persistent.
+    uint64_t mark           # Destroys with stamps up to here may have been forgotten, with senders that can send older events; 0: none was.
+    uint64_t let_go         # Destroys with stamps up to here may not be remembered, for whatever reason; never falls. Both are raised before.
+    int64_t tombstone_room  # Bytes that tombstones may still take before the bell rings. Atomic.
+    uint32_t *bell          # Of the housekeeper; NULL: nobody wants to know.
+    uint64_t conflicts      # Changes that lost against a later version.
+    uint64_t applied        # Remote changes that took effect.
+
+cdef struct origin:
+    # Where a change comes from. Local: recipients empty, event ids of this thread.
+    uint8_t site
+    uint8_t recipient_count
+    const uint8_t *recipients
+    uint32_t event_member
+    uint32_t event_thread
+    uint64_t event_sequence
+    const uint8_t *callback
+    uint16_t callback_length
+    uint8_t callback_form
+    uint8_t possible_duplicate
+
+cdef enum:
+    IF_ABSENT = 1   # The key has no value: it is not there, or was invalidated.
+    IF_VALUE = 2    # It has one;
+    IF_EQUAL = 3    # of this form, these bytes.
+    IF_THERE = 4    # It is there, with a value or without.
+
+cdef struct condition:
+    # What a change asks for, and what was there.
+    uint8_t kind            # IF_*
+    uint8_t form            # IF_EQUAL.
+    uint32_t length
+    const uint8_t *value
+    uint8_t holds
+    uint8_t found_value     # There was a value. Unless IF_EQUAL, it is copied:
+    uint8_t found_form
+    wan_stage found
+
+cdef struct decision:
+    # What user's Python decided about one attached sender's copy.
+    uint8_t filtered
+    uint8_t substituted
+    uint8_t value_form
+    uint32_t value_length
+    const uint8_t *value
+
+cdef enum:
+    UNWRITTEN_BITS = 20
+
+cdef struct region_log:
+    wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
+    wan_log log                 # The committer's.
+    wan_stage records           # Staged.
+    uint64_t staged_max         # Bytes of them.
+    wan_stage taken             # The committer's, as is all that follows about moving.
+    wan_stage_use use           # Of `records` and `taken`, which take turns.
+    # Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes of it are in the log
+    # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
+    uint32_t moving
+    wan_stage moved
+    wan_record_set of_moved     # A move that failed left copies: they all live, and one goes on.
+    uint64_t moved_written
+    bint has_moved              # Since the log was opened.
+    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
+    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
+    bint has_written            # Since the last time around began: else there is nothing to be had by another.
+    # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
+    # while what took their place may not be on the disk.
+    bint moves_alone
+    wan_stage superseded
+    # Of each key that was staged and not written when the log was looked through for them, the first time around that some had to be kept: head and
+    # key of the newest record on the disk. A crash would bring that one back, so no other has to be kept.
+    wan_stage newest
+    wan_record_set of_newest
+    uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
+    uint64_t looked_durable     # What had been written by then.
+    uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
+    # The same for keys of which a record, staged or in the log, takes the place of a later version. Set under the lock.
+    uint64_t restamped[1 << (UNWRITTEN_BITS - 6)]
+    # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
+    # Under the entry lock of its key and the lock; one at a time.
+    const wan_change *restamping
+    uint64_t replaced
+    uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are.
+    uint64_t highest            # Stamp that recovery found.
+    uint64_t written            # Bytes of `taken` that are in the log already.
+    uint64_t staged, durable    # Records; waiters compare them.
+    uint32_t epoch, work
+    int waiting
+    int stop                    # The region is closed: nothing is staged any more.
+    int ended                   # The committer has returned: what is staged stays where it is.
+    uint8_t synchronous
+    uint32_t flush_ms
+    region_core *region
+    uint64_t recovered, cut_bytes
+    wan_stage damages           # wan_damage, in salvage.
+    log_view view               # Under the lock.

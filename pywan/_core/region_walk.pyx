@@ -1,0 +1,233 @@
+# Owns what goes through all shards of a region: sizes, scans, copies, tombstones, marks.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.put cimport region_apply, region_log_reserve, region_log_stage, way_of
+from pywan._core.region_state cimport STAMPS_SAMPLED, WAY_CLOSED, attachment, region_core, tombstone_counts
+
+
+cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones, uint64_t *memory_bytes) noexcept nogil:
+    """Each shard's numbers as of one moment. memory_bytes may be NULL."""
+    cdef wan_shard *shard
+    cdef uint64_t total = 0
+    used[0] = tombstones[0] = 0
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        used[0] += shard.used
+        tombstones[0] += shard.tombstones
+        total += shard.bytes
+        if shard.slots != NULL:
+            total += (shard.mask + 1) * sizeof(wan_slot)
+        wan_lock_release(&shard.lock)
+    if memory_bytes != NULL:
+        memory_bytes[0] = total
+
+
+cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, bint *found) noexcept nogil:
+    """Takes the entry of a key out (WAN_FLAG_FORGET), or its value (WAN_FLAG_INVALID), on this member only: its version stays. The
+    table and the log, both or neither. `found`: there was one, no tombstone. Takes and releases the entry lock."""
+    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_entry *entry
+    cdef wan_status status = WAN_OK
+    wan_lock_take(&shard.lock)
+    status = way_of(r.attached, True)
+    if status != WAN_OK:
+        found[0] = False
+        wan_lock_release(&shard.lock)
+        return status
+    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+    found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
+    if found[0] and not (flag == WAN_FLAG_INVALID and entry.state == WAN_ENTRY_INVALID):
+        c.stamp, c.stamp_site = entry.stamp, entry.stamp_site
+        if r.log != NULL:
+            wan_lock_take(&r.log.lock)
+            status = region_log_reserve(r.log, c)
+        if status == WAN_OK:
+            if flag == WAN_FLAG_FORGET:
+                wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
+            elif wan_table_invalidate(shard, c) == WAN_OUT_OF_MEMORY:
+                status = WAN_NO_MEMORY
+            if status == WAN_OK and r.log != NULL:
+                region_log_stage(r.log, c, flag, 0)
+        if r.log != NULL:
+            wan_lock_release(&r.log.lock)
+    wan_lock_release(&shard.lock)
+    return status
+
+
+cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
+    """Under all entry locks in turn: after that nobody can hold what was read before."""
+    for n in range(WAN_TABLE_SHARDS):
+        wan_lock_take(&table.shards[n].lock)
+        wan_lock_release(&table.shards[n].lock)
+
+
+cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cursor) noexcept nogil:
+    """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
+    room, the same cursor goes on: what is there already is known by its version."""
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_change c
+    cdef wan_outcome outcome
+    cdef uint64_t at
+    cdef bint found
+    cdef wan_status status = region_raise_mark(to, r.mark, 0) if r.mark > to.mark else WAN_OK
+    if status == WAN_OK and r.let_go > to.let_go:
+        status = region_raise_mark(to, r.let_go, WAN_FLAG_LET_GO)
+    while cursor[0] < WAN_TABLE_SHARDS and status == WAN_OK:
+        shard = &r.table.shards[cursor[0]]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
+            entry = shard.slots[at].entry
+            if entry == NULL or status != WAN_OK:
+                continue
+            memset(&c, 0, sizeof(c))
+            c.key, c.key_length, c.key_form, c.hash = entry.bytes, entry.key_length, entry.key_form, shard.slots[at].hash
+            c.stamp, c.stamp_site, c.operation, c.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
+            if entry.state == WAN_ENTRY_TOMBSTONE:
+                c.operation = WAN_DESTROY
+            elif entry.state == WAN_ENTRY_LIVE:
+                c.value, c.value_length, c.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
+            wan_lock_take(&to.table.shards[cursor[0]].lock)
+            status = region_apply(to, &to.table.shards[cursor[0]], &c, &outcome)
+            wan_lock_release(&to.table.shards[cursor[0]].lock)
+            if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                status = WAN_NO_MEMORY
+            if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
+                status = region_change_here(to, &c, WAN_FLAG_INVALID, &found)
+        wan_lock_release(&shard.lock)
+        cursor[0] += status == WAN_OK
+    return status
+
+
+cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t limit, wan_stage *packed) noexcept nogil:
+    """Copies what is in the next shards, as RegionCore.scan says, until there are `limit` entries. Not WAN_OK: what is packed is in part."""
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_status status = WAN_OK
+    cdef uint8_t head[32]
+    cdef uint64_t at
+    cdef bint is_live
+    while cursor[0] < WAN_TABLE_SHARDS and packed.count < limit and status == WAN_OK:
+        shard = &table.shards[cursor[0]]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
+            entry = shard.slots[at].entry
+            if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
+                continue
+            status = wan_stage_reserve(packed, 32 + entry.key_length)
+            if status != WAN_OK:
+                break
+            is_live = entry.state == WAN_ENTRY_LIVE
+            memset(head, 0, 32)
+            (<uint16_t *>head)[0] = entry.key_length
+            head[2] = entry.key_form
+            head[3] = entry.value_form
+            (<uint32_t *>(head + 4))[0] = entry.value_length if is_live else 0xffffffff
+            (<uint64_t *>(head + 8))[0] = wan_hash(wan_entry_value(entry), entry.value_length, 0) if is_live else 0
+            (<uint64_t *>(head + 16))[0] = entry.stamp
+            head[24] = entry.stamp_site
+            wan_stage_put(packed, head, 32)
+            wan_stage_put(packed, entry.bytes, entry.key_length)
+            packed.count -= 1               # The two of them are one entry.
+        wan_lock_release(&shard.lock)
+        cursor[0] += 1
+    return status
+
+
+cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) noexcept nogil:
+    """Destroys up to there are about to be forgotten, or let go (WAN_FLAG_LET_GO): from now on it is known that they may have been, and once its log is
+    written on the disk too."""
+    cdef wan_change c
+    cdef wan_status status = WAN_OK
+    memset(&c, 0, sizeof(c))
+    c.stamp, c.operation, c.key_form, c.value_form = mark, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+    if r.log != NULL:
+        wan_lock_take(&r.log.lock)
+        status = region_log_reserve(r.log, &c)
+        if status == WAN_OK:
+            region_log_stage(r.log, &c, WAN_FLAG_MARK | flag, 0)
+        wan_lock_release(&r.log.lock)
+    if status == WAN_OK:
+        wan_set(&r.let_go, max(mark, r.let_go))
+        if not flag:
+            wan_set(&r.mark, mark)
+    return status
+
+
+cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms, uint64_t below) noexcept nogil:
+    """The highest stamp of the tombstones that would go; 0: none would."""
+    cdef uint64_t newest = 0
+    for n in range(WAN_TABLE_SHARDS):
+        wan_lock_take(&table.shards[n].lock)
+        newest = max(newest, wan_table_newest_to_expire(&table.shards[n], before_ms, below))
+        wan_lock_release(&table.shards[n].lock)
+    return newest
+
+
+cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) noexcept nogil:
+    """Of shrunk tombstones, shard by shard until there are enough: keys are spread over the shards by their hashes."""
+    cdef wan_shard *shard
+    cdef wan_status status = WAN_OK
+    cdef uint64_t at
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        for at in range(shard.shrunk_count):
+            if status == WAN_OK:
+                status = wan_stage_add(stamps, &shard.shrunk[at].stamp, 8)
+        wan_lock_release(&shard.lock)
+        if status != WAN_OK or stamps.count >= STAMPS_SAMPLED:
+            break
+    return status
+
+
+cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noexcept nogil:
+    cdef wan_shard *shard
+    memset(found, 0, sizeof(tombstone_counts))
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        found.whole += shard.tombstones
+        found.shrunk += shard.shrunk_count
+        found.bytes += shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        wan_lock_release(&shard.lock)
+
+
+cdef void attachment_publish(region_core *r, attachment *fresh) noexcept nogil:
+    """Every change from now on goes by `fresh`. When it returns nobody goes by, or has in hand, what was published before, and that is freed."""
+    cdef attachment *old
+    wan_lock_take(&r.table.shards[0].lock)      # Several may publish at once: each frees what it replaced.
+    if wan_flag_read(&r.closed):
+        fresh.way = WAY_CLOSED
+    old = r.attached
+    r.attached = fresh
+    wan_lock_release(&r.table.shards[0].lock)
+    pass_entry_locks(&r.table)
+    free(old)
+
+
+cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, uint64_t to) noexcept nogil:
+    """Tombstones with later stamps than `above`, also of those that shrunk, get the stamp `to`. Returns how many of the
+    shrunk did."""
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef uint64_t at, shrunk = 0, second = wan_stamp_ms(to) // 1000
+    for n in range(WAN_TABLE_SHARDS):
+        shard = &table.shards[n]
+        wan_lock_take(&shard.lock)
+        for at in range(slots_in(shard)):
+            entry = shard.slots[at].entry
+            if entry != NULL and entry.state == WAN_ENTRY_TOMBSTONE and entry.stamp > above:
+                entry.stamp = to
+                shard.oldest_s = <uint32_t>min(<uint64_t>shard.oldest_s, second)
+        for at in range(shard.shrunk_count):
+            if shard.shrunk[at].stamp > above:
+                shard.shrunk[at].stamp = to
+                shrunk += 1
+        wan_lock_release(&shard.lock)
+    return shrunk

@@ -1,0 +1,246 @@
+# Owns a client's bulk way in: rows staged at the member and applied only when the client says that its task is whole, so a task that is
+# tried again is applied once, whatever order its rows come in.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_region cimport *
+from pywan._core.c_system cimport *
+from pywan._core.event_queue cimport EventQueue
+from pywan._core.put cimport change_from_record, origin_local, region_change
+from pywan._core.queue cimport gateway_queue
+from pywan._core.region cimport OneWait, RegionCore
+from pywan._core.region_state cimport origin, region_core
+from pywan._core.status cimport detail_text, full_error, raise_for
+from pywan._core.stream cimport (
+    STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, byte_buffer, stream_next_frame,
+    stream_receive, stream_take)
+from pywan._core.tagged cimport Encoded
+
+
+cdef class StageBudget:
+    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+    cdef readonly uint64_t limit
+    cdef uint64_t taken             # Atomic.
+
+    def __cinit__(self, uint64_t limit):
+        self.limit = limit
+
+    @property
+    def used(self):
+        """Bytes of rows that are staged now."""
+        return wan_read(&self.taken)
+
+    cdef bint take(self, uint64_t size) noexcept nogil:
+        wan_count(&self.taken, size)
+        if wan_read(&self.taken) <= self.limit:
+            return True
+        wan_count(&self.taken, -size)
+        wan_tell(WAN_CORRUPT, "the rows that are staged at this member would take more than its limit of %llu MB; commit fewer at once, or make tasks smaller; "
+                   "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
+        return False
+
+
+cdef class RowStage:
+    """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
+    cdef EventQueue queue
+    cdef byte_buffer into
+    cdef readonly uint64_t rows, bytes
+    cdef readonly uint64_t applied, missing
+    cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
+    cdef StageBudget budget
+    cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
+    cdef int stop_flag
+
+    def __cinit__(self, directory, uint64_t memory_limit=16 << 20, StageBudget budget=None):
+        self.budget = budget
+        self.queue = EventQueue("staged rows", memory_limit=memory_limit, directory=directory)
+
+    def __dealloc__(self):
+        if self.charged and self.budget is not None:
+            wan_count(&self.budget.taken, -self.charged)
+        buffer_close(&self.into)
+
+    def stop(self):
+        wan_flag_set(&self.stop_flag, 1)
+
+    cdef int take_batch(self, const wan_frame *frame) noexcept nogil:
+        cdef const wan_section *section
+        cdef const wan_record *record
+        cdef const uint8_t *at
+        cdef uint32_t n
+        cdef wan_reservation reservation
+        cdef gateway_queue *g = self.queue.g
+        if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
+            return 0
+        if (<const wan_batch_head *>(frame + 1)).sections != 1:
+            wan_tell(WAN_CORRUPT, "rows in %u sections; a client's are in one", (<const wan_batch_head *>(frame + 1)).sections)
+            return 0
+        section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
+        if section.partition or section.first != self.rows + 1 or section.through != self.rows + section.count:
+            wan_tell(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first, <unsigned long long>section.through,
+                       <unsigned long long>self.rows)
+            return 0
+        if self.budget is not None:
+            if not self.budget.take(section.bytes):
+                return 0
+            self.charged += section.bytes
+        at = <const uint8_t *>(section + 1)
+        for n in range(section.count):
+            record = <const wan_record *>at
+            if wan_queue_reserve(&g.queue, 0, record.length, &reservation) != WAN_OK:
+                return 0
+            memcpy(reservation.at, record, record.length)
+            wan_queue_commit(&g.queue, &reservation)
+            at += record.length
+        self.rows += section.count
+        self.bytes += frame.length
+        return 1
+
+    def receive(self, int file, int silence_ms):
+        """Takes rows from a connected socket. Returns "commit" when the client says it is whole, "closed" when it went
+        away, "stopped", or why the rows cannot be taken."""
+        cdef int ended
+        with nogil:
+            ended = self.loop(file, silence_ms)
+        return ("closed", "commit", None, "stopped")[ended] or detail_text()
+
+    cdef int loop(self, int file, int silence_ms) noexcept nogil:
+        cdef wan_frame *frame
+        cdef size_t missing = sizeof(wan_frame)
+        cdef int state
+        cdef pollfd waiting
+        cdef uint64_t last_heard = wan_monotonic_us()
+        while True:
+            if wan_flag_read(&self.stop_flag):
+                return 3
+            state = stream_next_frame(&self.into, &frame, &missing)
+            if state == STREAM_OK:
+                if frame.type == WAN_FRAME_BATCH:
+                    if not self.take_batch(frame):
+                        return 2
+                elif frame.type == WAN_FRAME_COMMIT:
+                    if frame.id != self.rows:
+                        wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
+                        return 2
+                    stream_take(&self.into, frame)
+                    return 1
+                elif frame.type != WAN_FRAME_PING:
+                    wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
+                    return 2
+                stream_take(&self.into, frame)
+                continue
+            if state != STREAM_WAIT:
+                return 2
+            state = stream_receive(file, &self.into, missing)
+            if state == STREAM_OK:
+                last_heard = wan_monotonic_us()
+                continue
+            if state == STREAM_CLOSED:
+                return 0
+            if state == STREAM_MEMORY:
+                return 2
+            if wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
+                wan_tell(WAN_CORRUPT, "the client was silent for more than %d ms", silence_ms)
+                return 2
+            waiting.fd = file
+            waiting.events = POLLIN
+            poll(&waiting, 1, 250)
+
+    def apply(self, RegionCore region not None, double within_s=1e9):
+        """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all
+        are applied; False after `within_s` (at least one row was), or if a queue had no room, or a log takes nothing: call again later, `refusal` says why. Any
+        other reason is raised. Whatever ends it, the row that it met and those behind it stay staged, for the next call."""
+        cdef bint whole
+        cdef wan_status status
+        cdef uint64_t until_us = wan_monotonic_us() + <uint64_t>(within_s * 1e6)
+        region.check_open()
+        self.refusal = None
+        with nogil:
+            status = self.apply_rows(&region.r, until_us)
+        whole = status == WAN_OK
+        if status == WAN_SLOW:
+            with OneWait(region):
+                whole = self.apply_slow(region, until_us)
+        elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
+            if status == WAN_CLOSED:
+                region.check_open()
+            raise_for(status, f"region {region.name!r}, row {self.applied + self.missing + 1} of the task")
+        elif status == WAN_FULL:
+            self.refusal = full_error(detail_text())
+        if whole and wan_flag_read(&region.r.durable):
+            region.wait_written()
+        return whole
+
+    cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
+        """As far as rows go straight into the region. WAN_OK: all of them are applied; WAN_EMPTY: the time is over; else why the next one is not."""
+        cdef wan_record *records[256]
+        cdef wan_change changes[256]
+        cdef uint32_t taken, n
+        cdef uint64_t size, stamp, hash
+        cdef origin from_
+        cdef wan_outcome outcome
+        cdef gateway_queue *g = self.queue.g
+        cdef wan_partition *partition = &g.queue.partitions[0]
+        cdef uint64_t through
+        cdef wan_status status
+        cdef wan_thread *maker = wan_thread_self()
+        while True:
+            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
+            if taken == 0:
+                return WAN_OK
+            stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
+            for n in range(taken):
+                change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]), records[n].key_length, records[n].key_form))
+                changes[n].local = 1
+                changes[n].flags = 0        # Not as the client says.
+                changes[n].stamp = stamp + n
+                changes[n].stamp_site = r.site
+                if r.stores:
+                    wan_table_prefetch_slot(&r.table, changes[n].hash)
+            for n in range(taken):
+                if r.stores:
+                    wan_prefetch_entry(&r.table, changes[n].hash)
+            through = partition.removed
+            for n in range(taken):
+                origin_local(&from_, r, maker)
+                status = region_change(r, &changes[n], &from_, NULL, &outcome)
+                if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
+                    status = WAN_NO_MEMORY
+                if status != WAN_OK:
+                    wan_queue_remove(&g.queue, 0, through)
+                    wan_queue_rewind(&g.queue, 0)
+                    return status
+                if outcome == WAN_MISSING:
+                    self.missing += 1
+                else:
+                    self.applied += 1
+                through = records[n].sequence
+            wan_queue_remove(&g.queue, 0, through)
+            if wan_monotonic_us() >= until_us:
+                return WAN_EMPTY
+
+    cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
+        cdef wan_record *record
+        cdef uint64_t size
+        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
+            from pywan.errors import QueueFullError
+            try:
+                key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
+                value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
+                outcome = region.slow_change(record.operation, key, value, None)
+            except BaseException as error:
+                wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
+                if isinstance(error, QueueFullError):
+                    self.refusal = error
+                    return False
+                raise
+            if outcome == "missing":
+                self.missing += 1
+            else:
+                self.applied += 1
+            wan_queue_remove(&self.queue.g.queue, 0, record.sequence)
+            if wan_monotonic_us() >= until_us:
+                return False
+        return True

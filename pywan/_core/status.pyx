@@ -1,0 +1,86 @@
+# Owns the errors behind statuses, what is told of a failure that nobody can raise, and the forks of this process.
+from libc.stdint cimport uint32_t, uint64_t
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from pywan._core.c_base cimport *
+
+
+cdef const wan_env *environment_of(object capsule) except NULL:
+    """What stands in for the operating system's files: the `wan_env` in a capsule of that name, or the real ones for None."""
+    return &wan_env_posix if capsule is None else <const wan_env *>PyCapsule_GetPointer(capsule, "wan_env")
+
+
+cdef object error_for(wan_status status, str during):
+    """The exception for a status that is not WAN_OK, with this thread's detail."""
+    from pywan import errors
+    detail = (<bytes>wan_detail).decode("utf-8", "replace")
+    message = f"{during}: {detail}" if during else detail
+    kind = {
+        WAN_TOO_LARGE: errors.EventTooLargeError, WAN_CORRUPT: errors.ProtocolError,
+        WAN_IO: errors.DiskError, WAN_INVALID: errors.ConfigurationError, WAN_CLOSED: errors.IllegalStateError,
+    }.get(status, errors.InternalError)
+    if status == WAN_NO_MEMORY:
+        return MemoryError(message)
+    return full_error(message) if status == WAN_FULL else kind(message)
+
+
+cdef object full_error(str message):
+    """The exception of a change that found no room."""
+    from pywan import errors
+    return (errors.DiskAccessError if log_fails() else errors.QueueFullError)(message)
+
+if not wan_forks_count():
+    raise MemoryError("no memory to notice forks")
+
+
+def forks():
+    """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
+    return wan_forks
+
+
+cdef object error_of_child(str what):
+    """The exception for a call in a child of the process that made the object."""
+    from pywan.forks import error
+    return error(what)
+
+
+cdef int raise_for(wan_status status, str during) except -1:
+    if status != WAN_OK:
+        raise error_for(status, during)
+    return 0
+
+
+def trim_memory(uint64_t least=0):
+    """Gives free pages of the heap back to the system, if at least `least` bytes were freed by regions and logs since it last did. Whether it did."""
+    cdef bint done
+    with nogil:
+        done = wan_memory_trim(least)
+    return done
+
+
+cdef str detail_text():
+    return (<bytes>wan_detail).decode("utf-8", "replace")
+
+
+cdef int end_if_strayed(uint32_t born, str where) except -1:
+    """Ends a child that a callback of ours forked, and that came back out of it."""
+    if born != wan_forks:
+        from pywan.forks import end_strayed_child
+        end_strayed_child(where)
+    return 0
+
+
+cdef object report_unraisable(str where, object error):
+    import logging
+    logging.getLogger("pywan").error("%s failed: %s: %s", where, type(error).__name__, error, exc_info=error)
+
+
+def crc32c(const uint8_t[::1] data, uint32_t crc=0):
+    """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
+    cdef size_t n = data.shape[0]
+    return wan_crc32c(crc, &data[0] if n else NULL, n)
+
+
+def crc32c_portable(const uint8_t[::1] data, uint32_t crc=0):
+    """The table form of `crc32c`: its oracle in tests."""
+    cdef size_t n = data.shape[0]
+    return wan_crc32c_portable(crc, &data[0] if n else NULL, n)

@@ -1,0 +1,146 @@
+# Owns the byte buffers of a connection and the few calls that move them: what both ends of a data connection share.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+from libc.errno cimport EAGAIN, EINTR, errno
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_system cimport *
+from pywan._core.status cimport detail_text, raise_for
+
+
+cdef wan_frame *buffer_open_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, size_t length) noexcept nogil:
+    """Appends a frame of `length` bytes of payload, all zero: write them, then close it. NULL: no memory, or longer than a frame can be; the
+    detail says which."""
+    cdef size_t padded = wan_align8(length)
+    cdef wan_frame *frame
+    if length > WAN_FRAME_BYTES_MAX:
+        wan_tell(WAN_CORRUPT, "a frame of type %u with %llu bytes; at most %u are possible", type, <unsigned long long>length, WAN_FRAME_BYTES_MAX)
+        return NULL
+    if not buffer_reserve(b, sizeof(wan_frame) + padded):
+        wan_tell(WAN_CORRUPT, "no memory for a frame of type %u with %llu bytes", type, <unsigned long long>length)
+        return NULL
+    frame = <wan_frame *>(b.data + b.end)
+    memset(frame, 0, sizeof(wan_frame) + padded)
+    frame.magic = WAN_FRAME_MAGIC
+    frame.type = type
+    frame.length = frame.raw_length = <uint32_t>length
+    frame.count = count
+    frame.id = id
+    return frame
+
+
+cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, size_t length) noexcept nogil:
+    """Appends a whole small frame. 0: as above."""
+    cdef wan_frame *frame = buffer_open_frame(b, type, id, count, length)
+    if frame == NULL:
+        return 0
+    if length:
+        memcpy(frame + 1, payload, length)
+    buffer_close_frame(b, frame)
+    return 1
+
+
+cdef int stream_send(int file, byte_buffer *b) noexcept nogil:
+    """Sends what the socket takes now."""
+    cdef ssize_t sent
+    while b.start < b.end:
+        sent = send(file, b.data + b.start, b.end - b.start, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if sent > 0:
+            b.start += <size_t>sent
+        elif sent < 0 and errno == EINTR:
+            continue
+        elif sent < 0 and errno == EAGAIN:
+            return STREAM_WAIT
+        else:
+            return STREAM_CLOSED
+    buffer_trim(b)
+    return STREAM_OK
+
+
+cdef int stream_receive(int file, byte_buffer *b, size_t missing) noexcept nogil:
+    """Takes what is there now of the `missing` bytes of a frame, or more. Room is made as bytes come, twice what is there at most: memory is
+    taken for what was sent, not for what a header says will be."""
+    cdef ssize_t got
+    cdef size_t room = max(<size_t>RECEIVE_BYTES, min(missing, b.end - b.start))
+    if not buffer_reserve(b, room):
+        wan_tell(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come", <unsigned long long>(b.end - b.start), <unsigned long long>missing)
+        return STREAM_MEMORY
+    while True:
+        got = recv(file, b.data + b.end, b.capacity - b.end, MSG_DONTWAIT)
+        if got > 0:
+            b.end += <size_t>got
+            return STREAM_OK
+        if got == 0:
+            return STREAM_CLOSED
+        if errno == EINTR:
+            continue
+        if errno == EAGAIN:
+            return STREAM_WAIT
+        return STREAM_CLOSED
+
+
+cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil:
+    """STREAM_OK: *frame is a whole, checked frame at the front (its crc verified); advance with stream_take.
+    STREAM_WAIT: *missing more bytes are needed. STREAM_BROKEN: the detail says why."""
+    cdef size_t have = b.end - b.start, whole
+    cdef wan_frame *head
+    missing[0] = sizeof(wan_frame)
+    if have < sizeof(wan_frame):
+        # The first four bytes already tell another protocol, whose client may wait for us to speak.
+        missing[0] = sizeof(wan_frame) - have
+        return STREAM_WAIT
+    head = <wan_frame *>(b.data + b.start)
+    if wan_frame_check(head) != WAN_OK:
+        return STREAM_BROKEN
+    whole = sizeof(wan_frame) + wan_align8(head.length)
+    if have < whole:
+        missing[0] = whole - have
+        return STREAM_WAIT
+    if wan_frame_crc(head, head + 1, head.length) != head.crc:
+        wan_tell(WAN_CORRUPT, "frame of type %u with %u bytes has a wrong checksum", head.type, head.length)
+        return STREAM_BROKEN
+    frame[0] = head
+    return STREAM_OK
+
+
+def pack_frame(int type, const uint8_t[::1] payload, uint64_t id=0, uint32_t count=0):
+    """A whole frame as bytes: for handshakes and tests."""
+    cdef byte_buffer b
+    memset(&b, 0, sizeof(b))
+    cdef size_t length = <size_t>payload.shape[0]
+    if not buffer_frame(&b, <uint8_t>type, id, count, &payload[0] if length else NULL, length):
+        raise MemoryError(detail_text())
+    try:
+        return PyBytes_FromStringAndSize(<char *>b.data, b.end)
+    finally:
+        buffer_close(&b)
+
+
+def check_frame_header(const uint8_t[::1] head):
+    """(type, payload length with padding, payload length) of 32 bytes of header; ProtocolError if it is none."""
+    if head.shape[0] != sizeof(wan_frame):
+        raise ValueError(f"a frame header has {sizeof(wan_frame)} bytes, not {head.shape[0]}")
+    cdef wan_frame frame
+    memcpy(&frame, &head[0], sizeof(wan_frame))
+    raise_for(wan_frame_check(&frame), "")
+    return frame.type, wan_align8(frame.length), frame.length
+
+
+def check_frame(const uint8_t[::1] data):
+    """(type, id, count, payload bytes) of a whole frame; ProtocolError if anything about it is wrong."""
+    cdef wan_frame frame
+    if data.shape[0] < <Py_ssize_t>sizeof(wan_frame):
+        from pywan.errors import ProtocolError
+        raise ProtocolError(f"a frame needs {sizeof(wan_frame)} bytes, {data.shape[0]} are there")
+    memcpy(&frame, &data[0], sizeof(wan_frame))
+    raise_for(wan_frame_check(&frame), "")
+    if <uint64_t>data.shape[0] < sizeof(wan_frame) + frame.length or \
+            wan_frame_crc(&frame, &data[0] + sizeof(wan_frame), frame.length) != frame.crc:
+        from pywan.errors import ProtocolError
+        raise ProtocolError(f"frame of type {frame.type} with {frame.length} bytes is cut off or has a wrong checksum")
+    return frame.type, frame.id, frame.count, PyBytes_FromStringAndSize(<char *>&data[0] + sizeof(wan_frame), frame.length)
+
+FRAME_HELLO, FRAME_WELCOME, FRAME_ERROR = WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_ERROR
+FRAME_COMMIT, FRAME_COMMITTED, FRAME_BATCH, FRAME_PING = WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_BATCH, WAN_FRAME_PING
+FRAME_KNOWN, FRAME_PROGRESS = WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS

@@ -1,0 +1,19 @@
+# The interface of tagged.pyx.
+from libc.stdint cimport uint8_t, uint32_t
+
+cdef class Undecodable:
+    cdef readonly uint8_t form
+    cdef readonly bytes data
+    cdef readonly str reason
+    cdef readonly object cause
+
+cdef class Encoded:
+    cdef readonly uint8_t form
+    cdef readonly bytes data
+    cdef object seen            # The object, once it was looked at.
+    cdef bint was_seen
+
+cdef object refused(str why)
+cdef object raise_value_too_large(Py_ssize_t size)
+cdef object show(uint8_t form, const uint8_t *data, uint32_t length)
+cdef tuple pack_tagged(object obj, bint is_key)
