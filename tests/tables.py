@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Callable, Iterable
 
+from pywan.cli.commands import COMMANDS
+from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
 from pywan.config.table import Row, table
 
@@ -48,7 +50,26 @@ def _refused(kind: str) -> str:
         (f"`{name.replace('_', '-')}`", why) for name, why in THINGS[kind].refused.items()))
 
 
-MAKERS: dict[str, Callable[[str], str]] = {"attributes of": _attributes, "refused attributes of": _refused}
+def _commands(group: str) -> str:
+    def about(command: Command) -> str:
+        return ". ".join([command.help, *([command.more] if command.more else [])])
+
+    shown = [command for command in COMMANDS if command.group == group]
+    return _table(("command", "options", "what it does"), (
+        (f"`{command.name}`", _options(command), about(command)) for command in shown))
+
+
+def _options(command: Command) -> str:
+    """Those of a thing's attributes are told in configuration.md."""
+    kind = next((kind for kind in THINGS if command.name == f"create {kind}"), None)
+    of_kind = {row.option for row in table(THINGS[kind]) if not row.is_required} if kind is not None else set()
+    shown = [option.name for option in command.options if not option.hidden]
+    own = [f"`--{name}`" for name in shown if name not in {*of_kind, "member"}]
+    return ", ".join(own) + (", and its [attributes](configuration.md)" if of_kind else "")
+
+
+MAKERS: dict[str, Callable[[str], str]] = {"attributes of": _attributes, "refused attributes of": _refused,
+                                          "commands of": _commands}
 
 
 def made(title: str) -> str:

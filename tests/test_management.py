@@ -1,6 +1,7 @@
 """What can be asked of a member, with a plain stand-in for the cache."""
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import threading
@@ -10,6 +11,7 @@ import pytest
 
 import pywan
 from pywan.config.attributes import RegionAttributes
+from pywan.config.options import commands_of
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
@@ -340,3 +342,16 @@ def test_a_gateway_sender_that_is_not_there_is_noted(ask):
     ask("create gateway-sender", id="ln", remote_distributed_system_id=2)
     assert "no gateway sender nope, nor" in ask("alter region", name="data", gateway_sender_ids="ln,nope,nor")["status"]
     assert "note" not in ask("alter region", name="data", gateway_sender_ids="ln")["status"]
+
+
+@pytest.mark.parametrize("name, about", commands_of(ManagementService).items(), ids=lambda value: value if isinstance(value, str) else "")
+def test_the_options_of_a_command_are_what_its_method_takes(name, about):
+    """A command that is added later too: its decorator and its method stand together."""
+    method = getattr(ManagementService, "on_" + name.replace("-", "_").replace(" ", "_"))
+    parameters = inspect.signature(method).parameters.values()
+    taken = {parameter.name: parameter.default is parameter.empty for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
+    takes_attributes = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    given = {option.key: option.required for option in about.options if not option.hidden}
+    assert takes_attributes or set(given) == set(taken) - {"self"}
+    assert {key for key, required in taken.items() if required} - {"self"} <= {key for key, required in given.items() if required}
+    assert about.help and about.group in {command.group for command in COMMANDS}

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pywan
-from pywan.config.attributes import THINGS, RegionChanges, SenderChanges
-from pywan.config.table import naming, table
+from pywan.config.options import Option, Shown, commands_of
 from pywan.member import process
 from pywan.base.addresses import is_loopback, parse_locators, resolve
 from pywan.cli import grammar
-from pywan.cli.grammar import Command, Option
+from pywan.cli.grammar import Command
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
 from pywan.base.files import FileError, given_path, read_regular
+from pywan.member.management import IF_NOT_EXISTS, SENDER_ID, ManagementService
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import NOT_RUNNING
 from pywan.stats import volatile_text
@@ -127,21 +127,34 @@ def _check_saved(reply: Values) -> None:
         raise PywanError(f"{reply['problem']} (the locator has it in memory, and tries again with the next change)")
 
 
-def _attribute_options(kind: str, changes: type | None = None) -> tuple[Option, ...]:
-    """The attributes of a kind of thing; with `changes`, its name and those that can be altered."""
-    cls = THINGS[kind]
-    rows = table(cls) if changes is None else [row for row in table(cls) if row.name == naming(cls)] + list(table(changes))
-    options = []
-    for row in rows:
-        options.append(Option(row.option, row.help(), required=row.is_required, flag=row.is_flag, field=row.name))
-        options += [Option(alias, field=row.name, hidden=True) for alias in row.attribute.aliases]
-    refused = [Option(name.replace("_", "-"), hidden=True) for name in cls.refused] if changes is None else []
-    return (*options, *refused)
+def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
+    """A handler that asks every member, and shows the answers as the command says."""
+
+    def handle(session: Session, values: Values) -> Result:
+        replies = session.ask_members(op, values, _target(values))
+        result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+        good = [r for r in replies if r["ok"]]
+        if shown.line is not None:
+            result.lines = [f"{r['member']}: {shown.line(r)}" for r in good]
+            return result
+        rows = [{"member": r["member"], **item} for r in good for item in _items(shown, r)]
+        columns = shown.columns or {key.replace("_", " ").capitalize(): key for row in rows for key in row}
+        cells = [[row.get(what) if isinstance(what, str) else what(row) for what in columns.values()] for row in rows]
+        if shown.columns:
+            cells.sort(key=lambda row: [str(cell) for cell in row[:2]])
+        if cells:
+            result.tables.append(Table(tuple(columns), cells))
+        elif result.ok and shown.none:
+            result.lines.append(shown.none)
+        return result
+
+    return handle
 
 
-IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
-IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
-SENDER_ID = Option("id", "the sender's id", required=True)
+def _items(shown: Shown, reply: Values) -> list[Values]:
+    if callable(shown.items):
+        return shown.items(reply)
+    return reply[shown.items] if shown.items else [reply]
 
 
 def list_gateways(session: Session, values: Values) -> Result:
@@ -170,21 +183,6 @@ def list_gateways(session: Session, values: Values) -> Result:
     return result
 
 
-def status_gateway_sender(session: Session, values: Values) -> Result:
-    replies = session.ask_members("status gateway-sender", values, _target(values))
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    good = [r for r in replies if r["ok"]]
-    if good:
-        columns = ("Member", "Type", "Runtime Policy", "Status", "Queued Events", "Parked", "Lag", "Receiver Location")
-        result.tables.append(Table(columns, [
-            (r["member"], r["type"], "Primary" if r["primary"] else "Secondary", r["status"], r["queue_size"], r["parked_count"], _lag_text(r["lag"]), r["receiver_location"])
-            for r in good
-        ]))
-    result.errors += [f"{r['member']}: {r['ledger']['unexplained']:,} events are unaccounted for (DataLossError); --json shows the ledger"
-                      for r in good if not r["ledger"]["balanced"]]
-    return result
-
-
 def start_gateway_sender(session: Session, values: Values) -> Result:
     if values.get("clean_queues"):
         # A queue that one member keeps would send again what the others dropped.
@@ -194,43 +192,6 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
         if running:
             raise ConfigurationError(f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first")
     return _on_members("start gateway-sender")(session, values)
-
-
-def _lag_text(lag: Values) -> str:
-    events, cause = lag.get("events") or 0, lag.get("cause")
-    if not events:
-        return cause or "none"      # A stopped one has none either, and drops what comes.
-    cause = f", {cause}" if cause else ""
-    return f"{events:,} event{'s' if events != 1 else ''}, {lag.get('bytes') or 0:,} bytes, {lag.get('seconds') or 0:.1f} s{cause}"
-
-
-def status_gateway_receiver(session: Session, values: Values) -> Result:
-    replies = session.ask_members("status gateway-receiver", values, _target(values))
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    good = [r for r in replies if r["ok"]]
-    if good:
-        result.tables.append(Table(("Member", "Status", "Host", "Port", "Sender Count", "Senders Connected"), [
-            (r["member"], r["status"], r["host"], r["port"], r["sender_count"], r["connected_senders"]) for r in good
-        ]))
-    return result
-
-
-def list_parked_events(session: Session, values: Values) -> Result:
-    replies = session.ask_members("list parked-events", values, _target(values))
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    events = [{"member": r["member"], **event} for r in replies if r["ok"] for event in r["events"]]
-    if events:
-        columns = list(dict.fromkeys(name for event in events for name in event))
-        result.tables.append(Table([c.replace("_", " ").capitalize() for c in columns], [[event.get(c) for c in columns] for event in events]))
-    elif result.ok:
-        result.lines.append("no events are parked")
-    return result
-
-
-def forget_site(session: Session, values: Values) -> Result:
-    replies = session.ask_members("forget site", values, _target(values))
-    lines = [f"{r['member']}: {', '.join(r['forgotten']) or 'what others forward of it'} forgotten" for r in replies if r["ok"]]
-    return Result(data={"members": replies}, lines=lines, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
 
 
 def repair_clock(session: Session, values: Values) -> Result:
@@ -254,56 +215,7 @@ def repair_clock(session: Session, values: Values) -> Result:
     return result
 
 
-def _count_handler(op: str, field: str, what: str) -> Callable[[Session, Values], Result]:
-    def handle(session: Session, values: Values) -> Result:
-        replies = session.ask_members(op, values, _target(values))
-        lines = [f"{r['member']}: {r[field]} parked events {what}" for r in replies if r["ok"]]
-        return Result(data={"members": replies}, lines=lines, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-
-    return handle
-
-
-# --- disk stores ---
-
-DISK_STORE_NAME = Option("name", "the disk store's name", required=True)
-DISK_STORE_COLUMNS = ("Name", "Member", "Directory", "Max size (MB)", "Bytes", "Logs")
-
-
-def _disk_store_rows(member: str, view: Values) -> list[tuple[Any, ...]]:
-    return [(view["name"], member, each["directory"], each["max_size"] or "", each["bytes"], each["logs"]) for each in view["directories"]]
-
-
-def list_disk_stores(session: Session, values: Values) -> Result:
-    replies = session.ask_members("list disk-stores", {}, _target(values))
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    rows = [row for r in replies if r["ok"] for view in r["disk_stores"] for row in _disk_store_rows(r["member"], view)]
-    if rows:
-        result.tables.append(Table(DISK_STORE_COLUMNS, sorted(rows, key=lambda row: row[:3])))
-    elif result.ok:
-        result.lines.append("No Disk Stores Found")
-    return result
-
-
-def describe_disk_store(session: Session, values: Values) -> Result:
-    replies = session.ask_members("describe disk-store", values, _target(values))
-    good = [r for r in replies if r["ok"]]
-    if not good:
-        return Result(data={"members": replies}, errors=[r["error"] for r in replies])
-    return Result(data={"members": replies}, tables=[Table(DISK_STORE_COLUMNS, [row for r in good for row in _disk_store_rows(r["member"], r)])])
-
-
 # --- regions and their data ---
-
-def list_regions(session: Session, values: Values) -> Result:
-    replies = session.ask_members("list regions", {}, _target(values))
-    rows = [(view["name"], r["member"], view["type"], view["size"], view["gateway_sender_ids"]) for r in replies if r["ok"] for view in r["regions"]]
-    result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
-    if rows:
-        result.tables.append(Table(("Region", "Member", "Type", "Size", "Gateway Senders"), sorted(rows)))
-    elif result.ok:
-        result.lines.append("No Regions Found")
-    return result
-
 
 def describe_region(session: Session, values: Values) -> Result:
     replies = session.ask_members("describe region", values, _target(values))
@@ -312,8 +224,9 @@ def describe_region(session: Session, values: Values) -> Result:
         return Result(data={"members": replies}, errors=[r["error"] for r in replies])
     tables = []
     for r in good:
-        rows: list[tuple[str, Any]] = [("type", r["type"]), ("size", r["size"]), ("gateway-sender-id", r["gateway_sender_ids"])]
-        tables.append(Table(("Attribute", "Value"), rows + sorted(r["stats"].items()), f"Region {r['name']} on {r['member']}"))
+        given = {"type": r["type"], "gateway-sender-ids": r["gateway_sender_ids"], **r["attributes"]}
+        rows = [("size", r["size"]), *given.items(), *sorted(r["stats"].items())]
+        tables.append(Table(("Attribute", "Value"), rows, f"Region {r['name']} on {r['member']}"))
     return Result(data={"members": replies}, tables=tables)
 
 
@@ -771,7 +684,14 @@ def exit_(session: Session, values: Values) -> Result:
 
 
 def _group(name: str, *commands: Command) -> tuple[Command, ...]:
-    return tuple(replace(command, group=name) for command in commands)
+    """The commands of the program itself in this group, and those that members carry out."""
+    of_members = []
+    for op, about in commands_of(ManagementService).items():
+        if about.group == name:
+            handler = (_change(op, about.keeps) if about.keeps else
+                       _shown(op, about.shown) if about.shown is not None else _on_members(op))
+            of_members.append(Command(op, about.help, handler, (*about.options, *TARGETS), more=about.more))
+    return tuple(replace(command, group=name) for command in (*commands, *of_members))
 
 
 REGION = Option("region", "the region's name", required=True)
@@ -822,61 +742,31 @@ COMMANDS: tuple[Command, ...] = (
         Command("list gateways", "senders and receivers, their state and queues", list_gateways, (
             Option("senders-only", "no receivers", flag=True), Option("receivers-only", "no senders", flag=True), *TARGETS,
         )),
-        Command("create gateway-sender", "a way out to another site", _change("create gateway-sender", "put"), (
-            *_attribute_options("gateway-sender"), IF_NOT_EXISTS, *TARGETS,
-        )),
-        Command("alter gateway-sender", "change it while it runs", _change("alter gateway-sender", "alter"), (
-            *_attribute_options("gateway-sender", SenderChanges), *TARGETS,
-        )),
-        Command("destroy gateway-sender", "remove it (detach it from regions first)", _change("destroy gateway-sender", "remove"), (SENDER_ID, IF_EXISTS, *TARGETS)),
         Command("start gateway-sender", "begin to queue and to send", start_gateway_sender, (
-            SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True), *TARGETS,
+            SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True),
+            *TARGETS,
         )),
-        *(Command(f"{verb} gateway-sender", help_text, _on_members(f"{verb} gateway-sender"), (SENDER_ID, *TARGETS)) for verb, help_text in (
-            ("stop", "end queueing and sending"), ("pause", "queue, but do not send"), ("resume", "send again"),
-        )),
-        Command("status gateway-sender", "one sender's state", status_gateway_sender, (SENDER_ID, *TARGETS)),
-        Command("forget site", "wait no longer for what a site that is gone may still send", forget_site,
-                (Option("distributed-system-id", "of the site that is gone", required=True), *TARGETS)),
         Command("repair clock", "stamp with the time what a clock that was ahead has stamped, and send it again", repair_clock, (
-            Option("region", "only these regions, several with commas (all)", field="regions"), Option("dry-run", "only count what is ahead", flag=True), *TARGETS,
-        )),
-        Command("list parked-events", "events that the other site refused", list_parked_events, (SENDER_ID, Option("limit", "how many (100)"), *TARGETS)),
-        Command("replay parked-events", "send them again", _count_handler("replay parked-events", "replayed", "are sent again"), (SENDER_ID, Option("force", "also where the key may have been destroyed later", flag=True), *TARGETS)),
-        Command("drop parked-events", "forget them", _count_handler("drop parked-events", "dropped", "are dropped"), (SENDER_ID, *TARGETS)),
-        Command("create gateway-receiver", "a way in from other sites", _change("create gateway-receiver", "put"), (
-            *_attribute_options("gateway-receiver"), IF_NOT_EXISTS, *TARGETS,
-        )),
-        Command("destroy gateway-receiver", "remove it", _change("destroy gateway-receiver", "remove"), (IF_EXISTS, *TARGETS)),
-        Command("start gateway-receiver", "begin to listen", _on_members("start gateway-receiver"), TARGETS),
-        Command("stop gateway-receiver", "end that", _on_members("stop gateway-receiver"), TARGETS),
-        Command("status gateway-receiver", "the receiver's state", status_gateway_receiver, TARGETS),
+            Option("region", "only these regions, several with commas (all)", field="regions"),
+            Option("dry-run", "only count what is ahead", flag=True), *TARGETS,
+        ), more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a table says"
+                " what was stamped anew, per region and sender"),
     ),
-    *_group(
-        "Disk stores",
-        Command("create disk-store", "where queues and regions lie on the disk", _change("create disk-store", "put"), (
-            *_attribute_options("disk-store"), IF_NOT_EXISTS, *TARGETS,
-        )),
-        Command("list disk-stores", "their directories, sizes and logs", list_disk_stores, TARGETS),
-        Command("describe disk-store", "one disk store", describe_disk_store, (DISK_STORE_NAME, *TARGETS)),
-        Command("destroy disk-store", "remove one that holds no log any more", _change("destroy disk-store", "remove"), (DISK_STORE_NAME, IF_EXISTS, *TARGETS)),
-    ),
+    *_group("Disk stores"),
     *_group(
         "Regions",
-        Command("list regions", "names, types and sizes", list_regions, TARGETS),
         Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
-        Command("create region", "on every member", _change("create region", "put"), (
-            *_attribute_options("region"), IF_NOT_EXISTS, *TARGETS,
+        Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE),
+                more="Fails where the key is not there"),
+        Command("put", "store a value", put, (
+            REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE,
+            IF_NOT_EXISTS,
         )),
-        Command("alter region", "attach and detach senders", _change("alter region", "alter"), (
-            *_attribute_options("region", RegionChanges), *TARGETS,
-        )),
-        Command("destroy region", "with all that is in it", _change("destroy region", "remove"), (Option("name", "the region's name", required=True), IF_EXISTS, *TARGETS)),
-        Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE)),
-        Command("put", "store a value", put, (REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE, IF_NOT_EXISTS)),
-        Command("remove", "remove a key, or all", remove, (REGION, Option("key", "the key"), Option("all", "all keys", flag=True), *KEY_TYPE)),
+        Command("remove", "remove a key, or all", remove, (REGION, Option("key", "the key"), Option("all", "all keys", flag=True),
+                                                           *KEY_TYPE), more="Fails where the key is not there"),
         Command("query size", "how many keys a region holds", query_size, (REGION,)),
-        Command("query", "select count(*) from /region", query_size, (Option("query", "the query", required=True),)),
+        Command("query", "select count(*) from /region", query_size, (Option("query", "the query", required=True),),
+                more="And nothing else"),
     ),
     *_group(
         "This program",

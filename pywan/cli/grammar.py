@@ -5,28 +5,12 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Sequence
 
+from pywan.config.options import Option as Option
 from pywan.errors import ConfigurationError
 
 
 class GrammarError(ConfigurationError):
     """A line is no command, or its options are not those of the command."""
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option. `field` is its name in the values (its own in snake_case if not given)."""
-
-    name: str
-    help: str = ""
-    required: bool = False
-    flag: bool = False          # May stand without a value, which means true.
-    many: bool = False          # May be there several times: the value is a list.
-    field: str = ""
-    hidden: bool = False        # An older or second name.
-
-    @property
-    def key(self) -> str:
-        return self.field or self.name.replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -38,6 +22,7 @@ class Command:
     handler: Callable[[Any, dict[str, Any]], Any]
     options: tuple[Option, ...] = ()
     group: str = ""
+    more: str = ""          # What the documents add.
 
     def option(self, name: str) -> Option | None:
         return next((option for option in self.options if option.name == name), None)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Callable, ClassVar, Collection, Concatenate, Mapping, ParamSpec, Self, TypeVar, Union
+from typing import Annotated, Any, Callable, ClassVar, Concatenate, Mapping, ParamSpec, Self, TypeVar, Union
 from typing import get_args, get_origin, get_type_hints
 
 from pywan.config.classes import ClassReference, removes_all, to_class_references

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
 
 from pywan.config import values
 from pywan.config.attributes import (
-    DiskStoreAttributes, ReceiverAttributes, RegionAttributes, RegionChanges, SenderAttributes, check_callbacks_allowed,
+    DiskStoreAttributes, ReceiverAttributes, RegionAttributes, RegionChanges, SenderAttributes, SenderChanges,
+    check_callbacks_allowed, rows_of,
 )
 from pywan.errors import ConfigurationError, DataLossError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
 from pywan.base.names import check_name, printable, quoted
 from pywan.config.cluster import make_attributes
+from pywan.config.options import Answer, Option, Shown, attribute_options, command, name_of
 from pywan.config.table import to_plain
 from pywan.transport.control import Reply
 
@@ -41,6 +43,35 @@ _ENVELOPE = ("op",)
 # Options that name a thing.
 _NAMING = frozenset({"id", "name", "region"})
 
+IF_EXISTS = Option("if-exists", "no error if it is not there", flag=True)
+IF_NOT_EXISTS = Option("if-not-exists", "no error if it is there", flag=True)
+SENDER_ID = Option("id", "the sender's id", required=True)
+GATEWAYS, STORES, REGIONS, SITE = "Gateways", "Disk stores", "Regions", "The site"
+
+
+def _named(what: str) -> Option:
+    return Option("name", f"the {what}'s name", required=True)
+
+
+def _lag_text(answer: Answer) -> str:
+    events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
+    if not events:
+        return cause or "none"      # A stopped one has none either, and drops what comes.
+    cause = f", {cause}" if cause else ""
+    size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
+    return f"{events:,} event{'s' if events != 1 else ''}, {size:,} bytes, {age:.1f} s{cause}"
+
+
+def _directories(answer: Answer) -> list[Answer]:
+    """A row for each directory of each store."""
+    stores = answer["disk_stores"] if "disk_stores" in answer else [answer]
+    return [{"store": store["name"], **each} for store in stores for each in store["directories"]]
+
+
+_DIRECTORIES = {"Name": "store", "Member": "member", "Directory": "directory",
+                "Max size (MB)": lambda row: row["max_size"] or "", "Bytes": "bytes", "Logs": "logs"}
+
+
 
 class ManagementService:
     """Answers requests about one member. Any thread may call `handle`; the member's own parts do the locking."""
@@ -48,8 +79,7 @@ class ManagementService:
     def __init__(self, member: "MemberCore") -> None:
         self._member = member
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
-            name.replace("_", " ", 1).replace("_", "-"): getattr(self, "on_" + name)
-            for name in (attribute[3:] for attribute in dir(type(self)) if attribute.startswith("on_"))
+            name_of(name): getattr(self, name) for name in dir(type(self)) if name.startswith("on_")
         }
 
     @property
@@ -129,7 +159,7 @@ class ManagementService:
         make(wanted)
         return None
 
-    def on_apply_configuration(self, things: Any) -> dict:
+    def on_apply_configuration(self, things: Any) -> Answer:
         """Of a running member: what it does with the cluster configuration as it joins."""
         if not isinstance(things, list):
             raise ConfigurationError("apply configuration: things is a list")
@@ -140,7 +170,9 @@ class ManagementService:
 
     # --- disk stores ---
 
-    def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
+    @command(STORES, "where queues and regions lie on the disk", attribute_options("disk-store"), IF_NOT_EXISTS,
+             keeps="put", more="`--dir=a#100,b`: each with the MB that it may take")
+    def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if name in self._member.stores.all():
             if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Disk store \"{name}\" exists already; skipped", "changed": False}
@@ -148,16 +180,20 @@ class ManagementService:
         self._member.create_disk_store(DiskStoreAttributes.make(name, **attributes))
         return {"status": f"Disk store \"{name}\" created on \"{self._member.name}\"", "changed": True}
 
-    def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> dict:
+    @command(STORES, "remove one that holds no log any more", _named("disk store"), IF_EXISTS, keeps="remove")
+    def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> Answer:
         if name not in self._member.stores.all() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"Disk store \"{name}\" is not there; skipped", "changed": False}
         self._member.stores.destroy(name)
         return {"status": f"Disk store \"{name}\" destroyed on \"{self._member.name}\"", "changed": True}
 
-    def on_list_disk_stores(self) -> dict:
+    @command(STORES, "their directories, sizes and logs",
+             shown=Shown(_DIRECTORIES, items=_directories, none="No Disk Stores Found"))
+    def on_list_disk_stores(self) -> Answer:
         return {"disk_stores": [{"name": name, "directories": store.contents()} for name, store in sorted(self._member.stores.all().items())]}
 
-    def on_describe_disk_store(self, name: str) -> dict:
+    @command(STORES, "one disk store", _named("disk store"), shown=Shown(_DIRECTORIES, items=_directories))
+    def on_describe_disk_store(self, name: str) -> Answer:
         store = self._member.stores.all().get(name)
         if store is None:
             raise NotFoundError(f"disk store {name!r} is not on member {self._member.name}; there are {', '.join(sorted(self._member.stores.all())) or 'none'}")
@@ -165,7 +201,8 @@ class ManagementService:
 
     # --- regions ---
 
-    def on_create_region(self, name: str, if_not_exists: Any = False, **attributes: Any) -> dict:
+    @command(REGIONS, "on every member", attribute_options("region"), IF_NOT_EXISTS, keeps="put")
+    def on_create_region(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         name = _region_name(name)
         if name in self._member.regions.by_name():
             if values.to_bool(if_not_exists, "if-not-exists"):
@@ -174,7 +211,9 @@ class ManagementService:
         self._member.create_region(RegionAttributes.make(name, **attributes))
         return {"status": f"Region \"/{name}\" created on \"{self._member.name}\"{self._missing_senders(name)}", "changed": True}
 
-    def on_alter_region(self, name: str, **attributes: Any) -> dict:
+    @command(REGIONS, "attach and detach senders", attribute_options("region", RegionChanges), keeps="alter",
+             more="`--gateway-sender-id=\"\"` detaches all")
+    def on_alter_region(self, name: str, **attributes: Any) -> Answer:
         region = self._region(name)
         altered = region.attributes.altered(RegionChanges, **attributes)
         region.alter(**{name: getattr(altered, name) for name in attributes})
@@ -185,7 +224,8 @@ class ManagementService:
         missing = [id for id in self._region(region).gateway_sender_ids if id not in self._member.senders.by_id()]
         return f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created" if missing else ""
 
-    def on_destroy_region(self, name: str, if_exists: Any = False) -> dict:
+    @command(REGIONS, "with all that is in it", _named("region"), IF_EXISTS, keeps="remove")
+    def on_destroy_region(self, name: str, if_exists: Any = False) -> Answer:
         name = _region_name(name)
         if name not in self._member.regions.by_name() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
@@ -193,27 +233,33 @@ class ManagementService:
         self._member.regions.destroy(name)
         return {"status": f"Region \"/{name}\" destroyed on \"{self._member.name}\"", "changed": True}
 
-    def on_list_regions(self) -> dict:
+    @command(REGIONS, "names, types and sizes", shown=Shown(
+        {"Region": "name", "Member": "member", "Type": "type", "Size": "size", "Gateway Senders": "gateway_sender_ids"},
+        items="regions", none="No Regions Found"))
+    def on_list_regions(self) -> Answer:
         return {"regions": [_region_view(region) for _, region in sorted(self._member.regions.by_name().items())]}
 
-    def on_describe_region(self, name: str) -> dict:
+    def on_describe_region(self, name: str) -> Answer:
         region = self._region(name)
         state = region.tombstone_state
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
-        return {**_region_view(region), "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()}}
+        attributes = to_plain(region.attributes)
+        given = {row.geode_name: attributes[row.name] for row in rows_of("region")
+                 if row.name != "name" and attributes[row.name] not in (row.default, [])}
+        return {**_region_view(region), "attributes": given, "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()}}
 
-    def on_query_size(self, region: str) -> dict:
+    def on_query_size(self, region: str) -> Answer:
         found = self._region(region)
         return {"region": found.name, "size": len(found)}
 
-    def on_get(self, region: str, key: Any) -> dict:
+    def on_get(self, region: str, key: Any) -> Answer:
         missing = object()
         value = self._region(region).get(key, missing)
         if value is missing:
             return {"found": False, "value": None, "value_type": None}
         return {"found": True, "value": to_plain_value(value), "value_type": type(value).__name__}
 
-    def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> dict:
+    def on_put(self, region: str, key: Any, value: Any, if_not_exists: Any = False) -> Answer:
         found = self._region(region)
         if not values.to_bool(if_not_exists, "if-not-exists"):
             found.put(key, value)
@@ -221,7 +267,7 @@ class ManagementService:
             return {"done": False, "status": "the key is there already"}
         return {"done": True}
 
-    def on_remove(self, region: str, key: Any = None, all: Any = False) -> dict:
+    def on_remove(self, region: str, key: Any = None, all: Any = False) -> Answer:
         found = self._region(region)
         if values.to_bool(all, "all"):
             return {"done": True, "count": found.remove_all(list(found))}
@@ -231,7 +277,7 @@ class ManagementService:
             return {"done": False, "count": 0, "status": "the key is not there"}
         return {"done": True, "count": 1}
 
-    def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> dict:
+    def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> Answer:
         """A run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
         found = self._region(region)
         cursor = values.to_int(cursor, "scan region: cursor", 0)
@@ -246,7 +292,8 @@ class ManagementService:
 
     # --- senders ---
 
-    def on_create_gateway_sender(self, id: str, if_not_exists: Any = False, **attributes: Any) -> dict:
+    @command(GATEWAYS, "a way out to another site", attribute_options("gateway-sender"), IF_NOT_EXISTS, keeps="put")
+    def on_create_gateway_sender(self, id: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if id in self._member.senders.by_id():
             if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"GatewaySender \"{id}\" exists already; skipped", "changed": False}
@@ -254,64 +301,82 @@ class ManagementService:
         self._member.create_gateway_sender(SenderAttributes.make(id, **attributes))
         return {"status": f"GatewaySender \"{id}\" created on \"{self._member.name}\"", "changed": True}
 
-    def on_alter_gateway_sender(self, id: str, **attributes: Any) -> dict:
+    @command(GATEWAYS, "change it while it runs", attribute_options("gateway-sender", SenderChanges), keeps="alter")
+    def on_alter_gateway_sender(self, id: str, **attributes: Any) -> Answer:
         sender = self._sender(id)
         altered = sender.attributes.altered(**attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
         return {"status": f"GatewaySender \"{id}\" altered on \"{self._member.name}\"", "changed": True}
 
-    def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> dict:
+    @command(GATEWAYS, "remove it (detach it from regions first)", SENDER_ID, IF_EXISTS, keeps="remove")
+    def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> Answer:
         if id not in self._member.senders.by_id() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"GatewaySender \"{id}\" is not there; skipped", "changed": False}
         self._sender(id).destroy()
         return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._member.name}\"", "changed": True}
 
-    def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> dict:
+    def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> Answer:
         sender, clean = self._sender(id), values.to_bool(clean_queues, "clean-queues")
         if sender.is_running and not clean:
             return {"status": f"GatewaySender {id} is already started on member {self._member.name}"}
         sender.start(clean_queues=clean)
         return {"status": f"GatewaySender {id} is started on member {self._member.name}"}
 
-    def on_stop_gateway_sender(self, id: str) -> dict:
+    @command(GATEWAYS, "end queueing and sending", SENDER_ID, more="One that does not run is no error")
+    def on_stop_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
         if not sender.is_running:
             return {"status": f"GatewaySender {id} is not running on member {self._member.name}"}
         sender.stop()
         return {"status": f"GatewaySender {id} is stopped on member {self._member.name}"}
 
-    def on_pause_gateway_sender(self, id: str) -> dict:
+    @command(GATEWAYS, "queue, but do not send", SENDER_ID, more="One that does not run is an error")
+    def on_pause_gateway_sender(self, id: str) -> Answer:
         sender = self._running_sender(id)
         if sender.is_paused:
             return {"status": f"GatewaySender {id} is already paused on member {self._member.name}"}
         sender.pause()
         return {"status": f"GatewaySender {id} is paused on member {self._member.name}"}
 
-    def on_resume_gateway_sender(self, id: str) -> dict:
+    @command(GATEWAYS, "send again", SENDER_ID, more="One that does not run is an error")
+    def on_resume_gateway_sender(self, id: str) -> Answer:
         sender = self._running_sender(id)
         if not sender.is_paused:
             return {"status": f"GatewaySender {id} is not paused on member {self._member.name}"}
         sender.resume()
         return {"status": f"GatewaySender {id} is resumed on member {self._member.name}"}
 
-    def on_status_gateway_sender(self, id: str) -> dict:
+    @command(GATEWAYS, "one sender's state", SENDER_ID, more="`--json` has the ledger, the lag, statistics and attributes",
+             shown=Shown({"Member": "member", "Type": "type",
+                          "Runtime Policy": lambda answer: "Primary" if answer["primary"] else "Secondary",
+                          "Status": "status", "Queued Events": "queue_size", "Parked": "parked_count", "Lag": _lag_text,
+                          "Receiver Location": "receiver_location"}))
+    def on_status_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
         return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
 
-    def on_list_parked_events(self, id: str, limit: Any = 100) -> dict:
+    @command(GATEWAYS, "events that the other site refused", SENDER_ID, Option("limit", "how many (100)"),
+             shown=Shown(items="events", none="no events are parked"))
+    def on_list_parked_events(self, id: str, limit: Any = 100) -> Answer:
         sender = self._sender(id)
         shown = sender.parked(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
         return {"parked_count": sender.parked_count, "events": [{name: shown_value(value) for name, value in event.items()} for event in shown]}
 
-    def on_replay_parked_events(self, id: str, force: Any = False) -> dict:
+    @command(GATEWAYS, "send them again", SENDER_ID,
+             Option("force", "also where the key may have been destroyed later", flag=True),
+             shown=Shown(line=lambda answer: f"{answer['replayed']} parked events are sent again"))
+    def on_replay_parked_events(self, id: str, force: Any = False) -> Answer:
         return {"replayed": self._sender(id).replay_parked(force=values.to_bool(force, "force"))}
 
-    def on_drop_parked_events(self, id: str) -> dict:
+    @command(GATEWAYS, "forget them", SENDER_ID,
+             shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"))
+    def on_drop_parked_events(self, id: str) -> Answer:
         return {"dropped": self._sender(id).drop_parked()}
 
     # --- the receiver ---
 
-    def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> dict:
+    @command(GATEWAYS, "a way in from other sites", attribute_options("gateway-receiver"), IF_NOT_EXISTS, keeps="put")
+    def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if self._member.receiving.receiver is not None:
             if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"GatewayReceiver exists already on member \"{self._member.name}\"; skipped", "changed": False}
@@ -320,7 +385,8 @@ class ManagementService:
         where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
         return {"status": f"GatewayReceiver created on member \"{self._member.name}\"{where}", "port": receiver.port, "changed": True}
 
-    def on_destroy_gateway_receiver(self, if_exists: Any = False) -> dict:
+    @command(GATEWAYS, "remove it", IF_EXISTS, keeps="remove", more="Stops it first")
+    def on_destroy_gateway_receiver(self, if_exists: Any = False) -> Answer:
         receiver = self._member.receiving.receiver
         if receiver is None and values.to_bool(if_exists, "if-exists"):
             return {"status": f"GatewayReceiver is not there on member \"{self._member.name}\"; skipped", "changed": False}
@@ -330,25 +396,30 @@ class ManagementService:
         self._member.receiving.destroy()
         return {"status": f"GatewayReceiver destroyed on member \"{self._member.name}\"", "changed": True}
 
-    def on_start_gateway_receiver(self) -> dict:
+    @command(GATEWAYS, "begin to listen")
+    def on_start_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
         if receiver.is_running:
             return {"status": f"GatewayReceiver is already started on member {self._member.name}", "port": receiver.port}
         receiver.start()
         return {"status": f"GatewayReceiver is started on member {self._member.name}", "port": receiver.port}
 
-    def on_stop_gateway_receiver(self) -> dict:
+    @command(GATEWAYS, "end that")
+    def on_stop_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
         if not receiver.is_running:
             raise GatewayReceiverError(f"the gateway receiver is not running on member {self._member.name}")
         receiver.stop()
         return {"status": f"GatewayReceiver is stopped on member {self._member.name}"}
 
-    def on_status_gateway_receiver(self) -> dict:
+    @command(GATEWAYS, "the receiver's state", shown=Shown(
+        {"Member": "member", "Status": "status", "Host": "host", "Port": "port", "Sender Count": "sender_count",
+         "Senders Connected": "connected_senders"}))
+    def on_status_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
         return {**_receiver_view(receiver), "attributes": to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
 
-    def on_list_gateways(self) -> dict:
+    def on_list_gateways(self) -> Answer:
         receiver = self._member.receiving.receiver
         return {
             "senders": [_sender_view(sender) for _, sender in sorted(self._member.senders.by_id().items())],
@@ -357,7 +428,11 @@ class ManagementService:
 
     # --- what other sites may still send ---
 
-    def on_forget_site(self, distributed_system_id: Any) -> dict:
+    @command(GATEWAYS, "wait no longer for what a site that is gone may still send",
+             Option("distributed-system-id", "of the site that is gone", required=True),
+             more="Destroyed keys are no longer remembered for it",
+             shown=Shown(line=lambda answer: f"{', '.join(answer['forgotten']) or 'what others forward of it'} forgotten"))
+    def on_forget_site(self, distributed_system_id: Any) -> Answer:
         return {"forgotten": self._member.tombstones.sources.forget(values.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
 
     # --- a clock that was ahead ---
@@ -371,10 +446,10 @@ class ManagementService:
 
     # --- the member ---
 
-    def on_status_member(self) -> dict:
+    def on_status_member(self) -> Answer:
         return {"pid": os.getpid(), **_plain_map(self._member.status())}
 
-    def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> dict:
+    def on_stop_member(self, maximum_shutdown_wait_time: Any = None) -> Answer:
         """The reply goes out first, with what would be lost if the queues were not waited for; whoever runs the cache waits for
         `shutdown_requested` and closes it. Asked again, it waits no longer."""
         wait = self._member.maximum_shutdown_wait_time

@@ -1,7 +1,6 @@
 """Owns the gateway receiver of a member, and what it remembers while the receiver is stopped."""
 from __future__ import annotations
 
-from typing import Any
 
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, NotFoundError

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes
 from pywan.disk.store import DiskStore, holds_log
