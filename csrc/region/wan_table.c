@@ -1,4 +1,4 @@
-/* Entries of a region: open addressing with linear probing, versions, tombstones. */
+/* Entries of a region: lines of slots with the low bits of hashes, versions, tombstones. */
 #include "region/wan_table.h"
 
 #include <stdlib.h>
@@ -7,23 +7,40 @@
 #include "base/wan_memory.h"
 #include "base/wan_thread.h"
 
-#define FIRST_SLOTS 8u
 #define TOMBSTONE_BYTES 8u
-#define PROBES_MAX 1024u        /* Behind one another in a shard before it is laid out by seats. By chance there are a few hundred. */
+#define LINES_PASSED_MAX 128u   /* Full ones, to a free slot, before a shard is laid out by seats. By chance there are a few dozens. */
 
-wan_status wan_table_init(wan_table *table)
+wan_status wan_table_init(wan_table *table, uint32_t buckets)
 {
-    table->shards = aligned_alloc(_Alignof(wan_shard), WAN_TABLE_SHARDS * sizeof *table->shards);
-    if (!table->shards) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
-    memset(table->shards, 0, WAN_TABLE_SHARDS * sizeof *table->shards);
+    memset(table, 0, sizeof *table);
+    if (buckets == 0 || buckets > WAN_BUCKETS_MAX)
+        return WAN_FAIL(WAN_INVALID, "%" PRIu32 " buckets; a region has 1 to %u", buckets, WAN_BUCKETS_MAX);
+    uint32_t shards = buckets < WAN_TABLE_SHARDS ? (WAN_TABLE_SHARDS + buckets / 2) / buckets : 1;
+    table->bucket_count = buckets;
+    table->shard_count = buckets * shards;
+    table->shards = aligned_alloc(_Alignof(wan_shard), table->shard_count * sizeof *table->shards);
+    table->buckets = malloc(buckets * sizeof *table->buckets);
+    if (!table->shards || !table->buckets || wan_slab_init(&table->slab) != WAN_OK) {
+        wan_table_close(table);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
+    }
+    memset(table->shards, 0, table->shard_count * sizeof *table->shards);
+    for (uint32_t n = 0; n < table->shard_count; n++) table->shards[n].slab = &table->slab;
+    for (uint32_t n = 0; n < buckets; n++)
+        table->buckets[n] = (wan_bucket){.number = n, .first_shard = n * shards, .shard_count = shards, .role = WAN_BUCKET_PRIMARY};
     return WAN_OK;
 }
 
 void wan_table_close(wan_table *table)
 {
-    for (uint32_t n = 0; table->shards && n < WAN_TABLE_SHARDS; n++) wan_table_free(wan_table_take_all(&table->shards[n]));
+    if (table->slab.lanes) {
+        for (uint32_t n = 0; n < table->shard_count; n++) wan_table_free(wan_table_take_all(&table->shards[n]));
+        wan_slab_close(&table->slab);
+    }
     free(table->shards);
+    free(table->buckets);
     table->shards = NULL;
+    table->buckets = NULL;
 }
 
 static inline uint32_t seconds_of(uint64_t ms) { return ms / 1000 < UINT32_MAX ? (uint32_t)(ms / 1000) : UINT32_MAX; }
@@ -33,29 +50,42 @@ static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
     __atomic_store_n(&shard->shrunk_log_words, bytes / 8 < UINT32_MAX ? (uint32_t)(bytes / 8) : UINT32_MAX, __ATOMIC_RELAXED);
 }
 
-wan_shard_content wan_table_take_all(wan_shard *shard)
+/* Neighbours do not take their memory from one lane. */
+static inline uint32_t lane_of(const wan_shard *shard) { return (uint32_t)((uintptr_t)shard / sizeof *shard); }
+
+/* Entries. */
+
+static inline uint64_t entry_bytes(uint16_t key_length, uint32_t capacity)
 {
-    wan_shard_content content = {shard->slots, shard->mask, shard->shrunk};
-    wan_memory_note_freed(shard->bytes);
-    shard->shrunk = NULL;
-    set_shrunk_log(shard, 0);
-    shard->tombstone_bytes = 0;
-    shard->shrunk_count = 0;
-    wan_set(&shard->bytes, 0);
-    shard->slots = NULL;
-    shard->mask = 0;
-    shard->used = shard->tombstones = 0;
-    shard->by_seat = 0;
-    return content;
+    return sizeof(wan_entry) + key_length + (uint64_t)capacity;
 }
 
-void wan_table_free(wan_shard_content content)
+static inline uint64_t bytes_of(const wan_entry *entry) { return entry_bytes(entry->key_length, entry->capacity); }
+
+/* All of what is allocated for it can hold value. */
+static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_t length)
 {
-    free(content.shrunk);
-    if (!content.slots) return;
-    for (uint64_t at = 0; at <= content.mask; at++) free(content.slots[at].entry);
-    wan_memory_note_freed((content.mask + 1) * sizeof *content.slots);
-    free(content.slots);
+    uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
+    uint64_t bytes = (least + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES * WAN_SLAB_STEP_BYTES;
+    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
+    if (!entry) return NULL;
+    entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
+    entry->key_length = change->key_length;
+    entry->key_form = change->key_form;
+    entry->reserved = 0;
+    wan_copy_small(entry->bytes, change->key, change->key_length);
+    return entry;
+}
+
+static void give_entry(wan_slab *slab, wan_entry *entry)
+{
+    uint64_t bytes = bytes_of(entry);
+    if (bytes <= WAN_SLAB_SMALL_BYTES_MAX) {
+        wan_slab_give(slab, entry, (uint32_t)bytes);
+        return;
+    }
+    wan_memory_note_freed(bytes);
+    free(entry);
 }
 
 /* Without a call for keys of the usual lengths: two words from the front, two from the back, which overlap. */
@@ -73,49 +103,91 @@ static inline int is_key(const wan_entry *entry, const uint8_t *key, uint16_t ke
     return entry->key_length == key_length && entry->key_form == key_form && same_bytes(entry->bytes, key, key_length);
 }
 
-/* Where a search for a key begins. */
-static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+/* Lines. */
+
+static inline wan_line *lines_of(const wan_shard *shard) { return wan_layout_lines(shard->layout); }
+static inline uint64_t mask_of(const wan_shard *shard) { return wan_layout_mask(shard->layout); }
+static inline int is_by_seat(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SEAT) != 0; }
+static inline uint64_t slot_bytes_of(uint64_t layout) { return layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0; }
+
+static inline wan_slot slot_of(uint64_t hash, const wan_entry *entry)
 {
-    return (WAN_UNLIKELY(shard->by_seat) ? wan_seat_hash(key, key_length, key_form) : hash) & shard->mask;
+    WAN_DEBUG_CHECK(((uintptr_t)entry & 15) == 0 && (uintptr_t)entry >> (WAN_SLOT_ENTRY_BITS + 4) == 0);
+    return hash << WAN_SLOT_ENTRY_BITS | (uintptr_t)entry >> 4;
 }
 
-static inline uint64_t home_of_slot(const wan_shard *shard, const wan_slot *slot)
+/* In which line a search for a key begins. */
+static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
 {
-    return home_of(shard, slot->hash, slot->entry->bytes, slot->entry->key_length, slot->entry->key_form);
+    return (WAN_UNLIKELY(is_by_seat(shard)) ? wan_seat_hash(key, key_length, key_form) : hash) & mask_of(shard);
+}
+
+/* Without a look at the entry, as long as a slot has as many bits of the hash as there are lines. */
+static inline uint64_t home_of_slot(const wan_shard *shard, wan_slot slot)
+{
+    uint64_t mask = mask_of(shard);
+    if (WAN_LIKELY(!is_by_seat(shard) && mask >> WAN_SLOT_TAG_BITS == 0)) return slot >> WAN_SLOT_ENTRY_BITS & mask;
+    const wan_entry *entry = wan_slot_entry(slot);
+    return home_of(shard, wan_entry_hash(entry), entry->bytes, entry->key_length, entry->key_form);
+}
+
+static inline uint32_t taken_of(const wan_line *line)
+{
+    uint32_t taken = 0;
+    while (taken < WAN_LINE_SLOTS && line->slots[taken]) taken++;
+    return taken;
 }
 
 static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
 {
-    if (!shard->slots) return NULL;
-    for (uint64_t at = home_of(shard, hash, key, key_length, key_form);; at = (at + 1) & shard->mask) {
-        wan_slot *slot = &shard->slots[at];
-        if (!slot->entry) return NULL;
-        if (slot->hash == hash && is_key(slot->entry, key, key_length, key_form)) return slot;
+    if (WAN_UNLIKELY(!shard->layout)) return NULL;
+    for (uint64_t at = home_of(shard, hash, key, key_length, key_form);; at = (at + 1) & mask_of(shard)) {
+        wan_line *line = &lines_of(shard)[at];
+        for (uint32_t matches = wan_line_matches(line, hash); matches; matches &= matches - 1) {
+            wan_slot *slot = &line->slots[__builtin_ctz(matches)];
+            if (*slot && is_key(wan_slot_entry(*slot), key, key_length, key_form)) return slot;
+        }
+        if (!line->slots[WAN_LINE_SLOTS - 1]) return NULL;     /* The line is not full: nobody went on from here. */
     }
 }
 
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
 {
     wan_slot *slot = find_slot(shard, hash, key, key_length, key_form);
-    return slot ? slot->entry : NULL;
+    return slot ? wan_slot_entry(*slot) : NULL;
 }
 
-static inline uint64_t slots_of(const wan_shard *shard) { return (uint64_t)shard->mask + 1; }
-
-static int resize(wan_shard *shard, uint64_t capacity)
+static inline uint64_t lines_for(uint64_t slots)
 {
-    wan_slot *slots = capacity <= WAN_SHARD_SLOTS_MAX ? calloc(capacity, sizeof *slots) : NULL, *before = shard->slots;
-    if (!slots) return 0;
-    uint64_t count = before ? slots_of(shard) : 0;
-    shard->slots = slots;
-    shard->mask = (uint32_t)(capacity - 1);
-    for (uint64_t n = 0; n < count; n++) {
-        if (!before[n].entry) continue;
-        uint64_t at = home_of_slot(shard, &before[n]);
-        while (slots[at].entry) at = (at + 1) & shard->mask;
-        slots[at] = before[n];
+    uint64_t lines = 1;
+    while (lines * WAN_LINE_SLOTS < slots) lines *= 2;
+    return lines;
+}
+
+static inline void set_layout(wan_shard *shard, uint64_t layout) { __atomic_store_n(&shard->layout, layout, __ATOMIC_RELAXED); }
+
+static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
+{
+    for (;; home = (home + 1) & mask_of(shard)) {
+        wan_line *line = &lines_of(shard)[home];
+        uint32_t taken = taken_of(line);
+        if (taken == WAN_LINE_SLOTS) continue;
+        line->slots[taken] = slot;
+        return;
     }
-    free(before);
+}
+
+static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
+{
+    wan_line *to = lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
+    if (!to) return 0;
+    uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
+    set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SEAT : 0) | (uint64_t)__builtin_ctzll(lines));
+    for (uint64_t at = 0; at < count; at++) {
+        const wan_line *line = &wan_layout_lines(before)[at];
+        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++) put_slot(shard, home_of_slot(shard, line->slots[n]), line->slots[n]);
+    }
+    if (before) wan_slab_give_array(shard->slab, wan_layout_lines(before), slot_bytes_of(before));
     return 1;
 }
 
@@ -124,45 +196,62 @@ static int resize(wan_shard *shard, uint64_t capacity)
 static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
 {
     for (;;) {
-        uint64_t at = home_of(shard, change->hash, change->key, change->key_length, change->key_form), probes = 0;
-        for (; shard->slots[at].entry; at = (at + 1) & shard->mask) probes++;
-        if (WAN_LIKELY(probes <= PROBES_MAX) || shard->by_seat) return &shard->slots[at];
-        shard->by_seat = 1;
-        if (!resize(shard, slots_of(shard))) {
-            shard->by_seat = 0;
-            return &shard->slots[at];
+        uint64_t at = home_of(shard, change->hash, change->key, change->key_length, change->key_form), passed = 0;
+        uint32_t taken;
+        while ((taken = taken_of(&lines_of(shard)[at])) == WAN_LINE_SLOTS) {
+            at = (at + 1) & mask_of(shard);
+            passed++;
         }
+        if (WAN_LIKELY(passed <= LINES_PASSED_MAX) || is_by_seat(shard) || !lay_out(shard, mask_of(shard) + 1, 1))
+            return &lines_of(shard)[at].slots[taken];
     }
 }
 
-static int grow(wan_shard *shard) { return resize(shard, shard->slots ? slots_of(shard) * 2 : FIRST_SLOTS); }
+static int grow(wan_shard *shard)
+{
+    return lay_out(shard, shard->layout ? (mask_of(shard) + 1) * 2 : 1, is_by_seat(shard));
+}
 
-/* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not resized again soon, and what it
+/* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not laid out again soon, and what it
  * costs is paid for by what was taken out. Without memory for it the shard stays as it is. */
 static void shrink(wan_shard *shard)
 {
-    if (!shard->slots || (uint64_t)shard->used * 8 > slots_of(shard)) return;
+    if (!shard->layout || (uint64_t)shard->used * 8 > wan_shard_slots(shard)) return;
     if (shard->used == 0) {
-        wan_memory_note_freed(slots_of(shard) * sizeof *shard->slots);
-        free(shard->slots);
-        shard->slots = NULL;
-        shard->mask = 0;
+        wan_line *lines = lines_of(shard);
+        uint64_t bytes = slot_bytes_of(shard->layout);
+        set_layout(shard, 0);
+        wan_slab_give_array(shard->slab, lines, bytes);
         return;
     }
-    uint64_t capacity = FIRST_SLOTS, before = slots_of(shard);
-    while (capacity < (uint64_t)shard->used * 4) capacity *= 2;
-    if (capacity < before && resize(shard, capacity)) wan_memory_note_freed((before - capacity) * sizeof *shard->slots);
+    uint64_t lines = lines_for((uint64_t)shard->used * 4);
+    if (lines <= mask_of(shard)) lay_out(shard, lines, is_by_seat(shard));
 }
 
-static inline uint64_t entry_bytes(uint16_t key_length, uint32_t capacity)
+wan_shard_content wan_table_take_all(wan_shard *shard)
 {
-    return sizeof(wan_entry) + key_length + (uint64_t)capacity;
+    wan_shard_content content = {shard->layout, shard->shrunk, shard->slab};
+    shard->shrunk = NULL;
+    set_shrunk_log(shard, 0);
+    shard->tombstone_bytes = 0;
+    wan_set(&shard->bytes, 0);
+    set_layout(shard, 0);
+    shard->used = shard->tombstones = 0;
+    return content;
 }
 
-static inline uint64_t tombstone_bytes_of(const wan_entry *entry)
+void wan_table_free(wan_shard_content content)
 {
-    return sizeof(wan_slot) + entry_bytes(entry->key_length, entry->capacity);
+    free(content.shrunk);
+    if (!content.layout) return;
+    for (uint64_t at = 0; at <= wan_layout_mask(content.layout); at++) {
+        const wan_line *line = &wan_layout_lines(content.layout)[at];
+        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++) give_entry(content.slab, wan_slot_entry(line->slots[n]));
+    }
+    wan_slab_give_array(content.slab, wan_layout_lines(content.layout), slot_bytes_of(content.layout));
 }
+
+static inline uint64_t tombstone_bytes_of(const wan_entry *entry) { return sizeof(wan_slot) + bytes_of(entry); }
 
 /* The change against what is stored, by version and then by content: 0 if it is what made the entry, so that the event has come before. An entry
  * that lost its value here is taken for what any value of its version left. */
@@ -180,13 +269,14 @@ int wan_table_made_by(const wan_entry *entry, const wan_change *change) { return
 
 uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
 {
-    uint64_t low = 0, high = shard->shrunk_count;
+    const wan_shrunk_list *list = shard->shrunk;
+    uint64_t low = 0, count = wan_shard_shrunk_count(shard), high = count;
     while (low < high) {
         uint64_t middle = (low + high) / 2;
-        if (shard->shrunk[middle].hash < hash) low = middle + 1;
+        if (list->items[middle].hash < hash) low = middle + 1;
         else high = middle;
     }
-    return low < shard->shrunk_count && shard->shrunk[low].hash == hash ? shard->shrunk[low].stamp : 0;
+    return low < count && list->items[low].hash == hash ? list->items[low].stamp : 0;
 }
 
 /* Of a key that is not there: whether a later destroy of it may be known by its hash only, or not at all any more. What destroys is applied
@@ -194,7 +284,7 @@ uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
 static inline int may_be_forgotten(const wan_shard *shard, const wan_change *change)
 {
     if (change->operation == WAN_DESTROY || change->flags & WAN_FLAG_FORCED) return 0;
-    return change->stamp < change->absent_below || (shard->shrunk_count && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
+    return change->stamp < change->absent_below || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
 }
 
 /* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
@@ -202,7 +292,7 @@ static inline wan_outcome judge_local(const wan_shard *shard, const wan_entry *e
 {
     if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
     if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
-    if (WAN_UNLIKELY(!is_live && shard->shrunk_count)) {
+    if (WAN_UNLIKELY(!is_live && shard->shrunk)) {
         uint64_t destroyed = wan_table_shrunk_stamp(shard, change->hash);
         if (change->stamp <= destroyed) change->stamp = destroyed + 1;
     }
@@ -245,7 +335,7 @@ static void put_value(wan_entry *entry, const wan_change *change, uint32_t lengt
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 {
     wan_slot *slot = find_slot(shard, change->hash, change->key, change->key_length, change->key_form);
-    wan_entry *entry = slot ? slot->entry : NULL;
+    wan_entry *entry = slot ? wan_slot_entry(*slot) : NULL;
     wan_outcome outcome = judge(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
 
@@ -258,27 +348,21 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     uint64_t tombstone_bytes = was_tombstone ? tombstone_bytes_of(entry) : 0;
     /* In place where the value fits without wasting much more than it needs. */
     if (!entry || length > entry->capacity || (uint64_t)length * 2 + 64 < entry->capacity) {
-        uint32_t capacity = length < 8 ? 8 : length;
-        wan_entry *fresh = malloc(entry_bytes(change->key_length, capacity));
+        wan_entry *fresh = take_entry(shard, change, length);
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {
-            if (!shard->slots || ((uint64_t)shard->used + 1) * 4 > slots_of(shard) * 3) {
-                if (!grow(shard)) { free(fresh); return WAN_OUT_OF_MEMORY; }
+            if (!shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3) {
+                if (!grow(shard)) { give_entry(shard->slab, fresh); return WAN_OUT_OF_MEMORY; }
             }
             slot = free_slot(shard, change);
-            slot->hash = change->hash;
             shard->used++;
         } else {
-            wan_tally(&shard->bytes, -(entry_bytes(entry->key_length, entry->capacity)));
-            free(entry);
+            wan_tally(&shard->bytes, -bytes_of(entry));
+            give_entry(shard->slab, entry);
         }
-        fresh->capacity = capacity;
-        fresh->key_length = change->key_length;
-        fresh->key_form = change->key_form;
-        fresh->reserved = 0;
-        wan_copy_small(fresh->bytes, change->key, change->key_length);
-        wan_tally(&shard->bytes, entry_bytes(change->key_length, capacity));
-        slot->entry = entry = fresh;
+        wan_tally(&shard->bytes, bytes_of(fresh));
+        *slot = slot_of(change->hash, fresh);
+        entry = fresh;
     }
     put_value(entry, change, length, value);
     entry->state = outcome == WAN_DESTROYED ? WAN_ENTRY_TOMBSTONE : WAN_ENTRY_LIVE;
@@ -311,33 +395,51 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     return outcome;
 }
 
-/* Takes a slot out and moves back what had been pushed past it. */
+/* Frees a slot, and fills it from its line; if that was full, from a line behind it where keys are that had to go on from there, and so on. */
+static void free_again(wan_shard *shard, wan_slot *slot)
+{
+    wan_line *lines = lines_of(shard);
+    uint64_t mask = mask_of(shard), hole = (uint64_t)((wan_line *)((uintptr_t)slot & ~(uintptr_t)63) - lines);
+    for (;;) {
+        wan_line *line = &lines[hole];
+        uint32_t taken = taken_of(line);
+        *slot = line->slots[taken - 1];
+        line->slots[taken - 1] = 0;
+        if (taken < WAN_LINE_SLOTS) return;     /* Nobody went on from here. */
+        slot = NULL;
+        for (uint64_t at = (hole + 1) & mask; !slot && at != hole; at = (at + 1) & mask) {
+            wan_line *behind = &lines[at];
+            uint32_t count = taken_of(behind);
+            for (uint32_t n = 0; n < count && !slot; n++)
+                if (((at - home_of_slot(shard, behind->slots[n])) & mask) >= ((at - hole) & mask)) slot = &behind->slots[n];
+            if (slot) {
+                line->slots[WAN_LINE_SLOTS - 1] = *slot;
+                hole = at;
+                break;
+            }
+            if (count < WAN_LINE_SLOTS) return;
+        }
+        if (!slot) return;
+    }
+}
+
 static void take_out(wan_shard *shard, wan_slot *slot)
 {
-    wan_entry *entry = slot->entry;
-    wan_tally(&shard->bytes, -(entry_bytes(entry->key_length, entry->capacity)));
+    wan_entry *entry = wan_slot_entry(*slot);
+    wan_tally(&shard->bytes, -bytes_of(entry));
     if (entry->state == WAN_ENTRY_TOMBSTONE) {
         shard->tombstones--;
         shard->tombstone_bytes -= tombstone_bytes_of(entry);
     }
     shard->used--;
-    wan_memory_note_freed(entry_bytes(entry->key_length, entry->capacity));
-    free(entry);
-    uint64_t hole = (uint64_t)(slot - shard->slots);
-    for (uint64_t at = (hole + 1) & shard->mask; shard->slots[at].entry; at = (at + 1) & shard->mask) {
-        uint64_t home = home_of_slot(shard, &shard->slots[at]);
-        if (((at - home) & shard->mask) < ((at - hole) & shard->mask)) continue;
-        shard->slots[hole] = shard->slots[at];
-        hole = at;
-    }
-    shard->slots[hole].entry = NULL;
-    shard->slots[hole].hash = 0;
+    free_again(shard, slot);
+    give_entry(shard->slab, entry);
 }
 
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
 {
     wan_slot *slot = find_slot(shard, hash, key, key_length, key_form);
-    if (!slot || slot->entry->state == WAN_ENTRY_TOMBSTONE) return 0;
+    if (!slot || wan_slot_entry(*slot)->state == WAN_ENTRY_TOMBSTONE) return 0;
     take_out(shard, slot);
     shrink(shard);
     return 1;
@@ -345,14 +447,15 @@ int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16
 
 static uint64_t expire_shrunk(wan_shard *shard, uint64_t below)
 {
-    uint64_t kept = 0, count = shard->shrunk_count;
+    wan_shrunk_list *list = shard->shrunk;
+    uint64_t kept = 0, count = list->count;
     for (uint64_t n = 0; n < count; n++)
-        if (shard->shrunk[n].stamp >= below) shard->shrunk[kept++] = shard->shrunk[n];
+        if (list->items[n].stamp >= below) list->items[kept++] = list->items[n];
     if (kept == count) return 0;
-    shard->shrunk_count = (uint32_t)kept;
+    list->count = kept;
     set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) / count * kept);
-    wan_shrunk *fitting = kept ? realloc(shard->shrunk, kept * sizeof *fitting) : NULL;
-    if (!kept) free(shard->shrunk);
+    wan_shrunk_list *fitting = kept ? realloc(list, sizeof *list + kept * sizeof *list->items) : NULL;
+    if (!kept) free(list);
     if (fitting || !kept) shard->shrunk = fitting;      /* Else it stays longer than it has to be. */
     return count - kept;
 }
@@ -375,26 +478,33 @@ static inline int may_have_to_expire(const wan_shard *shard, uint64_t before_ms,
 uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
 {
     uint64_t newest = 0;
-    for (uint64_t n = 0; n < shard->shrunk_count; n++)
-        if (shard->shrunk[n].stamp < below && shard->shrunk[n].stamp > newest) newest = shard->shrunk[n].stamp;
+    for (uint64_t n = 0; n < wan_shard_shrunk_count(shard); n++) {
+        uint64_t stamp = shard->shrunk->items[n].stamp;
+        if (stamp < below && stamp > newest) newest = stamp;
+    }
     if (!may_have_to_expire(shard, before_ms, below)) return newest;
-    for (uint64_t at = 0; at <= shard->mask; at++) {
-        const wan_entry *entry = shard->slots[at].entry;
+    for (uint64_t at = 0; at < wan_shard_slots(shard); at++) {
+        const wan_entry *entry = wan_shard_entry(shard, at);
         if (is_to_expire(entry, before_ms, below) && entry->stamp > newest) newest = entry->stamp;
     }
     return newest;
 }
 
+static inline wan_slot *slot_at(const wan_shard *shard, uint64_t at)
+{
+    return &lines_of(shard)[at / WAN_LINE_SLOTS].slots[at % WAN_LINE_SLOTS];
+}
+
 uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
 {
-    uint64_t dropped = shard->shrunk_count ? expire_shrunk(shard, below) : 0;
+    uint64_t dropped = shard->shrunk ? expire_shrunk(shard, below) : 0;
     if (!may_have_to_expire(shard, before_ms, below)) return dropped;
     uint32_t oldest_s = UINT32_MAX;
-    for (uint64_t at = 0; at <= shard->mask;) {
-        wan_slot *slot = &shard->slots[at];
-        if (is_to_expire(slot->entry, before_ms, below)) { take_out(shard, slot); dropped++; continue; }    /* What moved into its place is looked at next. */
-        if (slot->entry && slot->entry->state == WAN_ENTRY_TOMBSTONE) {
-            uint32_t second = seconds_of(slot->entry->stamp >> 16);
+    for (uint64_t at = 0; at < wan_shard_slots(shard);) {
+        const wan_entry *entry = wan_shard_entry(shard, at);
+        if (is_to_expire(entry, before_ms, below)) { take_out(shard, slot_at(shard, at)); dropped++; continue; }    /* What moved into its place is looked at next. */
+        if (entry && entry->state == WAN_ENTRY_TOMBSTONE) {
+            uint32_t second = seconds_of(entry->stamp >> 16);
             if (second < oldest_s) oldest_s = second;
         }
         at++;
@@ -410,27 +520,160 @@ static int shrunk_order(const void *a, const void *b)
     return one < other ? -1 : one > other;
 }
 
+/* `count` of `list`, in any order and more than one of a hash, become the shard's; of a hash the latest one stays. */
+static void set_shrunk(wan_shard *shard, wan_shrunk_list *list, uint64_t count)
+{
+    qsort(list->items, count, sizeof *list->items, shrunk_order);
+    list->count = 0;
+    for (uint64_t n = 0; n < count; n++) {
+        wan_shrunk *last = list->count ? &list->items[list->count - 1] : NULL;
+        if (!last || last->hash != list->items[n].hash) list->items[list->count++] = list->items[n];
+        else if (last->stamp < list->items[n].stamp) last->stamp = list->items[n].stamp;
+    }
+    shard->shrunk = list;
+}
+
+static wan_shrunk_list *more_shrunk(const wan_shard *shard, uint64_t more)
+{
+    return realloc(shard->shrunk, sizeof(wan_shrunk_list) + (wan_shard_shrunk_count(shard) + more) * sizeof(wan_shrunk));
+}
+
 wan_status wan_table_shrink(wan_shard *shard)
 {
     if (!shard->tombstones) return WAN_OK;
-    uint64_t count = shard->shrunk_count;
-    wan_shrunk *grown = realloc(shard->shrunk, (count + shard->tombstones) * sizeof *grown);
+    uint64_t count = wan_shard_shrunk_count(shard);
+    wan_shrunk_list *grown = more_shrunk(shard, shard->tombstones);
     if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory to shrink %" PRIu32 " tombstones", shard->tombstones);
-    for (uint64_t at = 0; at <= shard->mask && shard->tombstones;) {
-        wan_slot *slot = &shard->slots[at];
-        if (!slot->entry || slot->entry->state != WAN_ENTRY_TOMBSTONE) { at++; continue; }
-        grown[count++] = (wan_shrunk){slot->hash, slot->entry->stamp};
-        set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_record_size(slot->entry->key_length, 0, 0, 0));
-        take_out(shard, slot);
+    for (uint64_t at = 0; at < wan_shard_slots(shard) && shard->tombstones;) {
+        const wan_entry *entry = wan_shard_entry(shard, at);
+        if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) { at++; continue; }
+        grown->items[count++] = (wan_shrunk){wan_entry_hash(entry), entry->stamp};
+        set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_record_size(entry->key_length, 0, 0, 0));
+        take_out(shard, slot_at(shard, at));
     }
-    qsort(grown, count, sizeof *grown, shrunk_order);
-    uint64_t kept = 0;
-    for (uint64_t n = 0; n < count; n++) {
-        if (!kept || grown[kept - 1].hash != grown[n].hash) grown[kept++] = grown[n];
-        else if (grown[kept - 1].stamp < grown[n].stamp) grown[kept - 1].stamp = grown[n].stamp;
-    }
-    shard->shrunk = grown;
-    shard->shrunk_count = (uint32_t)kept;
+    set_shrunk(shard, grown, count);
     shrink(shard);
     return WAN_OK;
+}
+
+/* Buckets. */
+
+wan_bucket_counts wan_table_bucket_count(wan_table *table, const wan_bucket *bucket)
+{
+    wan_bucket_counts counts = {0};
+    for (uint32_t n = 0; n < bucket->shard_count; n++) {
+        wan_shard *shard = &table->shards[bucket->first_shard + n];
+        wan_lock_take(&shard->lock);
+        counts.entries += shard->used - shard->tombstones;
+        counts.tombstones += shard->tombstones;
+        counts.shrunk += wan_shard_shrunk_count(shard);
+        counts.bytes += shard->bytes + slot_bytes_of(shard->layout);
+        wan_lock_release(&shard->lock);
+    }
+    return counts;
+}
+
+wan_status wan_table_bucket_each(wan_table *table, const wan_bucket *bucket, wan_entry_visit *visit, void *context)
+{
+    wan_status status = WAN_OK;
+    for (uint32_t n = 0; n < bucket->shard_count && status == WAN_OK; n++) {
+        wan_shard *shard = &table->shards[bucket->first_shard + n];
+        wan_lock_take(&shard->lock);
+        for (uint64_t at = 0; at < wan_shard_slots(shard) && status == WAN_OK; at++) {
+            const wan_entry *entry = wan_shard_entry(shard, at);
+            if (entry) status = visit(context, shard, entry);
+        }
+        wan_lock_release(&shard->lock);
+    }
+    return status;
+}
+
+static wan_status add_to_digest(void *context, wan_shard *shard, const wan_entry *entry)
+{
+    (void)shard;
+    if (entry->state == WAN_ENTRY_TOMBSTONE) return WAN_OK;
+    uint64_t of_value = entry->state == WAN_ENTRY_LIVE ? wan_hash(wan_entry_value(entry), entry->value_length, entry->value_form) : 0;
+    uint64_t words[4] = {wan_entry_hash(entry), entry->stamp, of_value, (uint64_t)entry->stamp_site << 8 | entry->state};
+    *(uint64_t *)context += wan_hash(words, sizeof words, 0);
+    return WAN_OK;
+}
+
+uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket)
+{
+    uint64_t digest = 0;
+    (void)wan_table_bucket_each(table, bucket, add_to_digest, &digest);
+    return digest;
+}
+
+static wan_status copy_entry(wan_shard *to, const wan_entry *entry)
+{
+    wan_change change = {
+        .key = entry->bytes, .key_length = entry->key_length, .key_form = entry->key_form, .hash = wan_entry_hash(entry),
+        .value_form = WAN_FORM_NONE, .operation = WAN_UPDATE, .stamp = entry->stamp, .stamp_site = entry->stamp_site,
+        .flags = WAN_FLAG_FORCED,       /* What is there was not destroyed later, whatever the hash of another key says. */
+    };
+    wan_outcome outcome;
+    if (entry->state == WAN_ENTRY_INVALID) {
+        outcome = wan_table_invalidate(to, &change);
+    } else if (entry->state == WAN_ENTRY_LIVE) {
+        change.value = wan_entry_value(entry);
+        change.value_length = entry->value_length;
+        change.value_form = entry->value_form;
+        outcome = wan_table_apply(to, &change);
+    } else {
+        change.operation = WAN_DESTROY;
+        outcome = wan_table_apply(to, &change);
+        if (outcome == WAN_DESTROYED) {
+            wan_entry *copy = wan_table_find(to, change.hash, change.key, change.key_length, change.key_form);
+            memcpy(copy->bytes + copy->key_length, wan_entry_value(entry), TOMBSTONE_BYTES);
+        }
+    }
+    return outcome == WAN_OUT_OF_MEMORY ? WAN_FAIL(WAN_NO_MEMORY, "no memory for a copy of a bucket") : WAN_OK;
+}
+
+static wan_status copy_shrunk(wan_shard *to, const wan_shard *from)
+{
+    uint64_t count = wan_shard_shrunk_count(to), more = wan_shard_shrunk_count(from);
+    if (!more) return WAN_OK;
+    wan_shrunk_list *grown = more_shrunk(to, more);
+    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu64 " tombstones of a bucket", more);
+    memcpy(grown->items + count, from->shrunk->items, more * sizeof *grown->items);
+    set_shrunk(to, grown, count + more);
+    set_shrunk_log(to, wan_table_shrunk_log_bytes(to) + wan_table_shrunk_log_bytes(from));
+    return WAN_OK;
+}
+
+wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to)
+{
+    WAN_CHECK(table != to);
+    if (table->bucket_count != to->bucket_count)
+        return WAN_FAIL(WAN_INVALID, "a bucket of %" PRIu32 " into a table of %" PRIu32, table->bucket_count, to->bucket_count);
+    wan_status status = WAN_OK;
+    for (uint32_t n = 0; n < bucket->shard_count && status == WAN_OK; n++) {
+        wan_shard *shard = &table->shards[bucket->first_shard + n], *target = &to->shards[bucket->first_shard + n];
+        wan_lock_take(&shard->lock);
+        wan_lock_take(&target->lock);
+        for (uint64_t at = 0; at < wan_shard_slots(shard) && status == WAN_OK; at++) {
+            const wan_entry *entry = wan_shard_entry(shard, at);
+            if (entry) status = copy_entry(target, entry);
+        }
+        if (status == WAN_OK) status = copy_shrunk(target, shard);
+        wan_lock_release(&target->lock);
+        wan_lock_release(&shard->lock);
+    }
+    return status;
+}
+
+uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket)
+{
+    uint64_t dropped = 0;
+    for (uint32_t n = 0; n < bucket->shard_count; n++) {
+        wan_shard *shard = &table->shards[bucket->first_shard + n];
+        wan_lock_take(&shard->lock);
+        dropped += shard->used + wan_shard_shrunk_count(shard);
+        wan_shard_content content = wan_table_take_all(shard);
+        wan_lock_release(&shard->lock);
+        wan_table_free(content);
+    }
+    return dropped;
 }

@@ -356,6 +356,20 @@ class RegionCore:
         """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
     def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
+    @property
+    def bucket_count(self) -> int: ...
+    def bucket_of(self, key: object) -> int:
+        """The number of the bucket that a key is in, whether it is there or not."""
+    def bucket(self, number: int) -> dict[str, Any]:
+        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+    def bucket_digest(self, number: int) -> int:
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+    def scan_bucket(self, number: int) -> bytes:
+        """The live entries of a bucket, packed as by `scan`."""
+    def copy_bucket(self, number: int, to: RegionCore) -> None:
+        """Brings what a bucket holds into the same one of another region of as many buckets."""
+    def drop_bucket(self, number: int) -> int:
+        """Takes everything out of a bucket, tombstones too; nothing is sent."""
     def scan_keys(self) -> Iterator[Any]:
         """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
     def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:

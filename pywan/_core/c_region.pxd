@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 
 cdef extern from "region/wan_table.h" nogil:
-    enum: WAN_TABLE_SHARDS
+    enum: WAN_BUCKETS_DEFAULT, WAN_BUCKETS_MAX
     enum: WAN_ENTRY_LIVE, WAN_ENTRY_INVALID, WAN_ENTRY_TOMBSTONE
     ctypedef struct wan_entry:
         uint64_t stamp
@@ -14,23 +14,26 @@ cdef extern from "region/wan_table.h" nogil:
         uint8_t value_form
         uint8_t state
         uint8_t *bytes
-    ctypedef struct wan_slot:
-        uint64_t hash
-        wan_entry *entry
     ctypedef struct wan_shrunk:
         uint64_t hash, stamp
+    ctypedef struct wan_shrunk_list:
+        uint64_t count
+        wan_shrunk *items
     ctypedef struct wan_shard:
         wan_lock lock
         uint32_t used
         uint32_t tombstones
-        uint32_t mask
-        wan_slot *slots
         uint64_t bytes, tombstone_bytes
-        wan_shrunk *shrunk
-        uint32_t shrunk_count
+        wan_shrunk_list *shrunk
         uint32_t oldest_s
+    enum: WAN_BUCKET_PRIMARY
+    ctypedef struct wan_bucket:
+        uint32_t number, first_shard, shard_count
+        uint8_t role
     ctypedef struct wan_table:
         wan_shard *shards
+        wan_bucket *buckets
+        uint32_t shard_count, bucket_count
     ctypedef enum wan_outcome:
         WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET, WAN_SAME, WAN_FORGOTTEN
     enum: WAN_ASK_DECIDED
@@ -52,7 +55,7 @@ cdef extern from "region/wan_table.h" nogil:
         uint8_t keep
         uint8_t waits
         int64_t tombstone_bytes
-    wan_status wan_table_init(wan_table *table)
+    wan_status wan_table_init(wan_table *table, uint32_t buckets)
     void wan_table_close(wan_table *table)
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
     wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
@@ -68,14 +71,25 @@ cdef extern from "region/wan_table.h" nogil:
     int wan_table_is_worth_shrinking(const wan_shard *shard)
     uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
     ctypedef struct wan_shard_content:
-        wan_slot *slots
+        uint64_t layout
     wan_shard_content wan_table_take_all(wan_shard *shard)
     void wan_table_free(wan_shard_content content)
     const uint8_t *wan_entry_value(const wan_entry *entry)
+    void wan_table_rest(wan_table *table)
+    uint64_t wan_entry_hash(const wan_entry *entry)
+    uint64_t wan_shard_slots(const wan_shard *shard)
+    wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)
+    uint64_t wan_shard_shrunk_count(const wan_shard *shard)
+    uint64_t wan_shard_slot_bytes(const wan_shard *shard)
+    ctypedef struct wan_bucket_counts:
+        uint64_t entries, tombstones, shrunk, bytes
+    wan_bucket *wan_table_bucket(const wan_table *table, uint64_t hash)
+    wan_bucket_counts wan_table_bucket_count(wan_table *table, const wan_bucket *bucket)
+    uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket)
+    wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to)
+    uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket)
     void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
-
-cdef extern from "region/wan_table.h" nogil:
-    void wan_prefetch_entry(const wan_table *table, uint64_t hash)
+    void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
 
 cdef extern from "region/wan_bulk.h" nogil:
     enum: WAN_BULK_CHANGED, WAN_BULK_QUEUED

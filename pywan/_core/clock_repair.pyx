@@ -21,7 +21,7 @@ from pywan._core.queue cimport (
     queue_reserve)
 from pywan._core.region cimport RegionCore, make_decisions
 from pywan._core.region_state cimport decision, origin, region_core
-from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark, slots_in
+from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
 from pywan._core.status cimport raise_for
 from pywan._core.tagged cimport Encoded
 
@@ -164,16 +164,16 @@ cdef class ClockRepair:
         cdef wan_entry *entry
         region.check_open()
         with nogil:
-            for n in range(WAN_TABLE_SHARDS):
+            for n in range(region.r.table.shard_count):
                 shard = &region.r.table.shards[n]
                 wan_lock_take(&shard.lock)
-                for at in range(slots_in(shard)):
-                    entry = shard.slots[at].entry
+                for at in range(wan_shard_slots(shard)):
+                    entry = wan_shard_entry(shard, at)
                     if entry != NULL and entry.stamp > self.limit:
                         entries += entry.state != WAN_ENTRY_TOMBSTONE
                         tombstones += entry.state == WAN_ENTRY_TOMBSTONE
-                for at in range(shard.shrunk_count):
-                    tombstones += shard.shrunk[at].stamp > self.limit
+                for at in range(wan_shard_shrunk_count(shard)):
+                    tombstones += shard.shrunk.items[at].stamp > self.limit
                 wan_lock_release(&shard.lock)
         return entries, tombstones
 
@@ -299,11 +299,11 @@ cdef class ClockRepair:
         cdef wan_new_stamp stamp
         cdef uint64_t at
         cdef wan_status status = WAN_OK
-        for n in range(WAN_TABLE_SHARDS):
+        for n in range(r.table.shard_count):
             shard = &r.table.shards[n]
             wan_lock_take(&shard.lock)
-            for at in range(slots_in(shard)):
-                entry = shard.slots[at].entry
+            for at in range(wan_shard_slots(shard)):
+                entry = wan_shard_entry(shard, at)
                 if status != WAN_OK or entry == NULL or entry.stamp <= self.limit or entry.state != WAN_ENTRY_INVALID:
                     continue
                 if wants_stamps:
@@ -313,7 +313,7 @@ cdef class ClockRepair:
                     continue
                 memset(&c, 0, sizeof(c))
                 c.key, c.key_length, c.key_form = entry.bytes, entry.key_length, entry.key_form
-                c.hash = shard.slots[at].hash
+                c.hash = wan_entry_hash(entry)
                 c.operation, c.value_form, c.stamp_site = WAN_UPDATE, WAN_FORM_NONE, r.site
                 c.stamp = self.stamp_for(entry.stamp)
                 if c.stamp == 0:
@@ -342,7 +342,7 @@ cdef class ClockRepair:
         region.check_open()
         while True:
             with nogil:
-                while shard < WAN_TABLE_SHARDS and status == WAN_OK and entries + tombstones < 20000:
+                while shard < region.r.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
                     status = self.restamp_some(&region.r, &shard, &at, &entries, &tombstones)
             if status != WAN_FULL:
                 break
@@ -355,7 +355,7 @@ cdef class ClockRepair:
             status = WAN_OK
         if status != WAN_OK and status != WAN_SLOW:
             region.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
-        return entries, tombstones, shard if shard < WAN_TABLE_SHARDS else None, status == WAN_SLOW
+        return entries, tombstones, shard if shard < region.r.table.shard_count else None, status == WAN_SLOW
 
     cdef wan_status restamp_some(self, region_core *r, uint32_t *number, uint64_t *at, uint64_t *entries,
                                  uint64_t *tombstones) noexcept nogil:
@@ -366,11 +366,11 @@ cdef class ClockRepair:
         cdef bint destroyed
         cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
-        while status == WAN_OK and done < REPAIR_ENTRIES and shard.slots != NULL and at[0] <= shard.mask:
-            entry = shard.slots[at[0]].entry
+        while status == WAN_OK and done < REPAIR_ENTRIES and at[0] < wan_shard_slots(shard):
+            entry = wan_shard_entry(shard, at[0])
             if entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
                 destroyed = entry.state == WAN_ENTRY_TOMBSTONE
-                status = restamp_held(r, shard, shard.slots[at[0]].hash, entry, &self.scratch, NULL)
+                status = restamp_held(r, shard, wan_entry_hash(entry), entry, &self.scratch, NULL)
                 if status != WAN_OK:
                     break
                 entries[0] += not destroyed
@@ -378,7 +378,7 @@ cdef class ClockRepair:
                 done += 1
             at[0] += 1
         # One that was laid out anew meanwhile is looked at again in the next round.
-        if status == WAN_OK and (shard.slots == NULL or at[0] > shard.mask):
+        if status == WAN_OK and at[0] >= wan_shard_slots(shard):
             number[0] += 1
             at[0] = 0
         wan_lock_release(&shard.lock)
@@ -396,8 +396,8 @@ cdef class ClockRepair:
         memset(head, 0, sizeof(head))
         with nogil:
             wan_lock_take(&s.lock)
-            for at in range(slots_in(s)):
-                entry = s.slots[at].entry
+            for at in range(wan_shard_slots(s)):
+                entry = wan_shard_entry(s, at)
                 if status == WAN_OK and entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
                     head[0], head[1] = entry.key_form, entry.state == WAN_ENTRY_TOMBSTONE
                     (<uint16_t *>(head + 2))[0] = entry.key_length

@@ -308,9 +308,9 @@ cdef inline void region_note_tombstone(region_core *r, wan_shard *shard, int64_t
     if wan_falls_short(&r.tombstone_room, bytes):
         wan_signal_change(r.bell)
     if <int64_t>wan_read(<uint64_t *>&r.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
-        before = shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
-            wan_count(<uint64_t *>&r.tombstone_room, before - shard.shrunk_count * sizeof(wan_shrunk))
+            wan_count(<uint64_t *>&r.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
 
 cdef inline void origin_local(origin *from_, const region_core *r, wan_thread *maker) noexcept nogil:

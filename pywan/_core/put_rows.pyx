@@ -241,4 +241,4 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
 
 cdef inline void region_prefetch_entries(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
     for k in range(count):
-        wan_prefetch_entry(&r.table, changes[k].hash)
+        wan_table_prefetch_entry(&r.table, changes[k].hash, changes[k].key_length + changes[k].value_length)

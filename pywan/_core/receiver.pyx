@@ -336,7 +336,7 @@ cdef class ReceiverSession:
             if cores[0] != NULL:
                 for k in range(n):
                     if cores[k] != NULL:
-                        wan_prefetch_entry(&cores[k].table, hashes[k])
+                        wan_table_prefetch_entry(&cores[k].table, hashes[k], group[k].key_length + group[k].value_length)
             for k in range(n):
                 record = group[k]
                 if record.sequence <= floor:

@@ -57,3 +57,5 @@ cdef class RegionCore:
     cdef uint64_t staged_now(self)
     cdef bint is_on_disk(self, uint64_t staged)
     cdef int64_t put_rows_slow(self, Column k, Column v, const uint8_t *codes, const int64_t *stamps, int64_t row, list failures) except -1
+    cdef wan_bucket *bucket_at(self, uint32_t number) except NULL
+    cdef int check_memory_only(self) except -1

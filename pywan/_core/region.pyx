@@ -128,7 +128,7 @@ cdef class RegionCore:
         self.r.number = <uint16_t>region_number(name)
         wan_region_names[self.r.number].buckets = buckets
         self.attached_queues = ()
-        raise_for(wan_table_init(&self.r.table), f"region {name!r}")
+        raise_for(wan_table_init(&self.r.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
 
     def __dealloc__(self):
         wan_table_close(&self.r.table)
@@ -739,12 +739,13 @@ cdef class RegionCore:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.name!r} is not closed; nothing was changed")
         with nogil:
-            for n in range(WAN_TABLE_SHARDS):
+            for n in range(self.r.table.shard_count):
                 shard = &self.r.table.shards[n]
                 wan_lock_take(&shard.lock)
                 content = wan_table_take_all(shard)
                 wan_lock_release(&shard.lock)
                 wan_table_free(content)
+            wan_table_rest(&self.r.table)
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
         """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left).
@@ -752,12 +753,12 @@ cdef class RegionCore:
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
-            for n in range(WAN_TABLE_SHARDS):
+            for n in range(self.r.table.shard_count):
                 shard = &self.r.table.shards[n]
                 wan_lock_take(&shard.lock)
-                if shard.tombstones or shard.shrunk_count:
+                if shard.tombstones or shard.shrunk != NULL:
                     dropped += wan_table_expire(shard, before_ms, below)
-                    left += shard.tombstones + shard.shrunk_count
+                    left += shard.tombstones + wan_shard_shrunk_count(shard)
                 wan_lock_release(&shard.lock)
         return dropped, left
 
@@ -784,7 +785,7 @@ cdef class RegionCore:
         with nogil:
             region_tombstones(&self.r.table, &found)
             if found.bytes > limit and found.whole:
-                for n in range(WAN_TABLE_SHARDS):
+                for n in range(self.r.table.shard_count):
                     wan_lock_take(&self.r.table.shards[n].lock)
                     if status == WAN_OK:
                         status = wan_table_shrink(&self.r.table.shards[n])
@@ -935,12 +936,95 @@ cdef class RegionCore:
         self.check_open()
         memset(&packed, 0, sizeof(packed))
         with nogil:
-            status = region_scan(&self.r.table, &cursor, limit, &packed)
+            status = region_scan(&self.r.table, &cursor, self.r.table.shard_count, limit, &packed)
         try:
             raise_for(status, f"scan of region {self.name!r}")
-            return (None if cursor == WAN_TABLE_SHARDS else cursor), PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
+            return (None if cursor >= self.r.table.shard_count else cursor), PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
         finally:
             wan_stage_close(&packed)
+
+    # Buckets
+
+    cdef wan_bucket *bucket_at(self, uint32_t number) except NULL:
+        if number >= self.r.table.bucket_count:
+            from pywan.errors import InternalError
+            raise InternalError(f"region {self.name!r}: bucket {number} of {self.r.table.bucket_count}")
+        return &self.r.table.buckets[number]
+
+    @property
+    def bucket_count(self):
+        return self.r.table.bucket_count
+
+    def bucket_of(self, key):
+        """The number of the bucket that a key is in, whether it is there or not."""
+        cdef encoded k
+        key_holder = encode_key(key, &k)
+        return wan_table_bucket(&self.r.table, wan_key_hash(k.data, k.length, k.form)).number
+
+    def bucket(self, uint32_t number):
+        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+        cdef const wan_bucket *bucket = self.bucket_at(number)
+        cdef wan_bucket_counts counts
+        self.check_open()
+        with nogil:
+            counts = wan_table_bucket_count(&self.r.table, bucket)
+        return {"number": bucket.number, "role": "primary" if bucket.role == WAN_BUCKET_PRIMARY else "", "shards": bucket.shard_count,
+                "entries": counts.entries, "tombstones": counts.tombstones, "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
+
+    def bucket_digest(self, uint32_t number):
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+        cdef const wan_bucket *bucket = self.bucket_at(number)
+        cdef uint64_t digest
+        self.check_open()
+        with nogil:
+            digest = wan_table_bucket_digest(&self.r.table, bucket)
+        return digest
+
+    def scan_bucket(self, uint32_t number):
+        """The live entries of a bucket, packed as by `scan`."""
+        cdef const wan_bucket *bucket = self.bucket_at(number)
+        cdef wan_stage packed
+        cdef wan_status status
+        cdef uint64_t cursor = bucket.first_shard
+        self.check_open()
+        memset(&packed, 0, sizeof(packed))
+        with nogil:
+            status = region_scan(&self.r.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, &packed)
+        try:
+            raise_for(status, f"scan of region {self.name!r}")
+            return PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
+        finally:
+            wan_stage_close(&packed)
+
+    def copy_bucket(self, uint32_t number, RegionCore to not None):
+        """Brings what a bucket holds into the same one of another region of as many buckets. That one is not persistent: its log
+        would not know of it."""
+        cdef const wan_bucket *bucket = self.bucket_at(number)
+        cdef wan_status status
+        self.check_open()
+        to.check_memory_only()
+        if to is self:
+            return
+        with nogil:
+            status = wan_table_bucket_copy(&self.r.table, bucket, &to.r.table)
+        raise_for(status, f"copy of bucket {number} of region {self.name!r}")
+
+    def drop_bucket(self, uint32_t number):
+        """Takes everything out of a bucket, tombstones too; nothing is sent. Returns how many there were. Of a region that is
+        not persistent."""
+        cdef const wan_bucket *bucket = self.bucket_at(number)
+        cdef uint64_t dropped
+        self.check_memory_only()
+        with nogil:
+            dropped = wan_table_bucket_drop(&self.r.table, bucket)
+        return dropped
+
+    cdef int check_memory_only(self) except -1:
+        self.check_open()
+        if self.r.log != NULL:
+            from pywan.errors import InternalError
+            raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was changed")
+        return 0
 
     # Columns
 

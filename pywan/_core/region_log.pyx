@@ -111,7 +111,7 @@ cdef inline bint region_log_is_limited(const region_log *log) noexcept nogil:
 
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
     cdef uint64_t total = 0
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(log.region.table.shard_count):
         total += wan_read(&log.region.table.shards[n].bytes) + wan_table_shrunk_log_bytes(&log.region.table.shards[n])
     return total
 
@@ -472,7 +472,7 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
         lives = (entry != NULL and not (record.flags & WAN_FLAG_FORGET) and wan_table_made_by(entry, &c)
                  and (entry.state == WAN_ENTRY_INVALID) == ((record.flags & WAN_FLAG_INVALID) != 0))
-        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk_count and not record.flags & WAN_FLAG_FORGET:
+        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL and not record.flags & WAN_FLAG_FORGET:
             lives = wan_table_shrunk_stamp(shard, c.hash) == record.stamp
         wan_lock_release(&shard.lock)
         if lives:

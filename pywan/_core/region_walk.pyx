@@ -14,14 +14,13 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
     cdef wan_shard *shard
     cdef uint64_t total = 0
     used[0] = tombstones[0] = 0
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         shard = &table.shards[n]
         wan_lock_take(&shard.lock)
         used[0] += shard.used
         tombstones[0] += shard.tombstones
         total += shard.bytes
-        if shard.slots != NULL:
-            total += (shard.mask + 1) * sizeof(wan_slot)
+        total += wan_shard_slot_bytes(shard)
         wan_lock_release(&shard.lock)
     if memory_bytes != NULL:
         memory_bytes[0] = total
@@ -61,7 +60,7 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
 
 cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
     """Under all entry locks in turn: after that nobody can hold what was read before."""
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
         wan_lock_release(&table.shards[n].lock)
 
@@ -70,6 +69,7 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
     room, the same cursor goes on: what is there already is known by its version."""
     cdef wan_shard *shard
+    cdef wan_shard *target
     cdef wan_entry *entry
     cdef wan_change c
     cdef wan_outcome outcome
@@ -78,23 +78,24 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     cdef wan_status status = region_raise_mark(to, r.mark, 0) if r.mark > to.mark else WAN_OK
     if status == WAN_OK and r.let_go > to.let_go:
         status = region_raise_mark(to, r.let_go, WAN_FLAG_LET_GO)
-    while cursor[0] < WAN_TABLE_SHARDS and status == WAN_OK:
+    while cursor[0] < r.table.shard_count and status == WAN_OK:
         shard = &r.table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
-        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
-            entry = shard.slots[at].entry
+        for at in range(wan_shard_slots(shard)):
+            entry = wan_shard_entry(shard, at)
             if entry == NULL or status != WAN_OK:
                 continue
             memset(&c, 0, sizeof(c))
-            c.key, c.key_length, c.key_form, c.hash = entry.bytes, entry.key_length, entry.key_form, shard.slots[at].hash
+            c.key, c.key_length, c.key_form, c.hash = entry.bytes, entry.key_length, entry.key_form, wan_entry_hash(entry)
             c.stamp, c.stamp_site, c.operation, c.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
             if entry.state == WAN_ENTRY_TOMBSTONE:
                 c.operation = WAN_DESTROY
             elif entry.state == WAN_ENTRY_LIVE:
                 c.value, c.value_length, c.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
-            wan_lock_take(&to.table.shards[cursor[0]].lock)
-            status = region_apply(to, &to.table.shards[cursor[0]], &c, &outcome)
-            wan_lock_release(&to.table.shards[cursor[0]].lock)
+            target = wan_table_shard(&to.table, c.hash)
+            wan_lock_take(&target.lock)
+            status = region_apply(to, target, &c, &outcome)
+            wan_lock_release(&target.lock)
             if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
             if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
@@ -104,19 +105,21 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     return status
 
 
-cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t limit, wan_stage *packed) noexcept nogil:
-    """Copies what is in the next shards, as RegionCore.scan says, until there are `limit` entries. Not WAN_OK: what is packed is in part."""
+cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit,
+                            wan_stage *packed) noexcept nogil:
+    """Copies what is in the shards from `cursor` up to `end`, as RegionCore.scan says, until there are `limit` entries.
+    Not WAN_OK: what is packed is in part."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     cdef uint8_t head[32]
     cdef uint64_t at
     cdef bint is_live
-    while cursor[0] < WAN_TABLE_SHARDS and packed.count < limit and status == WAN_OK:
+    while cursor[0] < end and packed.count < limit and status == WAN_OK:
         shard = &table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
-        for at in range(shard.mask + 1 if shard.slots != NULL else 0):
-            entry = shard.slots[at].entry
+        for at in range(wan_shard_slots(shard)):
+            entry = wan_shard_entry(shard, at)
             if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
                 continue
             status = wan_stage_reserve(packed, 32 + entry.key_length)
@@ -162,7 +165,7 @@ cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) n
 cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms, uint64_t below) noexcept nogil:
     """The highest stamp of the tombstones that would go; 0: none would."""
     cdef uint64_t newest = 0
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
         newest = max(newest, wan_table_newest_to_expire(&table.shards[n], before_ms, below))
         wan_lock_release(&table.shards[n].lock)
@@ -174,12 +177,12 @@ cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) 
     cdef wan_shard *shard
     cdef wan_status status = WAN_OK
     cdef uint64_t at
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         shard = &table.shards[n]
         wan_lock_take(&shard.lock)
-        for at in range(shard.shrunk_count):
+        for at in range(wan_shard_shrunk_count(shard)):
             if status == WAN_OK:
-                status = wan_stage_add(stamps, &shard.shrunk[at].stamp, 8)
+                status = wan_stage_add(stamps, &shard.shrunk.items[at].stamp, 8)
         wan_lock_release(&shard.lock)
         if status != WAN_OK or stamps.count >= STAMPS_SAMPLED:
             break
@@ -189,12 +192,12 @@ cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) 
 cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noexcept nogil:
     cdef wan_shard *shard
     memset(found, 0, sizeof(tombstone_counts))
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         shard = &table.shards[n]
         wan_lock_take(&shard.lock)
         found.whole += shard.tombstones
-        found.shrunk += shard.shrunk_count
-        found.bytes += shard.tombstone_bytes + shard.shrunk_count * sizeof(wan_shrunk)
+        found.shrunk += wan_shard_shrunk_count(shard)
+        found.bytes += shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         wan_lock_release(&shard.lock)
 
 
@@ -217,17 +220,17 @@ cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, ui
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at, shrunk = 0, second = wan_stamp_ms(to) // 1000
-    for n in range(WAN_TABLE_SHARDS):
+    for n in range(table.shard_count):
         shard = &table.shards[n]
         wan_lock_take(&shard.lock)
-        for at in range(slots_in(shard)):
-            entry = shard.slots[at].entry
+        for at in range(wan_shard_slots(shard)):
+            entry = wan_shard_entry(shard, at)
             if entry != NULL and entry.state == WAN_ENTRY_TOMBSTONE and entry.stamp > above:
                 entry.stamp = to
                 shard.oldest_s = <uint32_t>min(<uint64_t>shard.oldest_s, second)
-        for at in range(shard.shrunk_count):
-            if shard.shrunk[at].stamp > above:
-                shard.shrunk[at].stamp = to
+        for at in range(wan_shard_shrunk_count(shard)):
+            if shard.shrunk.items[at].stamp > above:
+                shard.shrunk.items[at].stamp = to
                 shrunk += 1
         wan_lock_release(&shard.lock)
     return shrunk

@@ -201,7 +201,7 @@ cdef class RowStage:
                     wan_table_prefetch_slot(&r.table, changes[n].hash)
             for n in range(taken):
                 if r.stores:
-                    wan_prefetch_entry(&r.table, changes[n].hash)
+                    wan_table_prefetch_entry(&r.table, changes[n].hash, changes[n].key_length + changes[n].value_length)
             through = partition.removed
             for n in range(taken):
                 origin_local(&from_, r, maker)

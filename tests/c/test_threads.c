@@ -165,6 +165,7 @@ static void *write_table(void *context)
         change.stamp = wan_clock_take(&t->clock, wan_now_ms(), 1);
         wan_shard *shard = wan_table_shard(&t->table, change.hash);
         wan_table_prefetch_slot(&t->table, change.hash);
+        wan_table_prefetch_entry(&t->table, change.hash, 32);
         wan_lock_take(&shard->lock);
         wan_outcome outcome = wan_table_apply(shard, &change);
         wan_clock_see(&t->clock, change.stamp);
@@ -182,7 +183,7 @@ static void *expire_table(void *context)
 {
     shared_table *t = ((worker *)context)->shared;
     while (__atomic_load_n(&t->writing, __ATOMIC_ACQUIRE))
-        for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
+        for (uint32_t n = 0; n < t->table.shard_count; n++) {
             wan_lock_take(&t->table.shards[n].lock);
             wan_table_expire(&t->table.shards[n], wan_now_ms() + 1, UINT64_MAX);
             wan_lock_release(&t->table.shards[n].lock);
@@ -195,14 +196,16 @@ static void a_table_keeps_every_key_while_it_grows(void)
     static shared_table t;
     memset(&t, 0, sizeof t);
     t.writing = 4;
-    CHECK(wan_table_init(&t.table) == WAN_OK);
+    CHECK(wan_table_init(&t.table, 7) == WAN_OK);
     run_crews(&t, (crew[]){{write_table, 4}, {expire_table, 1}}, 2);
     uint64_t own = 0, found = 0;
     for (uint32_t n = 0; n < 4; n++) own += t.made[n];
-    for (uint32_t n = 0; n < WAN_TABLE_SHARDS; n++) {
+    for (uint32_t n = 0; n < t.table.shard_count; n++) {
         const wan_shard *shard = &t.table.shards[n];
-        for (uint64_t at = 0; shard->slots && at <= shard->mask; at++)
-            found += shard->slots[at].entry && shard->slots[at].entry->bytes[0] != 'c';
+        for (uint64_t at = 0; at < wan_shard_slots(shard); at++) {
+            const wan_entry *entry = wan_shard_entry(shard, at);
+            found += entry && entry->bytes[0] != 'c';
+        }
     }
     CHECK(own == found && own > 100);
     printf("  table: %" PRIu64 " keys\n", own);
