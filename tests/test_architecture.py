@@ -1,7 +1,9 @@
-"""Owns the table of layers and walks the imports: they point down only, lazy ones inside functions included."""
+"""Owns the check of the table in docs/architecture.md: every file has its row, and uses only what stands in it and above it."""
 from __future__ import annotations
 
 import ast
+import fnmatch
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,114 +12,167 @@ from typing import Iterator, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = "pywan"
+CODE = (".py", ".pyx", ".pxd", ".c", ".h")
 
 
-class Layer(NamedTuple):
+class Row(NamedTuple):
     number: int
-    what: str
-    modules: tuple[str, ...]        # Below pywan; a package stands for itself and all in it that no other layer names.
-    never: tuple[str, ...] = ()     # Modules of the library (or of ours) that none of them imports.
-    apart: bool = False             # They do not import each other.
+    files: tuple[str, ...]      # As the table names them.
+    never: tuple[str, ...]      # Modules of the library, headers, or modules of ours that none of them uses.
+    also: tuple[str, ...]       # Files of rows below that they use all the same.
 
 
-LAYERS = (
-    Layer(1, "the compiled core", ("_core",)),
-    Layer(2, "errors, events, callbacks' base classes, configuration, addresses, statistics, serializers",
-          ("errors", "events", "callbacks", "forks", "stats", "serializers", "java", "base", "config")),
-    Layer(3, "regions, floors, disk stores, the repair of the clock", ("region", "gateway.floors", "disk"),
-          never=("socket", "ssl", "selectors")),
-    Layer(4, "protocol: messages and their sans-IO state machines", ("protocol",),
-          never=("socket", "ssl", "selectors", "threading", "time")),
-    Layer(5, "transport: sockets, TLS, server loops", ("transport",), never=("pywan.region",)),
-    Layer(6, "what a member knows of its site", ("site.membership",), never=("pywan.region.region",)),
-    Layer(7, "locator, gateways, row staging", ("site.locator", "gateway", "member.staging"), apart=True),
-    Layer(8, "composition root, programs, clients", ("member", "cli", "demo", "client", "spark", "testing")),
-)
-PLACES = {name: layer for layer in LAYERS for name in layer.modules}
-HOLDERS = ("site",)       # Packages all of whose modules are named above.
-
-
-def place_of(module: str) -> str | None:
-    """The name in the table that `pywan.x.y` comes under: the longest."""
-    parts = module.split(".")[1:]
-    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((name for name in names if name in PLACES), None)
-
-
-def layer_of(module: str) -> Layer:
-    """The layer of `pywan.x.y`; an assertion that names the remedy where it has none."""
-    place = place_of(module)
-    assert place is not None, f"{module} is in no layer: give it its place in {Path(__file__).name}"
-    return PLACES[place]
-
-
-def modules() -> dict[str, Path]:
-    found = {}
-    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+def rows() -> list[Row]:
+    text = (ROOT / "docs" / "architecture.md").read_text().partition("\n| files | own |")[2].partition("\n\n")[0]
+    found: list[Row] = []
+    for line in text.splitlines()[2:]:
+        files, _, never, also = (tuple(re.findall(r"`([^`]+)`", cell)) for cell in line.strip().strip("|").split("|"))
+        found.append(Row(len(found), files, never, also))
     return found
 
 
-def imports(module: str, path: Path, known: dict[str, Path]) -> Iterator[tuple[int, str]]:
-    """(line, full name) of everything a module imports while it runs; what only a type checker reads does not count."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+ROWS = rows()
+PLACES = {name: row for row in ROWS for name in row.files}
 
-    def walk(node: ast.AST) -> Iterator[tuple[int, str]]:
+
+def place_of(file: str) -> str | None:
+    """The name in the table that a file comes under ("csrc/base/wan_lock", "_core/queue", "site/locator"): the longest."""
+    found = [name for name in PLACES if fnmatch.fnmatchcase(file, name + "*" if name.endswith("/") else name)]
+    return max(found, key=len, default=None)
+
+
+def row_of(file: str) -> Row:
+    """An assertion that names the remedy where a file is in no row."""
+    place = place_of(file)
+    assert place is not None, f"{file} is in no row of the table in docs/architecture.md: give it its place there"
+    return PLACES[place]
+
+
+def file_of(path: Path) -> str:
+    relative = path.relative_to(ROOT).with_suffix("")
+    return str(relative if relative.parts[0] == "csrc" else relative.relative_to("pywan"))
+
+
+FILES = sorted(path for folder in ("csrc", "pywan") for path in (ROOT / folder).rglob("*") if path.suffix in CODE)
+KNOWN = {file_of(path) for path in FILES}
+
+
+def file_of_module(module: str) -> str | None:
+    """The file behind `pywan.x.y`; None: there is none, it is a name in one; or it is the package, which gives names to all."""
+    if module == "pywan":
+        return None
+    name = "/".join(module.split(".")[1:])
+    return next((file for file in (name, f"{name}/__init__".lstrip("/")) if file in KNOWN), None)
+
+
+class Use(NamedTuple):
+    line: int
+    name: str               # As it is written: a module, a header.
+    file: str | None        # Of ours.
+
+
+def python_uses(path: Path) -> Iterator[Use]:
+    """All that a module imports while it runs; what only a type checker reads does not count."""
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+
+    def walk(node: ast.AST) -> Iterator[Use]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if isinstance(child, ast.Import):
                 for alias in child.names:
-                    yield child.lineno, alias.name
+                    yield Use(child.lineno, alias.name, file_of_module(alias.name) if is_ours(alias.name) else None)
             elif isinstance(child, ast.ImportFrom):
                 home = child.module or ""
                 if child.level:
                     base = package.split(".")[:len(package.split(".")) - child.level + 1]
                     home = ".".join([*base, home] if home else base)
-                for alias in child.names:
-                    whole = f"{home}.{alias.name}"
-                    yield child.lineno, whole if whole in known or whole == f"{PACKAGE}._core" else home
+                yield from uses_from(child.lineno, home, [alias.name for alias in child.names])
             yield from walk(child)
 
     yield from walk(ast.parse(path.read_text(), str(path)))
 
 
-KNOWN = modules()
+def is_ours(module: str) -> bool:
+    return module == "pywan" or module.startswith("pywan.")
 
 
-HAVE_LAYERS = [m for m in KNOWN if m != PACKAGE and m.removeprefix(f"{PACKAGE}.") not in HOLDERS]
+def uses_from(line: int, home: str, names: list[str]) -> Iterator[Use]:
+    if not is_ours(home):
+        yield Use(line, home, None)
+        return
+    for name in names:
+        whole = f"{home}.{name}"
+        file = file_of_module(whole)
+        yield Use(line, whole if file else home, file or file_of_module(home))
 
 
-@pytest.mark.parametrize("module", HAVE_LAYERS)
-def test_imports_point_down_only(module):
-    own = layer_of(module)
-    wrong = []
-    for line, name in imports(module, KNOWN[module], KNOWN):
-        place = f"{KNOWN[module].relative_to(ROOT)}:{line} imports {name}"
-        if any(name == never or name.startswith(f"{never}.") for never in own.never):
-            wrong.append(f"{place}: never in layer {own.number} ({own.what})")
-        if not name.startswith(f"{PACKAGE}."):
-            continue                # The package itself gives names away lazily: they are at the top, for users.
-        other = layer_of(name)
+def cython_uses(path: Path) -> Iterator[Use]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if found := re.match(r"\s*from (pywan[\w.]*) c?import (.*)", line):
+            yield from uses_from(number, found[1], re.findall(r"\w+", found[2].partition("#")[0]) or ["*"])
+        elif found := re.match(r"\s*(?:c?import|from) ([\w.]+)", line):
+            yield Use(number, found[1], file_of_module(found[1]) if is_ours(found[1]) else None)
+        elif found := re.match(r'cdef extern from "<?([^">]+)>?"', line):
+            yield from header_uses(number, found[1])
+
+
+def header_uses(line: int, header: str) -> Iterator[Use]:
+    file = f"csrc/{header.rpartition('.')[0]}"
+    yield Use(line, header, file if file in KNOWN else None)
+
+
+def c_uses(path: Path) -> Iterator[Use]:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if found := re.match(r'\s*#\s*include\s*[<"]([^>"]+)', line):
+            yield from header_uses(number, found[1])
+
+
+def uses(path: Path) -> Iterator[Use]:
+    return {".py": python_uses, ".pyx": cython_uses, ".pxd": cython_uses, ".c": c_uses, ".h": c_uses}[path.suffix](path)
+
+
+def is_never(name: str, never: str) -> bool:
+    return name == never or name.startswith((f"{never}.", never if never.endswith("/") else f"{never}/"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_uses_what_stands_above_it(path):
+    own, wrong = row_of(file_of(path)), []
+    for use in uses(path):
+        place = f"{path.relative_to(ROOT)}:{use.line} uses {use.name}"
+        wrong += [f"{place}: the table says never" for never in own.never if is_never(use.name, never)]
+        if use.file is None or use.file in own.also:
+            continue
+        other = row_of(use.file)
         if other.number > own.number:
-            wrong.append(f"{place}: layer {own.number} ({own.what}) may not use layer {other.number} ({other.what})")
-        elif own.apart and other is own and place_of(name) != place_of(module):
-            wrong.append(f"{place}: these do not use each other")
+            wrong.append(f"{place}, which stands below it in the table of docs/architecture.md")
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_name_in_the_table_is_a_module_and_is_there_once():
-    names = [name for layer in LAYERS for name in layer.modules]
-    assert len(names) == len(set(names))
-    assert {name for name in names if name != "_core" and f"{PACKAGE}.{name}" not in KNOWN} == set()
+def test_every_name_in_the_table_is_a_file_and_is_there_once():
+    names = [name for row in ROWS for name in row.files]
+    assert len(ROWS) > 20 and len(names) == len(set(names))
+    assert set(names) == {place_of(file) for file in KNOWN}
 
 
-def test_the_c_parts_know_neither_python_nor_sockets():
-    for path in sorted((ROOT / "csrc").rglob("wan_*.[ch]")):
-        for unwanted in ("Python.h", "sys/socket.h", "netinet/", "syslog.h"):
-            assert f"#include <{unwanted}" not in path.read_text(), f"{path.name} includes {unwanted}"
+def test_every_exception_in_the_table_is_needed():
+    for row in ROWS:
+        used = {use.file for path in FILES if row_of(file_of(path)) is row for use in uses(path)}
+        assert set(row.also) <= used
+
+
+def test_the_declarations_of_c_stand_once():
+    """In the c_*.pxd, one for each folder."""
+    for path in FILES:
+        if path.suffix in (".pyx", ".pxd") and not path.name.startswith("c_"):
+            assert "cdef extern" not in path.read_text(), path.name
+
+
+def test_the_core_includes_no_text():
+    for path in FILES:
+        if path.suffix in (".pyx", ".pxd"):
+            assert not re.search(r"^include ", path.read_text(), re.MULTILINE), path.name
 
 
 @pytest.mark.parametrize("module", ["pywan", "pywan.client", "pywan.spark", "pywan.member.cache"])

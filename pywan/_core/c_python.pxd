@@ -6,3 +6,5 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object text)
     const void *PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
+    enum: PyBUF_READ

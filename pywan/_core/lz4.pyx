@@ -3,11 +3,8 @@
 # functions, one call a batch (docs/decisions/0044).
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
+from pywan._core.c_python cimport *
 from pywan._core.c_system cimport *
-
-cdef extern from "Python.h":
-    object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
-    enum: PyBUF_READ
 
 ctypedef int (*lz4_compress_fast)(const char *source, char *to, int size, int capacity, int acceleration) noexcept nogil
 ctypedef int (*lz4_decompress_safe)(const char *source, char *to, int size, int capacity) noexcept nogil
