@@ -13,7 +13,7 @@ import time
 from typing import Iterator
 
 from measure import arguments, json_like, report
-from two_sites import Child, two_sites
+from two_sites import Child, queue_of, two_sites
 
 EVENTS_PER_S = 10_000
 MESSAGE_BYTES = 176
@@ -42,7 +42,7 @@ def percentiles(latencies: list[float]) -> tuple[float, float]:
 
 
 def enqueue_to_acknowledged(sites, sender, seconds: float) -> list[float]:
-    region, positions, clock = sites.region, sender._core.queue.positions, time.perf_counter
+    region, positions, clock = sites.region, queue_of(sender).positions, time.perf_counter
     keys = [b"%016d" % n for n in range(1000)]
     value = json_like(1)
     sent: collections.deque[float] = collections.deque()

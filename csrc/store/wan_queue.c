@@ -260,6 +260,22 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     return WAN_OK;
 }
 
+wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_t count)
+{
+    WAN_CHECK(count > 0 && count <= WAN_BLOCK_ENTRIES);
+    wan_partition *partition = &queue->partitions[number];
+    uint64_t last = (partition->appended + count - 1) / WAN_BLOCK_ENTRIES;
+    wan_status status = entry_room(queue, partition);
+    if (status == WAN_OK && !has_block(partition, last)) status = wan_queue_add_block(queue, partition, last);
+    while (status == WAN_OK && queue->conflate && (partition->index_used + count) * 4 >= partition->index_mask * 3)
+        status = wan_queue_grow_index(partition);
+    if (status != WAN_OK) {
+        wan_queue_unpin_file(queue, partition);
+        give_unused_block(queue, partition);
+    }
+    return status;
+}
+
 uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
 {
     uint8_t *at = run->at;

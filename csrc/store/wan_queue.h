@@ -92,6 +92,8 @@ typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
 
 /* Says where a run can be written: there is room for `least` bytes at least. Nothing else on the queue before append. */
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
+/* Entries for `count` records more in a partition, a block of them at most: of a run of so many append leaves none out. */
+wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count);
 /* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all of the
  * first), in this order, as commit does it. Returns how many: fewer where there is no memory for more entries; the rest is as if
  * it had never been written. 0 records end a run unused. They stay where they are, also those that a later one of them takes out, until the next reservation or hole. */

@@ -54,6 +54,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t room
         uint32_t segment
     enum: WAN_RUN_RECORD_BYTES_MAX
+    wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count)
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
     uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)

@@ -8,7 +8,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
-from pywan._core.put cimport origin_local, region_change
+from pywan._core.put cimport origin_local, region_apply, region_change, write_record
 from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
 from pywan._core.region_state cimport WAY_STRAIGHT, attachment, origin, region_core
 
@@ -46,6 +46,8 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 cdef enum:
     GROUP = 64      # Rows whose slots and entries are fetched ahead together.
+    SOME = 16       # Rows that are stored and enqueued under one hold of the queue's lock, of a microsecond or two;
+    SOME_BYTES = 16384  # of so many bytes.
     RUN = 512       # Rows that a proxy hands on under one lock.
 
 
@@ -56,7 +58,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef wan_outcome outcome
     cdef wan_status status
     cdef int64_t row = 0, base
-    cdef uint32_t n, k
+    cdef uint32_t n, k, done
     cdef uint64_t first_stamp
     cdef const uint8_t *key_starts[GROUP]
     cdef const uint8_t *value_starts[GROUP]
@@ -106,11 +108,18 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 wan_table_prefetch_slot(&r.table, c.hash)
         if r.stores:
             region_prefetch_entries(r, changes, n)
-        for k in range(n):
+        k = 0
+        while k < n:
             c = &changes[k]
             if c.keep:
                 bulk_fail(result, base + k, c.keep)
                 row += 1
+                k += 1
+                continue
+            done = region_change_some(r, c, min(n - k, <uint32_t>SOME), maker, result, base + k)
+            row += done
+            k += done
+            if done:
                 continue
             origin_local(&from_, r, maker)
             status = region_change(r, c, &from_, NULL, &outcome)
@@ -124,7 +133,123 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             elif outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, base + k, 4)
             row += 1
+            k += 1
     result.done = row
+
+
+cdef uint32_t take_entry_locks(region_core *r, const wan_change *changes, uint32_t count, wan_shard **shards,
+                               wan_shard **held, uint32_t *locks) noexcept nogil:
+    """Of as many of these changes as can be had at once, `keep` ends them: their shards, and the locks that were taken. The
+    first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
+    cdef uint32_t n, k, done = 0
+    locks[0] = 0
+    for n in range(count):
+        if changes[n].keep:
+            break
+        shards[n] = wan_table_shard(&r.table, changes[n].hash)
+        if n == 0:
+            wan_lock_take(&shards[0].lock)
+        elif not wan_lock_try(&shards[n].lock):
+            for k in range(locks[0]):
+                if held[k] == shards[n]:
+                    break
+            else:
+                break
+            done += 1
+            continue
+        held[locks[0]] = shards[n]
+        locks[0] += 1
+        done += 1
+    return done
+
+
+cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t count, wan_thread *maker,
+                                 bulk_result *result, int64_t row) noexcept nogil:
+    """`region_change` of some local changes under one hold of the queue's lock, where there is one sender, and no log:
+    a lock that is taken for each of them is never free long enough for the dispatcher that waits for it. Returns how many
+    were done; 0: the first one has to go alone."""
+    cdef wan_shard *held[SOME]
+    cdef wan_shard *shards[SOME]
+    cdef uint32_t lengths[SOME]
+    cdef uint16_t partitions[SOME]
+    cdef attachment *attached
+    cdef uint32_t n, locks, some, done = 0
+    cdef uint64_t total = 0
+    if r.log != NULL or not r.stores or not r.forwards:
+        return 0
+    some = take_entry_locks(r, changes, count, shards, held, &locks)
+    attached = r.attached
+    if (attached != NULL and attached.way == WAY_STRAIGHT and attached.count == 1
+            and attached.queues[0].durable == NULL and wan_flag_read(&attached.queues[0].running)):
+        for n in range(some):
+            lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0, attached.recipient_count)
+            partitions[n] = <uint16_t>queue_partition(attached.queues[0], r.buckets, changes[n].hash, r.member, maker.number)
+            total += lengths[n]
+            if total > SOME_BYTES:
+                some = n
+                total -= lengths[n]
+                break
+        if some > 1:
+            done = change_some_held(r, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
+    for n in range(locks):
+        wan_lock_release(&held[n].lock)
+    return done
+
+
+cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some, wan_shard **shards,
+                               uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
+                               bulk_result *result, int64_t row) noexcept nogil:
+    """Under the entry locks. All that may be refused is asked for before the first change is made."""
+    cdef gateway_queue *g = attached.queues[0]
+    cdef wan_change *c
+    cdef wan_run run
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef uint32_t n, written = 0
+    cdef uint64_t low = wan_clock_low(r.clock)
+    cdef uint8_t operation
+    cdef uint8_t *to
+    cdef int wake = -1, file
+    wan_lock_take(&g.lock)
+    if wan_queue_open_run(&g.queue, total, &run) != WAN_OK:
+        wan_lock_release(&g.lock)
+        return 0
+    for n in range(some):
+        if wan_queue_room_for_entries(&g.queue, partitions[n], some) != WAN_OK:
+            some = 0
+            break
+    to = run.at
+    for n in range(some):
+        c = &changes[n]
+        c.waits, c.absent_below = 0, 0
+        if c.stamp < low and not c.flags & WAN_FLAG_GIVEN:
+            c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # As in region_change.
+        origin_local(&from_, r, maker)
+        region_apply(r, shards[n], c, &outcome)     # Without a log it has no reason to refuse.
+        if outcome > WAN_DESTROYED:
+            if outcome == WAN_OUT_OF_MEMORY:
+                bulk_fail(result, row + n, 4)
+            continue
+        operation = WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
+        write_record(to, lengths[n], r, c, operation, &from_, attached.recipients, attached.recipient_count,
+                     c.value, c.value_length, c.value_form)
+        to += lengths[n]
+        lengths[written], partitions[written] = lengths[n], partitions[n]
+        written += 1
+    wan_queue_append_run(&g.queue, &run, lengths, partitions, written)
+    g.counts.received += written
+    g.counts.queued += written
+    result.applied += written
+    for n in range(written):
+        file = queue_note_pending(g, partitions[n], 1)
+        if file >= 0:
+            if wake >= 0:
+                eventfd_write(wake, 1)
+            wake = file
+    wan_lock_release(&g.lock)
+    if wake >= 0:                   # Under the entry locks: without them the queue, and its files, may be gone.
+        eventfd_write(wake, 1)
+    return some
 
 
 cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
