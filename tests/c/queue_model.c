@@ -103,7 +103,15 @@ static void append_run(queue_model *m, random_source *source)
         events[written] = (model_event){plan.stamp, length, plan.value_length, key_number, plan.operation, plan.flags, 1};
     }
     uint32_t done = 0;
-    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, random_below(source, 10) ? written : 0);
+    int is_used = random_below(source, 10) != 0, has_room = 0;
+    if (run.at && written && random_below(source, 2)) {     /* Who asked for room before gets all of the run in, whatever the disk does. */
+        has_room = 1;
+        for (uint32_t n = 0; n < written && has_room; n++)
+            has_room = wan_queue_room_for_entries(&m->queue, partitions[n], written) == WAN_OK;
+        if (has_room) m->disk.fail_at = m->disk.calls + 1;
+    }
+    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, is_used ? written : 0);
+    if (has_room && is_used) SAME(done, written);
     m->disk.fail_at = 0;
     for (uint32_t n = 0; n < done; n++) model_append(m, &m->partitions[partitions[n]], &events[n]);
 }
