@@ -1,14 +1,16 @@
-"""A bucket is a part of a region: each key is in one, and what is done with one costs in its size and touches no other."""
+"""A bucket is a part of a region, and a partition of a parallel sender's queue: each key is in one, and what is done with
+one touches no other."""
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from pywan import _core
-from pywan.errors import InternalError
+from pywan.errors import IllegalStateError, InternalError
 
 counts = st.sampled_from([1, 2, 3, 7, 113, 512, 1000, 1024, 1025, 4096])
-keys = st.lists(st.one_of(st.text(max_size=8), st.integers(), st.binary(max_size=20)), max_size=60, unique_by=lambda key: (type(key), key))
+keys = st.lists(
+    st.one_of(st.text(max_size=8), st.integers(), st.binary(max_size=20)), max_size=60, unique_by=lambda key: (type(key), key))
 FIELDS = 32     # Of an entry in a scan, before its key.
 
 
@@ -112,3 +114,99 @@ def test_a_bucket_that_is_not_there_and_a_log_that_would_not_know_are_refused(tm
         persistent.drop_bucket(0)
     with pytest.raises(InternalError, match="log would not know"):
         region.copy_bucket(0, persistent)
+
+
+# Senders: a partition of the queue of a parallel one is a bucket.
+
+def partitions_of(sender) -> int:
+    return sender._core.queue.partitions
+
+
+@pytest.mark.parametrize("buckets", [1, 7, 4096])
+def test_a_parallel_sender_has_a_partition_for_each_bucket_of_its_region(network, buckets):
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    sender = ny.send_to(ln, parallel=True)
+    for site in (ny, ln):
+        site.region(total_num_buckets=buckets)
+    assert partitions_of(sender) == buckets
+    sender.pause()
+    for number in range(500):
+        ny.data[number] = number
+    queue = sender._core.queue
+    waiting = {partition: len(queue.peek(partition, 500)) for partition in range(buckets)}
+    expected = dict.fromkeys(range(buckets), 0)
+    for number in range(500):
+        expected[getattr(ny.data, "_core", ny.data).bucket_of(number)] += 1
+    assert waiting == expected
+    for partition in range(buckets):
+        queue.rewind(partition)
+    sender.resume()
+    network.settle()
+    network.assert_equal()
+
+
+def test_a_sender_that_is_made_after_its_region_has_its_buckets_too(network):
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    for site in (ny, ln):
+        site.region(senders="late", total_num_buckets=9)
+    sender = ny.send_to(ln, id="late", parallel=True)
+    assert partitions_of(sender) == 9
+    ny.data["k"] = "v"
+    network.settle()
+    assert ln.data["k"] == "v"
+
+
+def test_a_serial_sender_takes_events_of_regions_with_any_buckets(network):
+    ny, ln = network.add("ny ln")
+    sender = ny.send_to(ln, parallel=False)
+    before = sender._core
+    ny.region("one", total_num_buckets=3)
+    ny.region("other", total_num_buckets=1000)
+    assert sender._core is before and partitions_of(sender) == sender.attributes.dispatcher_threads
+
+
+def test_a_sender_that_holds_events_keeps_its_partitions_and_a_region_of_other_buckets_is_refused(network):
+    ny, ln = network.add("ny ln")
+    ny.send_to(ln, parallel=True)
+    ny.region(total_num_buckets=5)
+    ny.data["k"] = 1
+    ny.cache.destroy_region("data")
+    with pytest.raises(IllegalStateError, match="total_num_buckets 6; .* 5 partitions.* holds 1 events"):
+        ny.region(total_num_buckets=6)
+    assert ny.cache.regions() == {} and ny.sender(ln).queue_size == 1
+    ny.region(total_num_buckets=5)
+    assert len(ny.data) == 0
+    ln.receive()
+    ln.region(total_num_buckets=5)
+    network.settle()
+    assert ln.data["k"] == 1
+    ny.cache.destroy_region("data")
+    ny.region(total_num_buckets=6)
+    assert partitions_of(ny.sender(ln)) == 6 and ny.sender(ln).is_running
+    ny.data["k"] = 2
+    network.settle()
+    assert ln.data["k"] == 2
+
+
+def test_a_persistent_sender_comes_back_with_its_buckets_and_its_events(tmp_path, network):
+    ny, ln = network.add("ny ln")
+    ny.cache.close()
+    ny.new_cache(dir=tmp_path)
+    attributes = {"parallel": True, "enable_persistence": True}
+    ny.send_to(ln, **attributes)
+    ny.region(total_num_buckets=11)
+    for number in range(100):
+        ny.data[number] = number
+    ny.cache.close()
+    ny.new_cache(dir=tmp_path)
+    sender = ny.send_to(ln, **attributes)
+    assert partitions_of(sender) == 11 and sender.queue_size == 100
+    with pytest.raises(IllegalStateError, match="holds 100 events"):
+        ny.region()
+    ny.region(total_num_buckets=11)
+    ln.receive()
+    ln.region()
+    network.settle()
+    assert sorted(ln.data) == list(range(100))

@@ -23,6 +23,7 @@ log = logging.getLogger("pywan.config")
 MIN_SOCKET_READ_TIMEOUT_MS = 30_000     # Geode raises what is set below to this.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
+BUCKETS = 113                           # Of a region that says nothing.
 MAX_BUCKETS = 4_096
 MIN_SEND_BUFFER_BYTES = 1_000           # The system makes less than 4,608 to that; 0 is its own choice.
 MIN_RECEIVE_BUFFER_BYTES = 16_384       # With less a loopback's packets do not fit, and 5,000 events take 20 s.
@@ -244,7 +245,7 @@ class RegionAttributes(Attributes, RegionChanges):
              " `data-policy=\"preloaded\"` and `scope=\"global\"` are refused by name")] = "PARTITION"
     _: KW_ONLY
     total_num_buckets: Annotated[int, Attribute(
-        "buckets of a partitioned region", lowest=1, highest=MAX_BUCKETS, element="partition-attributes")] = 113
+        "buckets of a partitioned region", lowest=1, highest=MAX_BUCKETS, element="partition-attributes")] = BUCKETS
     redundant_copies: Annotated[int | None, Attribute(
         "copies of each bucket on other members", lowest=0, highest=3, element="partition-attributes",
         unset="1 of `PARTITION_REDUNDANT*`, else 0",
@@ -284,7 +285,7 @@ class RegionAttributes(Attributes, RegionChanges):
         if self.redundant_copies is None:
             self.redundant_copies = 1 if "REDUNDANT" in self.type else 0
         if not self.is_partitioned:
-            for name, default in (("redundant_copies", 0), ("total_num_buckets", 113), ("colocated_with", None)):
+            for name, default in (("redundant_copies", 0), ("total_num_buckets", BUCKETS), ("colocated_with", None)):
                 if getattr(self, name) != default:
                     raise ConfigurationError(f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only,"
                                              " and its"

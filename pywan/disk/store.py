@@ -251,6 +251,14 @@ class DiskStore:
         except OSError as error:
             raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {_remedy(error, 'repair its rights')}") from error
 
+    def made_for(self, owner: str) -> dict[str, Any]:
+        """What the log of `owner` was made for; empty where there is none, or where that cannot be read: `log_place` says why."""
+        for each in self._directories:
+            if is_own_folder(each.path / owner):
+                with contextlib.suppress(ValueError, OSError):
+                    return read_owner(each.path / owner)
+        return {}
+
     def _check_owner(self, folder: Path, identity: dict[str, Any]) -> None:
         file = folder / OWNER_NAME
         should_say = f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log it is, or move the folder away"

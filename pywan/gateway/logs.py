@@ -24,6 +24,11 @@ class SenderLogs:
     def store_name(self) -> str:
         return self._store.name if self._store is not None else ""
 
+    def partitions(self, kind: str) -> int | None:
+        """How many partitions the log of that kind has; None: there is no log."""
+        found = self._store.made_for(self._owner(kind)).get("partitions") if self._store is not None else None
+        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+
     def options(self, kind: str, partitions: int) -> dict[str, Any]:
         """What a queue of this `kind` ("queue", "parked") is opened with, so that it finds its log."""
         a, store = self._attributes, self._store

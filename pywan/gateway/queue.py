@@ -6,16 +6,13 @@ import os
 import secrets
 
 from pywan import _core
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import BUCKETS, SenderAttributes
 from pywan.errors import DataLossError, GatewaySenderConfigurationError, GatewaySenderError
 from pywan.gateway.logs import SenderLogs
 from pywan.protocol.gateway import Known
 from pywan.stats import check_ledger, ledger
 
 log = logging.getLogger("pywan.sender")
-
-BUCKETS = 113
-
 
 def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
     """Where records go that find no room in memory. GatewaySenderConfigurationError if nothing can be written there."""
@@ -30,14 +27,19 @@ def overflow_directory(attributes: SenderAttributes, directory: str) -> str:
 class SenderQueue:
     """What waits for the remote site (`events`), under one identity.
 
+    That of a parallel sender has a partition for each bucket of the regions that feed it: `buckets` of them, or as many as
+    its log has. Before a region says so these are as many as a region has that says nothing.
+
     Receivers skip a sequence that they have. So a queue whose sequences were given twice, since its disk store is an
     older copy or has one, takes another identity.
     """
 
-    def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str, buckets: int = BUCKETS) -> None:
+    def __init__(
+        self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str, buckets: int | None = None,
+    ) -> None:
         a = attributes
         self._id, self._logs = a.id, logs
-        partitions = buckets if a.parallel else a.dispatcher_threads
+        partitions = (buckets or logs.partitions("queue") or BUCKETS) if a.parallel else a.dispatcher_threads
         self.dispatchers = min(a.dispatcher_threads, partitions)
         self.events = _core.EventQueue(
             a.id, remote_site=a.remote_distributed_system_id, partitions=partitions, dispatchers=self.dispatchers,

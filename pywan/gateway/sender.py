@@ -18,6 +18,10 @@ class GatewaySender(Face):
     def __init__(self, core: SenderCore) -> None:
         self._core = core
 
+    def _take_place(self, core: SenderCore) -> None:
+        """From now on it is this one that it shows."""
+        self._core = core
+
     # What it is
 
     @property

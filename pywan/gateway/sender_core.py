@@ -31,13 +31,15 @@ log = logging.getLogger("pywan.sender")
 class SenderCore:
     """A sender as its member works with it: what a `GatewaySender` has.
 
+    `buckets`: of the regions that feed a parallel sender; None: none does yet.
     `on_state(core)` is called after each start and stop, so that regions stamp only sites that will be reached;
     `on_destroy(core)` refuses while a region refers to the sender.
     """
 
     def __init__(
         self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
-        clock: _core.Clock, store: DiskStore | None = None, on_state: Callable[["SenderCore"], None] = lambda core: None,
+        clock: _core.Clock, buckets: int | None = None, store: DiskStore | None = None,
+        on_state: Callable[["SenderCore"], None] = lambda core: None,
         on_destroy: Callable[["SenderCore"], None] = lambda core: None,
     ) -> None:
         self.attributes = attributes
@@ -46,7 +48,7 @@ class SenderCore:
         self._on_state, self._on_destroy = on_state, on_destroy
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
-        self.outgoing = SenderQueue(attributes, self.logs, directory=overflow)
+        self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
         receivers = RemoteReceivers(membership, attributes.remote_distributed_system_id)
@@ -67,6 +69,11 @@ class SenderCore:
     @property
     def is_running(self) -> bool:
         return self.dispatchers.is_running
+
+    @property
+    def buckets(self) -> int | None:
+        """Of a parallel sender: how many its regions have to have. None: of any number."""
+        return self.queue.partitions if self.attributes.parallel else None
 
     @property
     def status(self) -> SenderStatus:
@@ -169,6 +176,20 @@ class SenderCore:
             if dropped or parked:
                 log.warning("gateway sender %s is destroyed with %d queued and %d parked events, which are dropped",
                             self.id, dropped, parked)
+            self.logs.forget()
+
+    def retire(self, wanted: str) -> None:
+        """Ends it, for one that takes its place, and removes its logs. IllegalStateError, which begins with what is
+        `wanted`, while it holds events: nothing was changed."""
+        with self._lock:
+            self._check_alive()
+            queued, parked = len(self.queue), len(self.parked)
+            if queued or parked:
+                raise IllegalStateError(
+                    f"{wanted}; the queue of gateway sender {self.id!r} has {self.queue.partitions} partitions, one for"
+                    f" each bucket, and holds {queued} events and {parked} parked ones: let it send them, or destroy it")
+            self.floors.say_goodbye()
+            self.close()
             self.logs.forget()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
 from pywan.config.classes import make_instance
@@ -30,6 +30,7 @@ class Regions:
         self._by_name: dict[str, Region] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
+        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]     # Of the senders, which come later.
 
     def all(self) -> list[Region]:
         return list(self._by_name.values())
@@ -48,11 +49,10 @@ class Regions:
         return found
 
     def create(self, made: RegionAttributes) -> Region:
+        self._fit_senders(made)
         with self._state.lock:
             self._state.check_open()
-            if made.name in self._by_name:
-                raise IllegalStateError(f"region {made.name!r} exists already on member {self._state.name!r}; alter it,"
-                                        " or destroy it first")
+            self._check_new(made)
             self._validate(made)
             if made.redundant_copies:
                 log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep"
@@ -130,6 +130,33 @@ class Regions:
                 reached = sites if reached is None else reached & sites
         return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
 
+    def with_other_buckets(self, core: SenderCore) -> Region | None:
+        """One of the regions that name a parallel sender, if they have not as many buckets as it has."""
+        return next((region for region in self.of_sender(core.id)
+                     if core.buckets not in (None, region.attributes.total_num_buckets)), None)
+
+    def _fit_senders(self, attributes: RegionAttributes, altered: Region | None = None) -> None:
+        """Parallel senders that are about to get their first region get as many buckets as it has. Before the member's
+        lock is taken: one that runs is started again."""
+        with self._state.lock:
+            self._state.check_open()
+            if altered is None:
+                self._check_new(attributes)
+            elif self.find(attributes.name) is not altered:
+                return      # The caller is told under the lock.
+            self._validate(attributes)
+            unfit = [core for core in self._named_by(attributes) if core.buckets not in (None, attributes.total_num_buckets)]
+        for core in unfit:
+            self.fit_sender(core, attributes)
+
+    def _check_new(self, attributes: RegionAttributes) -> None:
+        if attributes.name in self._by_name:
+            raise IllegalStateError(f"region {attributes.name!r} exists already on member {self._state.name!r}; alter"
+                                    " it, or destroy it first")
+
+    def _named_by(self, attributes: RegionAttributes) -> list[SenderCore]:
+        return [self._senders[id] for id in attributes.gateway_sender_ids if id in self._senders]
+
     def _validate(self, attributes: RegionAttributes) -> None:
         for id in attributes.gateway_sender_ids:
             sender = self._senders.get(id)
@@ -139,6 +166,7 @@ class Regions:
                             {id: sender.attributes for id, sender in self._senders.items()})
 
     def _alter(self, region: Region, changes: dict[str, Any]) -> None:
+        self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
         with self._state.lock:
             self._state.check_open()
             if self.find(region.name) is not region:

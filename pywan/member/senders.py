@@ -1,7 +1,7 @@
 """Owns the gateway senders of a member."""
 from __future__ import annotations
 
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import RegionAttributes, SenderAttributes
 from pywan.errors import GatewaySenderError, IllegalStateError, NotFoundError
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
@@ -20,6 +20,7 @@ class Senders:
     ) -> None:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
         self._cores = cores
+        regions.fit_sender = self.fit
         self._faces: dict[str, GatewaySender] = {}
 
     def cores(self) -> list[SenderCore]:
@@ -47,6 +48,11 @@ class Senders:
                                         " most there can be")
             made.check_site(state.distributed_system_id)
             core = self._make(made)
+            region = self._regions.with_other_buckets(core)
+            if region is not None:      # Its log has another number, or none yet.
+                buckets = region.attributes.total_num_buckets
+                core.retire(f"region {region.name!r} has {buckets} buckets")
+                core = self._make(made, buckets)
             self._cores[id], self._faces[id] = core, GatewaySender(core)
             self._changed(core)
             face = self._faces[id]
@@ -54,11 +60,24 @@ class Senders:
             core.start()
         return face
 
+    def fit(self, core: SenderCore, region: RegionAttributes) -> None:
+        """A parallel sender that no region feeds yet gets a queue with a partition for each bucket of this one.
+        IllegalStateError while it holds events: nothing was changed."""
+        was_running, was_paused = core.is_running, core.status.is_paused
+        core.retire(f"region {region.name!r}: total_num_buckets {region.total_num_buckets}")
+        with self._state.lock:
+            fresh = self._make(core.attributes, region.total_num_buckets)
+            self._cores[core.id] = fresh
+            self._faces[core.id]._take_place(fresh)
+        if was_running:
+            fresh.start()
+            fresh.pause(was_paused)
+
     def volatile_events(self) -> dict[str, dict[str, int]]:
         found = {core.id: core.volatile_events() for core in self.cores()}
         return {id: counts for id, counts in found.items() if counts}
 
-    def _make(self, attributes: SenderAttributes) -> SenderCore:
+    def _make(self, attributes: SenderAttributes, buckets: int | None = None) -> SenderCore:
         a, state = attributes, self._state
         self._stores.check_there(a.disk_store_name, f"gateway sender {a.id!r}")
         self._regions.validate_sender(a)
@@ -67,7 +86,7 @@ class Senders:
             self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
         return SenderCore(
             a, membership=state.membership, member_name=state.name, site=state.site, directory=str(self._folder.overflow),
-            store=store, clock=state.clock, on_state=self._changed, on_destroy=self._forget)
+            buckets=buckets, store=store, clock=state.clock, on_state=self._changed, on_destroy=self._forget)
 
     def _changed(self, core: SenderCore) -> None:
         """Whom events reach depends on which senders run: the regions have to know at once."""
