@@ -1,11 +1,12 @@
 """Two trees side by side: what was before and what is now, measured in turn in one run.
 
-    .venv/bin/python bench/compare.py BEFORE [NOW] [--only put stored ...] [--rounds 9] [--realtime]
+    .venv/bin/python bench/compare.py BEFORE [NOW] [--only put stored ...] [--rounds 4] [--lives 3] [--realtime]
 
-BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has one process a tree, which stay
-there for its rounds: before, now, now, before, and so on. The table has the medians, the median of the ratios of the
-rounds, and their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime`
-(root) takes the cores from others while a round lasts: on a machine that is shared."""
+BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has a process for each tree, which
+lives for some rounds: before, now, now, before, and so on. Then both are started anew, since where a process finds its
+memory makes it faster or slower for all its life. The table has the medians, the median of the ratios of the rounds, and
+their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime` (root) takes
+the cores from others while a round lasts: on a machine that is shared."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def main() -> None:
     parser.add_argument("before", type=Path, nargs="?")
     parser.add_argument("now", type=Path, nargs="?", default=HERE.parent)
     parser.add_argument("--only", nargs="*", metavar="POINT", help=", ".join([*pieces.PIECES, *PROGRAMS]))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=4, help="of each life")
+    parser.add_argument("--lives", type=int, default=3, help="how often the processes are started anew")
     parser.add_argument("--realtime", action="store_true")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -166,16 +168,18 @@ def main() -> None:
         parser.error("which tree was before?")
     print("| point | figure | before | now | now / before | quartiles |\n|---|---|---|---|---|---|", flush=True)
     for point in options.only or [*pieces.PIECES, *PROGRAMS]:
-        with contextlib.ExitStack() as stack:
-            trees = []
-            for directory in (options.before, options.now):
-                trees.append(Tree(directory.resolve(), point, options.realtime))
-                stack.callback(trees[-1].close)
-            rounds = []
-            for n in range(options.rounds + 1):
-                measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
-                rounds.append((measured[0], measured[1]))
-            show(point, rounds[1:])     # The first one warmed up.
+        rounds: list[tuple[dict[str, float], dict[str, float]]] = []
+        for life in range(options.lives):
+            with contextlib.ExitStack() as stack:
+                trees = []
+                for directory in (options.before, options.now):
+                    trees.append(Tree(directory.resolve(), point, options.realtime))
+                    stack.callback(trees[-1].close)
+                for n in range(options.rounds + 1):
+                    measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
+                    if n:       # The first one warmed up.
+                        rounds.append((measured[0], measured[1]))
+        show(point, rounds)
 
 
 if __name__ == "__main__":
