@@ -112,5 +112,5 @@ tsan: build
 	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/test_threads.py
 
 clean:
-	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so
+	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .mypy_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so
 	find pywan tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pywan import _core
+from pywan.base.faces import Face
 
 OPERATIONS = ("create", "update", "destroy")
 
@@ -16,32 +17,24 @@ class EventSequenceID(NamedTuple):
     sequence_id: int
 
 
-class GatewayQueueEvent:
+class GatewayQueueEvent(Face):
     """An event on its way through a gateway sender's queue."""
 
-    __slots__ = ("region", "operation", "creation_timestamp", "origin_site", "possible_duplicate", "event_id", "_key", "_value", "_argument")
+    __slots__ = ("region", "operation", "creation_timestamp", "origin_site", "possible_duplicate", "event_id", "_key",
+                 "_value", "_argument")
 
     def __init__(
-        self, region: str, operation: str, key: Any, value: Any, callback_argument: Any, *, creation_timestamp: int, origin_site: int,
-        possible_duplicate: bool, event_id: EventSequenceID,
+        self, region: str, operation: str, key: Any, value: Any, callback_argument: Any, *, creation_timestamp: int,
+        origin_site: int, possible_duplicate: bool, event_id: EventSequenceID,
     ) -> None:
         self.region = region
         self.operation = operation                      # create, update or destroy
-        self.creation_timestamp = creation_timestamp    # Milliseconds since 1970, by the clock of the site that made it.
+        # Milliseconds since 1970, by the clock of the site that made it.
+        self.creation_timestamp = creation_timestamp
         self.origin_site = origin_site
         self.possible_duplicate = possible_duplicate    # It may have been applied at the remote site before.
         self.event_id = event_id
         self._key, self._value, self._argument = key, value, callback_argument
-
-    @classmethod
-    def from_record(cls, record: bytes) -> "GatewayQueueEvent":
-        """The event that a record in wire form holds; key, value and callback argument are decoded when read."""
-        f = _core.record_fields(record)
-        return cls(
-            _core.region_name(f["region_number"]) or "?", OPERATIONS[f["operation"]], _core.Encoded(*f["key"]),
-            _core.Encoded(*f["value"]), _core.Encoded(*f["callback"]), creation_timestamp=f["stamp"] >> 16,
-            origin_site=f["origin_site"], possible_duplicate=f["possible_duplicate"], event_id=EventSequenceID(*f["event_id"]),
-        )
 
     @property
     def key(self) -> Any:
@@ -58,6 +51,16 @@ class GatewayQueueEvent:
 
     def __repr__(self) -> str:
         return f"<{self.operation} of {self.key!r:.80} in {self.region}>"
+
+
+def event_of_record(record: bytes) -> GatewayQueueEvent:
+    """The event that a record in wire form holds; key, value and callback argument are decoded when read."""
+    f = _core.record_fields(record)
+    return GatewayQueueEvent(
+        _core.region_name(f["region_number"]) or "?", OPERATIONS[f["operation"]], _core.Encoded(*f["key"]),
+        _core.Encoded(*f["value"]), _core.Encoded(*f["callback"]), creation_timestamp=f["stamp"] >> 16,
+        origin_site=f["origin_site"], possible_duplicate=f["possible_duplicate"],
+        event_id=EventSequenceID(*f["event_id"]))
 
 
 def _plain(item: Any) -> Any:
@@ -78,7 +81,8 @@ class EntryEvent(NamedTuple):
 
 
 class TimestampedEntryEvent(NamedTuple):
-    """What a GatewayConflictResolver decides on: an entry's value and version, and the ones proposed by another site."""
+    """What a GatewayConflictResolver decides on: an entry's value and version, and the ones proposed by another
+    site."""
 
     region: Any
     operation: str

@@ -13,6 +13,7 @@ from pywan.protocol.discovery import Timings
 from pywan.stats import check_ledger
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 
 QUICK = Timings(ping_ms=200, retry_ms=20, retry_max_ms=100, change_delay_ms=5)
 IDS = {"ny": 1, "ln": 2, "tk": 3, "hk": 4}
@@ -178,9 +179,9 @@ class Network:
     def assert_equal(self, region: str = "data") -> None:
         """Every site holds the same keys, values and stamps."""
         first, *others = self.sites.values()
-        expected = read_contents(first.cache.region(region).scan)
+        expected = read_contents(core_of(first.cache.region(region)).scan)
         for site in others:
-            assert read_contents(site.cache.region(region).scan) == expected, f"{site} and {first} differ"
+            assert read_contents(core_of(site.cache.region(region)).scan) == expected, f"{site} and {first} differ"
 
     def close(self) -> None:
         for site in self.sites.values():

@@ -5,6 +5,7 @@ import pywan
 from pywan.errors import NotFoundError
 from pywan.member.core import MemberCore
 from pywan.transport.control import call_once
+from pywan.region.region import core_of
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     there = []
     create = MemberCore.create_gateway_receiver
     monkeypatch.setattr(MemberCore, "create_gateway_receiver",
-                        lambda member, made: (there.extend(member.regions.by_name()), create(member, made))[1])
+                        lambda member, made: (there.extend(member.regions.faces()), create(member, made))[1])
     ny.cache.close()
     ny.new_cache(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running
@@ -69,13 +70,13 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
 
 READS = {
     "get": lambda region: region.get("k"), "[]": lambda region: region["k"], "in": lambda region: "k" in region, "len": len, "iteration": list,
-    "items": lambda region: list(region.items()), "values": lambda region: list(region.values()), "scan": lambda region: region.scan(),
-    "lookup": lambda region: region.lookup("k"), "get of another": lambda region: region.get("no", 1), "pop": lambda region: region.pop("no", 1),
+    "items": lambda region: list(region.items()), "values": lambda region: list(region.values()), "scan": lambda region: core_of(region).scan(),
+    "lookup": lambda region: core_of(region).lookup("k"), "get of another": lambda region: region.get("no", 1), "pop": lambda region: region.pop("no", 1),
 }
 CHANGES = {
     "put": lambda region: region.put("k", 1), "destroy": lambda region: region.destroy("k"), "invalidate": lambda region: region.invalidate("k"),
     "local_destroy": lambda region: region.local_destroy("k"), "put_all": lambda region: region.put_all({"k": 1}), "del": lambda region: region.__delitem__("k"),
-    "put_columns": lambda region: region.put_columns([b"k"], [b"v"]), "remove_all": lambda region: region.remove_all(["k"]), "judge": lambda region: region.judge(1, "k"),
+    "put_columns": lambda region: region.put_columns([b"k"], [b"v"]), "remove_all": lambda region: region.remove_all(["k"]), "judge": lambda region: core_of(region).judge(1, "k"),
     "put_if_absent": lambda region: region.put_if_absent("k", 1), "setdefault": lambda region: region.setdefault("k", 1), "replace": lambda region: region.replace("k", 1),
     "replace a value": lambda region: region.replace("k", 0, 1), "remove a value": lambda region: region.remove("k", 0), "update": lambda region: region.update(k=1),
     "clear here": lambda region: region.clear(local=True),

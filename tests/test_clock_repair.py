@@ -22,6 +22,7 @@ from pywan.region.clock_repair import ClockRepair
 from pywan.demo.compare import read_contents
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 from sites import keep_doing
 from durable import DurableQueue
 from log_format import HOLES, holes, read_blocks, read_manifest, read_state, records, segment_file
@@ -45,7 +46,7 @@ def run_ahead(cache, ms=HOUR):
 
 def ahead_of(region):
     """Keys whose entries have stamps that other sites park."""
-    return {key for key in region if (region.lookup(key)[1] >> 16) - now_ms() > DRIFT}
+    return {key for key in region if (core_of(region).lookup(key)[1] >> 16) - now_ms() > DRIFT}
 
 
 KINDS = pytest.mark.parametrize("kind", [
@@ -193,10 +194,10 @@ def test_events_of_keys_that_are_not_here_are_sent_with_one_new_version_to_all(n
     network.settle()
     for name in ("data", "proxied"):
         for key in ln.cache.region(name):
-            assert ln.cache.region(name).lookup(key) == tk.cache.region(name).lookup(key)
+            assert core_of(ln.cache.region(name)).lookup(key) == core_of(tk.cache.region(name)).lookup(key)
     assert {n: ln.cache.region("proxied")[n] for n in range(40)} == {n: 80 + n if n < 20 else 40 + n for n in range(40)}
     assert ln.data["taken out"] == 1 and ln.data["invalidated"] == 2 and "taken out" not in ny.data
-    assert ny.data.lookup("invalidated")[1] == ln.data.lookup("invalidated")[1] and ny.data.lookup("invalidated")[0] is None
+    assert core_of(ny.data).lookup("invalidated")[1] == core_of(ln.data).lookup("invalidated")[1] and core_of(ny.data).lookup("invalidated")[0] is None
 
 
 class Asked(GatewayEventFilter):
@@ -331,7 +332,7 @@ def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
     eventually(lambda: clock_of_ny() > now_ms() + HOUR // 2, what="a floor of the future")
     ln.receiver.stop()
     ny.cache.repair_clock()
-    eventually(lambda: ln.cache._core.state.clock.now_ms > ny.data.lookup("a")[1] >> 16, what="a later time")
+    eventually(lambda: ln.cache._core.state.clock.now_ms > core_of(ny.data).lookup("a")[1] >> 16, what="a later time")
     del ln.data["gone"], ln.data["a"]
     looks = []
     monkeypatch.setattr(ln.cache._core.housekeeper, "_watch_clock", lambda: looks.append(1))
@@ -473,7 +474,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
         for key in keys[20_000:25_000]:
             del expected[key]
         assert dict(data.items()) == expected
-        assert read_contents(data.scan) == read_contents(ln.data.scan)
+        assert read_contents(core_of(data).scan) == read_contents(core_of(ln.data).scan)
 
 
 # What the logs say

@@ -9,9 +9,10 @@ from faulty_disk import FaultyDisk
 
 import pywan
 from pywan.config.attributes import DiskStoreAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 from pywan.errors import DiskAccessError, DiskError, IllegalStateError, RegionNotFoundError
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 
 MEMBER = """
 import sys
@@ -67,7 +68,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
         said = word(process)
         assert said.startswith("held") and "queue-ln, region-data did not end within 1 s" in said and "stays locked" in said
         with pytest.raises(IllegalStateError, match=f"open in process {process.pid}"):
-            DiskStore(DiskStoreAttributes("DEFAULT"), folder)
+            StoreCore(DiskStoreAttributes("DEFAULT"), folder)
         disk.let_go()
         tell(process)
         assert word(process) == "closed"
@@ -86,7 +87,7 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
 
 def test_the_store_of_a_close_that_gave_up_is_free_when_its_last_writer_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("pywan.disk.store.CLOSE_LIMIT_S", 0.05)
-    store, goes_on = DiskStore(DiskStoreAttributes("s"), tmp_path), threading.Event()
+    store, goes_on = StoreCore(DiskStoreAttributes("s"), tmp_path), threading.Event()
     store.start_writer("queue-ln", "writer", goes_on.wait)
     with pytest.raises(IllegalStateError, match="queue-ln is still being written by this process"):
         store.log_place("queue-ln", {})
@@ -95,12 +96,12 @@ def test_the_store_of_a_close_that_gave_up_is_free_when_its_last_writer_has_ende
     with pytest.raises(DiskError, match="'s': queue-ln did not end within"):
         store.close()
     with pytest.raises(IllegalStateError, match="is open in"):
-        DiskStore(DiskStoreAttributes("s"), tmp_path)
+        StoreCore(DiskStoreAttributes("s"), tmp_path)
     goes_on.set()
 
     def is_free():
         try:
-            DiskStore(DiskStoreAttributes("s"), tmp_path).close()
+            StoreCore(DiskStoreAttributes("s"), tmp_path).close()
             return True
         except IllegalStateError:
             return False
@@ -150,7 +151,7 @@ def test_a_call_for_many_entries_that_a_closing_ends_says_what_it_did(ny):
 
     def keys(count):
         yield from range(count)
-        data.close()
+        core_of(data).close()
         yield count
 
     with pytest.raises(RegionNotFoundError, match="stopped at key 3: .*3 were destroyed before"):
@@ -188,7 +189,7 @@ def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_pat
     ny.new_cache(dir=tmp_path / "member")
     data = ny.region(type="REPLICATE_PERSISTENT", senders=[], disk_synchronous=False)
     data["k"] = 1
-    eventually(lambda: data.log_state()["staged"] == 0)
+    eventually(lambda: core_of(data).log_state()["staged"] == 0)
     for file in (tmp_path / "member" / "disk-store-DEFAULT" / "region-data").glob("*.seg"):
         file.unlink()
     data["k"] = 2

@@ -7,6 +7,7 @@ import pytest
 import pywan
 from pywan.errors import RegionNotFoundError
 from pywan.region.region import Region
+from pywan.region.region import core_of
 
 CALLS = {
     "__contains__": lambda r: "k" in r, "__delitem__": lambda r: r.__delitem__("k"), "__getitem__": lambda r: r["k"], "__ior__": lambda r: r.__ior__({}),
@@ -15,8 +16,8 @@ CALLS = {
     "invalidate": lambda r: r.invalidate("k"), "items": lambda r: list(r.items()), "keys": lambda r: list(r.keys()), "local_destroy": lambda r: r.local_destroy("k"),
     "pop": lambda r: r.pop("k", None), "popitem": lambda r: r.popitem(), "put": lambda r: r.put("k", 1), "put_all": lambda r: r.put_all({}),
     "put_columns": lambda r: r.put_columns(numpy.array([], dtype="S1"), numpy.array([], dtype="S1")), "put_if_absent": lambda r: r.put_if_absent("k", 1),
-    "remove": lambda r: r.remove("k", 1), "remove_all": lambda r: r.remove_all([]), "replace": lambda r: r.replace("k", 1), "scan": lambda r: list(r.scan()),
-    "scan_keys": lambda r: list(r.scan_keys()), "setdefault": lambda r: r.setdefault("k"), "show": lambda r: r.show("k"), "update": lambda r: r.update({}),
+    "remove": lambda r: r.remove("k", 1), "remove_all": lambda r: r.remove_all([]), "replace": lambda r: r.replace("k", 1), "scan": lambda r: list(core_of(r).scan()),
+    "scan_keys": lambda r: list(core_of(r).scan_keys()), "setdefault": lambda r: r.setdefault("k"), "show": lambda r: core_of(r).show("k"), "update": lambda r: r.update({}),
     "values": lambda r: list(r.values()), "wait_durable": lambda r: r.wait_durable(),
 }
 DESCRIBE = {"name", "type", "attributes", "gateway_sender_ids", "is_closed", "is_inherited", "applied", "conflicts", "memory_bytes", "tombstones", "tombstone_state",

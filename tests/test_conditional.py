@@ -5,6 +5,7 @@ import traceback
 
 import pytest
 
+from pywan.region.region import core_of
 from pywan import CacheListener, GatewayEventFilter
 from pywan.errors import IllegalStateError, QueueFullError, RegionNotFoundError
 from pywan.testing.waiting import eventually
@@ -138,7 +139,7 @@ def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
     threads[0].start()
     assert entered.wait(20)
     threads[1].start()
-    eventually(lambda: sum("_change_locally" in functions(frame) for frame in sys._current_frames().values()) == 2)
+    eventually(lambda: sum("change_locally" in functions(frame) for frame in sys._current_frames().values()) == 2)
     gate.set()
     for thread in threads:
         thread.join(30)
@@ -220,7 +221,7 @@ def test_a_proxy_says_that_it_cannot_know(network):
 
 def test_a_closed_region_refuses_them(network):
     data = network.site("ny").region(type="REPLICATE")
-    data.close()
+    core_of(data).close()
     for call in (lambda: data.put_if_absent("k", 1), lambda: data.pop("k", None), lambda: data.clear()):
         with pytest.raises(RegionNotFoundError):
             call()

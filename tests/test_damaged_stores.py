@@ -18,6 +18,7 @@ from pywan import _core
 from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, IllegalStateError, PywanError
 from pywan.disk.salvage import salvage_store
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 
 STORE = "disk-store-small"
 LOGS = "queue-ln", "region-data"
@@ -285,8 +286,8 @@ def test_what_was_saved_is_a_new_queue_each_time(ny, kept, tmp_path):
     incarnations = set()
     for n in range(2):
         salvage_store(kept.stopped, tmp_path / str(n) / STORE)
-        incarnations.add(opened(ny, tmp_path / str(n))[0].incarnation)
-    incarnations.add(opened(ny, copied(kept.stopped, tmp_path).parent)[0].incarnation)
+        incarnations.add(opened(ny, tmp_path / str(n))[0]._core.outgoing.incarnation)
+    incarnations.add(opened(ny, copied(kept.stopped, tmp_path).parent)[0]._core.outgoing.incarnation)
     assert len(incarnations) == 3
 
 
@@ -362,11 +363,11 @@ def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):
     ny.new_cache(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=False)
     data["before"] = b"v"
-    eventually(lambda: data.log_state()["staged"] == 0)
+    eventually(lambda: core_of(data).log_state()["staged"] == 0)
     shutil.rmtree(tmp_path / "disk-store-DEFAULT")
     data["after"] = b"v"
-    eventually(lambda: data.log_state()["failing"])
-    assert "region-data" in data.log_state()["failing"] and "removed while it was in use" in data.log_state()["failing"]
+    eventually(lambda: core_of(data).log_state()["failing"])
+    assert "region-data" in core_of(data).log_state()["failing"] and "removed while it was in use" in core_of(data).log_state()["failing"]
 
 
 def test_a_directory_that_is_a_file_is_named(ny, tmp_path):

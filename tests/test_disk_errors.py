@@ -17,6 +17,7 @@ from pywan.testing.waiting import eventually
 MEMBER = """
 import json, logging, sys
 import pywan, pywan.member.cache
+from pywan.region.region import core_of
 pywan.member.housekeeper.HOUSEKEEPING_S = 0.2
 locators, folder, has_queue = sys.argv[1:]
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", filename=folder + ".log")
@@ -177,7 +178,7 @@ def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member,
         rows.put_pairs([("k", "v")])
         disk.fail(pwrite=errno.EIO)
         member.do("data.put('before', 1)")
-        eventually(lambda: member.do("data.log_state()['failing']")["found"])
+        eventually(lambda: member.do("core_of(data).log_state()['failing']")["found"])
         with pytest.raises(DiskAccessError, match=f"member at .*nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"):
             rows.commit()
 

@@ -8,7 +8,7 @@ import pytest
 from durable import DurableQueue
 from pywan import _core
 from pywan.config.attributes import DiskStoreAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 from pywan.errors import BatchError, DiskError, QueueFullError
 from pywan.testing.waiting import eventually
 
@@ -29,7 +29,7 @@ class SharedQueues:
 
     def __init__(self, folder, megabytes):
         self.folder = folder
-        self.store = DiskStore(DiskStoreAttributes.make("s", directories=[(str(folder), megabytes)]), folder)
+        self.store = StoreCore(DiskStoreAttributes.make("s", directories=[(str(folder), megabytes)]), folder)
         self.queues = {}
 
     def open(self, name, **more):

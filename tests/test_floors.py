@@ -15,6 +15,7 @@ from pywan import _core
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 from pywan.gateway.floors import NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 from sites import QUICK, Site
 
 NY, LN, TK, HK = 1, 2, 3, 4
@@ -369,7 +370,7 @@ def attentive(monkeypatch):
 
 
 def tombstones(site):
-    return site.data.tombstone_state["tombstones"]
+    return core_of(site.data).tombstone_state["tombstones"]
 
 
 def looks(site, count=5):
@@ -499,7 +500,7 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     eventually(lambda: "k" in ln.data)
     del ny.data["k"]
     for site in (ny, ln):
-        eventually(lambda: site.data.tombstone_state["let_go_through"] and tombstones(site) == 0, what=f"no tombstone at {site}")
+        eventually(lambda: core_of(site.data).tombstone_state["let_go_through"] and tombstones(site) == 0, what=f"no tombstone at {site}")
     tk.data["present"] = tk.data["new"] = "after that"
     introduce(tk, ny, ln)
     for site in (ny, ln):
@@ -543,7 +544,7 @@ def test_an_old_load_with_timestamps_of_its_own_is_not_held_up_by_what_was_let_g
     until_told(network)
     ln.data["k"] = 1
     del ln.data["k"]
-    eventually(lambda: ln.data.tombstone_state["let_go_through"])
+    eventually(lambda: core_of(ln.data).tombstone_state["let_go_through"])
     ny.data.put_columns(["a", "b"], ["1990", "1991"], timestamps=[1, 2])
     network.settle()
     assert ln.data["a"] == "1990" and ny.sender(ln).parked_count == 0
@@ -563,8 +564,8 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
         for at in range(0, len(keys), 1000):
             region.put_columns(keys[at:at + 1000], keys[at:at + 1000])
             region.put_columns(keys[at:at + 1000], None, operations=["destroy"] * 1000)
-        eventually(lambda: region.tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound")
-        assert region.tombstone_state["forgotten_through"] > 0
+        eventually(lambda: core_of(region).tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound")
+        assert core_of(region).tombstone_state["forgotten_through"] > 0
 
 
 def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkeypatch, tmp_path):
@@ -632,7 +633,7 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     until_source(ln)
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
-    ln.cache._core.state.clock.see(ny.data.lookup("k")[1])     # The destroy is later, also where both come in one tick of the clock.
+    ln.cache._core.state.clock.see(core_of(ny.data).lookup("k")[1])     # The destroy is later, also where both come in one tick of the clock.
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1

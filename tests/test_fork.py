@@ -23,6 +23,7 @@ from pywan.errors import PywanError
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient
 from sites import QUICK
+from pywan.region.region import core_of
 
 LIMIT_S = 20.0
 
@@ -92,7 +93,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "in": lambda ny: "k" in ny.data,
     "len": lambda ny: len(ny.data),
     "iteration": lambda ny: list(ny.data),
-    "scan": lambda ny: ny.data.scan(),
+    "scan": lambda ny: core_of(ny.data).scan(),
     "destroy": lambda ny: ny.data.destroy("k"),
     "local_destroy": lambda ny: ny.data.local_destroy("k"),
     "invalidate": lambda ny: ny.data.invalidate("k"),
@@ -101,13 +102,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "remove_all": lambda ny: ny.data.remove_all(["k"]),
     "alter": lambda ny: ny.data.alter(gateway_sender_ids=()),
     "add_listener": lambda ny: ny.data.add_listener(pywan.CacheListener()),
-    "set_resolver": lambda ny: ny.data.set_resolver(None),
+    "set_resolver": lambda ny: core_of(ny.data).set_resolver(None),
     "put_if_absent": lambda ny: ny.data.put_if_absent("k", b"v"),
     "clear": lambda ny: ny.data.clear(local=True),
     "wait_durable": lambda ny: ny.data.wait_durable(),
     "conflicts": lambda ny: ny.data.conflicts,
     "applied": lambda ny: ny.data.applied,
-    "queue": lambda ny: len(next(iter(ny.cache.gateway_senders().values()))._core.queue),
     "memory_bytes": lambda ny: ny.data.memory_bytes,
     "cache.region": lambda ny: ny.cache.region("data"),
     "cache.status": lambda ny: ny.cache.status(),
@@ -167,7 +167,7 @@ def test_a_child_that_closes_everything_and_collects_it_changes_nothing_for_its_
         ln.cache.close()
         ny.locator.__exit__(None, None, None)
         ny.locator.stop()
-        ny.data_region.close()
+        core_of(ny.data_region).close()
         connection.close()
         ny.__dict__.clear()
         ln.__dict__.clear()

@@ -11,6 +11,7 @@ from pywan.errors import PywanError
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
 from pywan.transport.control import call_once
+from pywan.region.region import core_of
 from sites import keep_doing
 
 RECEIVER = '<cache>\n<gateway-receiver start-port="0" end-port="0"/>\n<region name="data" refid="{type}"/>\n</cache>\n'
@@ -95,7 +96,7 @@ def test_a_killed_receiving_server_rejoins_and_gets_what_waited(network, machine
         eventually(lambda: len(done) > at + 500)
     network.settle()
     assert len(tk.data) == tk.receiver.stats["events_received"] == len(done)
-    held, expected = machine.contents("process_ln"), read_contents(ny.data.scan)
+    held, expected = machine.contents("process_ln"), read_contents(core_of(ny.data).scan)
     assert all(expected[key] == entry for key, entry in held.items())
     assert len(held) >= len(done) - acknowledged > 0
     status = machine.ask("process_ln", "query size", region="data")
@@ -154,7 +155,7 @@ def test_a_server_killed_again_and_again(network, machine):
             machine.kill("process_ln")
             machine.start("server", "process_ln", locators=str(ln.locator.address), cache_xml_file=str(machine.directory / "ln.xml"))
     network.settle()
-    held, expected = machine.contents("process_ln"), read_contents(ny.data.scan)
+    held, expected = machine.contents("process_ln"), read_contents(core_of(ny.data).scan)
     assert held and all(expected[key] == entry for key, entry in held.items())
     assert sender.ledger()["distributed"] == len(done)
 

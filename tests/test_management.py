@@ -103,7 +103,7 @@ class PlainRegions(dict):
 
     find, destroy = dict.get, dict.__delitem__
 
-    def by_name(self):
+    def faces(self):
         return self
 
 

@@ -11,6 +11,7 @@ import pytest
 import pywan
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.testing.waiting import eventually
+from pywan.region.region import core_of
 
 persistent = pytest.mark.parametrize("type", ["REPLICATE_PERSISTENT", "PARTITION_PERSISTENT"])
 ROUNDS = int(os.environ.get("ROUNDS", "4"))
@@ -33,13 +34,13 @@ def test_entries_versions_and_tombstones_are_recovered(network, tmp_path, type):
     data[b"bytes"], data["text"], data[None.__class__.__name__] = b"v", "v", None
     del data[7]
     data.local_destroy(8)
-    before = {key: data.lookup(key) for key in [*data, 7]}
+    before = {key: core_of(data).lookup(key) for key in [*data, 7]}
     data = reopened(ny, tmp_path, type)
-    assert {key: data.lookup(key) for key in [*data, 7]} == before
-    assert 7 not in data and 8 not in data and data.lookup(7)[3] is False
-    stamp = data.lookup(1)[1]
+    assert {key: core_of(data).lookup(key) for key in [*data, 7]} == before
+    assert 7 not in data and 8 not in data and core_of(data).lookup(7)[3] is False
+    stamp = core_of(data).lookup(1)[1]
     data[1] = "again"
-    assert data.lookup(1)[1] > stamp
+    assert core_of(data).lookup(1)[1] > stamp
 
 
 def test_what_was_cleared_stays_away(network, tmp_path):
@@ -63,7 +64,7 @@ def test_the_log_of_keys_updated_for_long_stays_within_a_few_times_what_lives(ne
         data.put_columns(keys, [value] * len(keys))
     data.put_columns(keys, [b"last"] * len(keys))
     # Live, three times over, and the segments made ahead.
-    eventually(lambda: data.log_state()["staged"] == 0 and data.log_state()["bytes"] < 100 << 20)
+    eventually(lambda: core_of(data).log_state()["staged"] == 0 and core_of(data).log_state()["bytes"] < 100 << 20)
     data = reopened(ny, tmp_path, "REPLICATE_PERSISTENT")
     assert len(data) == 10_000 and set(data.values()) == {b"last"}
 
@@ -114,6 +115,7 @@ def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):
 RECEIVER = """
 import json, sys, threading
 import pywan
+from pywan.region.region import core_of
 remote, directory, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with pywan.Locator("locator_ln", distributed_system_id=2, port=port, remote_locators=remote) as locator:
     with pywan.Cache("server_ln", locators=str(locator.address), dir=directory) as cache:
@@ -122,7 +124,7 @@ with pywan.Locator("locator_ln", distributed_system_id=2, port=port, remote_loca
         cache.create_gateway_receiver(start_port=0, end_port=0)
         print(json.dumps({"recovered": recovered, "port": locator.port}), flush=True)
         for line in sys.stdin:
-            print(json.dumps({"entries": [[k, data[k]] for k in data], "applied": data.applied, "records": data.log_state()["commits"]}), flush=True)
+            print(json.dumps({"entries": [[k, data[k]] for k in data], "applied": data.applied, "records": core_of(data).log_state()["commits"]}), flush=True)
 """
 
 

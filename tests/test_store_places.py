@@ -13,7 +13,7 @@ import pytest
 from pywan import _core
 from pywan.disk import store as disk_store
 from pywan.config.attributes import DiskStoreAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.disk.salvage import salvage_store
 
@@ -94,11 +94,11 @@ def test_a_store_on_a_full_disk_is_locked_all_the_same(tmp_path, monkeypatch):
 
     monkeypatch.setattr(disk_store.os, "pwrite", full)
     attributes = DiskStoreAttributes.make("s", directories=tmp_path)
-    store = DiskStore(attributes, tmp_path)
+    store = StoreCore(attributes, tmp_path)
     with pytest.raises(IllegalStateError, match="is open in another process"):
-        DiskStore(attributes, tmp_path)
+        StoreCore(attributes, tmp_path)
     store.close()
-    DiskStore(attributes, tmp_path).close()
+    StoreCore(attributes, tmp_path).close()
 
 
 def test_a_log_that_was_being_removed_when_its_process_ended_is_gone(ny, tmp_path, monkeypatch):
@@ -139,13 +139,13 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
 def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_path):
     """It looks as if it was left behind."""
     attributes = DiskStoreAttributes.make("s", directories=tmp_path)
-    store = DiskStore(attributes, tmp_path)
+    store = StoreCore(attributes, tmp_path)
     (tmp_path / "disk-store-s" / "LOCK").unlink()
     for _ in range(2):      # The second finds the file that the first has made.
         with pytest.raises(IllegalStateError, match="is open in another process; stop that one"):
-            DiskStore(attributes, tmp_path)
+            StoreCore(attributes, tmp_path)
     store.close()
-    DiskStore(attributes, tmp_path).close()
+    StoreCore(attributes, tmp_path).close()
 
 
 # Files that are not the store's own
@@ -206,7 +206,7 @@ TRACED = """
 import os, sys
 import pywan
 from pywan.config.attributes import DiskStoreAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 
 synced = []
 real = os.fsync
@@ -216,7 +216,7 @@ def fsync(descriptor):
     real(descriptor)
 
 os.fsync = fsync
-store = DiskStore(DiskStoreAttributes("s"), sys.argv[1])
+store = StoreCore(DiskStoreAttributes("s"), sys.argv[1])
 store.log_place("queue-ln", {"kind": "queue"})
 print(*synced, sep="\\n")
 print("--")

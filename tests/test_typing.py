@@ -24,7 +24,20 @@ def use(cache: pywan.Cache) -> None:
     cache.create_disk_store("kept", auto_compact=True)                              # [call-arg]
     sender.alter(parallel=True)                                                     # [call-arg]
     region.alter(gateway_sender_ids=5)                                              # [arg-type]
+    prices: pywan.Region[str, int] = region
+    prices["a"] = prices.get("b", 1) + 1
+    prices.put(1, 1)                                                                # [arg-type]
+    prices["a"] = "one"                                                             # [assignment]
+    name: str = prices["a"]                                                         # [assignment]
 """
+
+
+def test_the_package_is_typed_all_through():
+    """`mypy --strict`, as pyproject.toml says it."""
+    pytest.importorskip("mypy")
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_wrong_attribute_is_found_before_the_program_runs(tmp_path):

@@ -8,6 +8,7 @@ from faulty_disk import FaultyDisk
 
 from pywan.callbacks import CacheListener
 from pywan.errors import BatchError
+from pywan.region.region import core_of
 
 COUNT = 500
 KEYS = [f"key {n}" for n in range(COUNT)]
@@ -24,10 +25,10 @@ class Member:
 
     def syncs(self):
         """Blocks that were written, one sync each, of both logs."""
-        return self.sender._core.queue.log_state()["commits"] + self.data.log_state()["commits"]
+        return self.sender._core.queue.log_state()["commits"] + core_of(self.data).log_state()["commits"]
 
     def is_on_the_disk(self):
-        return self.sender._core.queue.log_state()["staged"] == self.data.log_state()["staged"] == 0
+        return self.sender._core.queue.log_state()["staged"] == core_of(self.data).log_state()["staged"] == 0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ _Form = tuple[int, bytes]
 _ColumnLike = Any
 # (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
 _Version = tuple[int, int]
-_Origin = tuple[int, bytes, tuple[int, int, int]]
+_Origin = tuple[Any, ...]
 _SlowChange = Callable[..., str]
 
 FRAME_HELLO: int
@@ -378,6 +378,49 @@ class RegionCore:
         self, keys: _ColumnLike, values: _ColumnLike | None, *, operations: _ColumnLike | None = None, timestamps: Any | None = None,
     ) -> int:
         """Changes row by row from two columns, in one call without the GIL."""
+
+class RegionFace:
+    """What users hold of a region: the calls that are compiled."""
+
+    def __new__(cls, core: RegionCore) -> Self: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was destroyed, or its cache closed."""
+    @property
+    def applied(self) -> int:
+        """Remote changes that took effect."""
+    @property
+    def conflicts(self) -> int:
+        """Remote changes that lost against a later version."""
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes allocated for entries and slots."""
+    @property
+    def tombstones(self) -> int:
+        """Destroyed keys that are remembered."""
+    def put(self, key: Any, value: Any, callback_argument: Any = None) -> None:
+        """Stores `value` under `key` and hands the event to the attached senders."""
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value under `key`, or `default`."""
+    def destroy(self, key: Any, callback_argument: Any = None) -> None:
+        """Removes `key` everywhere."""
+    def local_destroy(self, key: Any) -> None:
+        """Removes the entry on this member only; nothing is sent."""
+    def invalidate(self, key: Any) -> None:
+        """Drops the value and keeps the key with its version; not sent to other sites."""
+    def put_columns(
+        self, keys: _ColumnLike, values: _ColumnLike | None, *, operations: _ColumnLike | None = None, timestamps: Any | None = None,
+    ) -> int:
+        """Changes row by row from two columns, in one call without the GIL."""
+    def wait_durable(self) -> None:
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+
+def core_of_face(face: RegionFace) -> RegionCore:
+    """What a region has: for the member that holds it."""
 
 def region_name(number: int) -> str | None:
     """The name behind a region number of this process."""

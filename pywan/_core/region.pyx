@@ -405,6 +405,9 @@ cdef class RegionCore:
     def put(self, key, value, callback_argument=None):
         """Stores `value` under `key` and hands the event to the attached senders. Raises QueueFullError,
         EventTooLargeError or SerializationError; then nothing was stored and nothing will be sent."""
+        self.put_one(key, value, callback_argument)
+
+    cdef int put_one(self, key, value, callback_argument) except -1:
         cdef encoded k, v, a
         cdef wan_change c
         cdef origin from_
@@ -414,7 +417,7 @@ cdef class RegionCore:
             self.check_open()
         if self.seems_slow:
             self.slow_change(WAN_UPDATE, key, value, callback_argument)
-            return
+            return 0
         key_holder = encode_key(key, &k)
         c.hash = wan_key_hash(k.data, k.length, k.form)
         wan_table_prefetch_slot(&self.r.table, c.hash)
@@ -436,13 +439,14 @@ cdef class RegionCore:
             status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)
         if status == WAN_SLOW:
             self.slow_change(WAN_UPDATE, key, value, callback_argument)
-            return
+            return 0
         if status != WAN_OK:
             self.fail(status, f"put of key {described(key)}")
         if outcome == WAN_OUT_OF_MEMORY:
             raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
         if wan_flag_read(&self.r.durable):
             self.wait_written(c.waits)
+        return 0
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
@@ -640,6 +644,9 @@ cdef class RegionCore:
 
     def get(self, key, default=None):
         """The value under `key`, or `default`. SerializationError for a value that is no object in this process."""
+        return self.get_one(key, default)
+
+    cdef object get_one(self, key, default):
         cdef uint8_t form
         cdef bint live
         cdef bytes data = self.find_bytes(key, &form, &live)

@@ -38,7 +38,8 @@ TARGETS = (MEMBER, MEMBERS)
 
 
 def _target(values: Values) -> str | None:
-    return values.pop("member", None)
+    target: str | None = values.pop("member", None)
+    return target
 
 
 # --- commands that every member carries out ---
@@ -175,9 +176,9 @@ def list_gateways(session: Session, values: Values) -> Result:
     if not senders_only:
         result.data["receivers"] = receivers
         # One sender has a connection for each of its dispatchers; people want to see who, not how often.
-        rows = [(v["member"], v["port"], v["sender_count"], list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"]))) for v in receivers]
-        if rows:
-            result.tables.append(Table(("Member", "Port", "Sender Count", "Senders Connected"), rows, "Gateway receivers"))
+        found = [(v["member"], v["port"], v["sender_count"], list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"]))) for v in receivers]
+        if found:
+            result.tables.append(Table(("Member", "Port", "Sender Count", "Senders Connected"), found, "Gateway receivers"))
     if not result.tables and result.ok:
         result.lines.append("GatewaySenders or GatewayReceivers are not available in the site")
     return result

@@ -13,7 +13,7 @@ from pywan.base.names import printable, printable_json
 @dataclass
 class Table:
     columns: Sequence[str]
-    rows: list[Sequence[Any]]
+    rows: Sequence[Sequence[Any]]
     title: str = ""
 
 

@@ -183,7 +183,7 @@ def _log_bytes(folder: Path) -> int:
 
 
 @of_one_process(lambda store: f"disk store {store.attributes.name!r}", nothing_in_child=("close",))
-class DiskStore:
+class StoreCore:
     """One disk store of a member: open from construction to `close`. Its directories are made if they are not there.
 
     DiskError names a directory that cannot be used; IllegalStateError if another process, or another store of this one, has it open.
@@ -199,7 +199,7 @@ class DiskStore:
         self._guard = threading.Condition()                 # Of what follows.
         self._writers: dict[str, threading.Thread] = {}     # By owner: who writes its log. While there is one, the locks are held.
         self._is_closing = False                            # The last writer to end gives the locks up.
-        in_child(self, DiskStore._give_up)      # A lock lasts until every copy of its descriptor is closed.
+        in_child(self, StoreCore._give_up)      # A lock lasts until every copy of its descriptor is closed.
         try:
             for each in self._directories:
                 self._locks += _lock(each.path, f"disk store {self.name!r}")

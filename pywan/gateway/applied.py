@@ -26,16 +26,20 @@ class _Source:
 
 
 class AppliedMemory:
-    """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so that
-    what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are forgotten first.
+    """What this member has applied of every queue of every other site: outlives the receiver's stops and starts, so
+    that what is sent again is recognised. Bounded: queues without a connection, not heard of for longest, are
+    forgotten first.
 
-    Nothing is lost by that: a sender that comes back begins with what it has not heard of, and what failed then fails again.
+    Nothing is lost by that: a sender that comes back begins with what it has not heard of, and what failed then fails
+    again.
     """
 
     LIMIT = 10_000                  # Queues.
     PARTITIONS_LIMIT = 4_000_000    # Their partitions: 56 bytes each.
-    FAILURES_LIMIT = 2_000_000      # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
-    WAITING_LIMIT = 4               # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
+    # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
+    FAILURES_LIMIT = 2_000_000
+    # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
+    WAITING_LIMIT = 4
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,8 +48,9 @@ class AppliedMemory:
 
     @contextlib.contextmanager
     def connected(self, hello: gateway.SenderHello) -> Iterator[tuple[Any, list[gateway.Known]]]:
-        """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other mounts. A new incarnation is
-        logged. ProtocolError if there is no room for it, or another mount of it is connected."""
+        """The memory of the queue that opens a connection, for as long as that lasts, and what in it came from other
+        mounts. A new incarnation is logged. ProtocolError if there is no room for it, or another mount of it is
+        connected."""
         source = self._enter(hello)
         try:
             yield source.memory, source.known
@@ -57,7 +62,8 @@ class AppliedMemory:
                     source.newest.pop(hello.dispatcher, None)
 
     def take_over(self, hello: gateway.SenderHello, session: Any) -> None:
-        """A dispatcher's newest connection has opened: what an older one still applies, it sends again. The older one ends after the event in work."""
+        """A dispatcher's newest connection has opened: what an older one still applies, it sends again. The older one
+        ends after the event in work."""
         with self._lock:
             newest = self._sources[hello.site, hello.sender, hello.incarnation].newest
             older, newest[hello.dispatcher] = newest.get(hello.dispatcher), session
@@ -73,26 +79,28 @@ class AppliedMemory:
                 self._make_room(hello)
                 source = _Source(hello.partitions)
                 self._partitions += hello.partitions
-                log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender, hello.member, hello.site,
-                         hello.incarnation, hello.partitions)
+                log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender,
+                         hello.member, hello.site, hello.incarnation, hello.partitions)
             elif source.memory.partitions != hello.partitions:
-                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had {source.memory.partitions} before")
+                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had"
+                                    f" {source.memory.partitions} before")
             elif source.connections and source.mount != hello.mount:
                 for session in source.newest.values():
                     session.contest()
                 raise ProtocolError(
-                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another opening of its disk store; if the store was "
-                    "copied, stop one of the two members. Otherwise the old connection ends within seconds")
+                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another"
+                    " opening of its disk store; if the store was copied, stop one of the two members. Otherwise the old connection ends within seconds")
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
-                    f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it are not done with what they brought; a callback of a region"
-                    " here may hang, or take longer than the sender waits (socket-read-timeout)")
+                    f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it"
+                    " are not done with what they brought; a callback of a region here may hang, or take longer than the sender waits (socket-read-timeout)")
             else:
                 del self._sources[key]
             self._sources[key] = source
             if source.mount != hello.mount:
                 source.memory.forget_passed_over()
-                source.known = [gateway.Known(*each) for each in source.memory.known(hello.mount)]      # Nobody applies anything of this queue now.
+                # Nobody applies anything of this queue now.
+                source.known = [gateway.Known(*each) for each in source.memory.known(hello.mount)]
                 source.mount = hello.mount
             source.known = [each for each in source.known if source.memory.mount_of(each.partition) != hello.mount]
             source.connections[hello.dispatcher] += 1
@@ -118,5 +126,5 @@ class AppliedMemory:
             if not is_full():
                 return
         raise ProtocolError(
-            f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with {self._partitions} partitions are connected already, and "
-            f"at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")
+            f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with"
+            f" {self._partitions} partitions are connected already, and at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")

@@ -174,7 +174,8 @@ class Dispatchers:
                 thread.join(max(0.0, deadline - time.monotonic()))
         late = self.late_threads()
         if late:
-            raise GatewaySenderError(f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang")
+            raise GatewaySenderError(f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may"
+                                     " hang")
         self._threads = []
 
     # One of them, in its own thread
@@ -191,7 +192,8 @@ class Dispatchers:
                     if isinstance(error, (PywanError, OSError, MemoryError)):
                         self._note_trouble(str(error) or "out of memory: the process has none for a connection")
                     else:
-                        log.exception("gateway sender %s: dispatcher %d failed to connect", self._attributes.id, own.index)
+                        log.exception("gateway sender %s: dispatcher %d failed to connect", self._attributes.id,
+                                      own.index)
             self._stopping.wait(retry)
             retry = min(2 * retry, longest)
 
@@ -205,7 +207,8 @@ class Dispatchers:
             own.connecting = None
         try:
             since = time.monotonic()
-            session.connected(welcome.credit_events, welcome.credit_bytes, 0, welcome.maximum_time_between_pings * 1000 // 3)
+            session.connected(welcome.credit_events, welcome.credit_bytes, 0,
+                              welcome.maximum_time_between_pings * 1000 // 3)
             own.connection = connection
             self.trouble = None
             if self._stopping.is_set():     # `end` may have come between: `connected` clears what it told the session.

@@ -9,7 +9,7 @@ from pywan import _core
 from pywan.callbacks import GatewayEventFilter
 from pywan.config.attributes import CALLBACK_METHODS, SenderAttributes
 from pywan.config.classes import let_through, make_instance
-from pywan.events import GatewayQueueEvent
+from pywan.events import GatewayQueueEvent, event_of_record
 
 log = logging.getLogger("pywan.sender")
 
@@ -22,10 +22,12 @@ class SenderFilters:
         what = f"gateway sender {a.id!r}"
         methods = CALLBACK_METHODS["gateway_event_filters"]
         self._id = a.id
-        self._filters = tuple(make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters)
+        self._filters = tuple(
+            make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters)
         substitution = a.gateway_event_substitution_filter
         self._substitution = None if substitution is None else make_instance(
-            substitution, f"{what}: gateway_event_substitution_filter", CALLBACK_METHODS["gateway_event_substitution_filter"])
+            substitution, f"{what}: gateway_event_substitution_filter",
+            CALLBACK_METHODS["gateway_event_substitution_filter"])
         self._before_enqueue = self._overriding("before_enqueue")
         self._before_transmit = self._overriding("before_transmit")
         self._after_acknowledgement = self._overriding("after_acknowledgement")
@@ -64,7 +66,7 @@ class SenderFilters:
         """Which of these are sent."""
         verdicts = []
         for record in records:
-            event = GatewayQueueEvent.from_record(record)
+            event = event_of_record(record)
             keep = True
             for each in self._before_transmit:
                 try:
@@ -78,7 +80,7 @@ class SenderFilters:
 
     def tell_acknowledged(self, records: Iterable[bytes]) -> None:
         for record in records:
-            event = GatewayQueueEvent.from_record(record)
+            event = event_of_record(record)
             for each in self._after_acknowledgement:
                 try:
                     each.after_acknowledgement(event)

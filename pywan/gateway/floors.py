@@ -1,5 +1,6 @@
-"""Owns floors: below which stamp a gateway sender has no event left, what a member has heard of that from other sites, and so which
-tombstones nobody needs any more. Stamps that callers give are not spoken of. Time, positions and bytes come in as arguments."""
+"""Owns floors: below which stamp a gateway sender has no event left, what a member has heard of that from other
+sites, and so which tombstones nobody needs any more. Stamps that callers give are not spoken of. Time, positions and
+bytes come in as arguments."""
 from __future__ import annotations
 
 import contextlib
@@ -19,7 +20,8 @@ log = logging.getLogger("pywan.floors")
 
 FLOOR = struct.Struct("<QB7x32s")       # As wan_floor of csrc/record/wan_frame.h.
 NONE_COMES = (1 << 64) - 1              # Instead of a stamp: no event of that site comes this way.
-CHECKPOINTS_MAX = 32                    # Of a queue. With more, the one between its nearest neighbours goes: the floor rises in larger steps then.
+# Of a queue. With more, the one between its nearest neighbours goes: the floor rises in larger steps then.
+CHECKPOINTS_MAX = 32
 SOURCES_MAX = 10_000                    # That a member remembers; one more is an error of its connection.
 FILE_BYTES_MAX = 512 << 20              # Of what is read: all sources with floors of every site take less.
 
@@ -62,18 +64,21 @@ GOODBYE = encode_floors({origin: Floor(NONE_COMES, frozenset()) for origin in ra
 
 
 class QueueFloors:
-    """What one sender can promise. Not by looking at its events: what is put into the queue after a checkpoint is not below the stamps that
-    could still come then, so when all from before it has left, that is the floor. One caller at a time."""
+    """What one sender can promise. Not by looking at its events: what is put into the queue after a checkpoint is not
+    below the stamps that could still come then, so when all from before it has left, that is the floor. One caller at
+    a time."""
 
     def __init__(self, own_site: int, opened: int) -> None:
         """`opened`: a stamp that nothing queued here since the queue was opened is below, but for copies."""
         self._own_site, self._opened = own_site, opened
-        self._checkpoints: list[tuple[list[int], Floors]] = []      # (the last sequence of each partition, what can come behind), oldest first.
+        # (the last sequence of each partition, what can come behind), oldest first.
+        self._checkpoints: list[tuple[list[int], Floors]] = []
 
     def look(self, positions: list[tuple[int, int, int]], parked: Mapping[int, int], copied: Mapping[int, int], still_coming: Floors) -> Floors:
-        """`positions` of the queue; the lowest stamps of what is `parked`, and of what was `copied` into the queue since the last look, both read
-        after that in this order: an event on its way between the two is then seen in one of them. `still_coming`: what else can be
-        queued from now on, found before `positions` were read; of other sites since the look before this."""
+        """`positions` of the queue; the lowest stamps of what is `parked`, and of what was `copied` into the queue
+        since the last look, both read after that in this order: an event on its way between the two is then seen in
+        one of them. `still_coming`: what else can be queued from now on, found before `positions` were read; of other
+        sites since the look before this."""
         own = still_coming[self._own_site]
         if not self._checkpoints:
             self._checkpoints.append(([0] * len(positions), {**still_coming, self._own_site: Floor(self._opened, own.reached)}))
@@ -114,8 +119,9 @@ class _Source:
 
 
 class SourceFloors:
-    """The senders that feed this member, also those that are away, and their floors. Kept in `file` over restarts, if there is one. `now_ms`: this member's time; no
-    floor is believed to be above the time when it was heard, since the clock that it is of may be ahead, and put right later."""
+    """The senders that feed this member, also those that are away, and their floors. Kept in `file` over restarts, if
+    there is one. `now_ms`: this member's time; no floor is believed to be above the time when it was heard, since the
+    clock that it is of may be ahead, and put right later."""
 
     def __init__(self, own_site: int, file: Path | None, now_ms: Callable[[], int] | None = None) -> None:
         self._own_site = own_site
@@ -133,7 +139,8 @@ class SourceFloors:
             if source is not None and source.incarnation == incarnation:
                 return
             moved = next((other for other in self._sources.values() if other.site == site and other.incarnation == incarnation), None)
-            if source is None and moved is not None:        # Its queue is on the disk, and another member has opened that.
+            # Its queue is on the disk, and another member has opened that.
+            if source is None and moved is not None:
                 del self._sources[moved.key]
             elif source is None and len(self._sources) >= SOURCES_MAX:
                 raise ProtocolError(f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good can be forgotten (`forget site`)")
@@ -145,8 +152,8 @@ class SourceFloors:
             self._save()
 
     def told(self, site: int, member: str, sender: str, data: bytes) -> None:
-        """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted, and not heard of it yet. One
-        from which nothing at all comes any more was destroyed, and is not waited for."""
+        """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted,
+        and not heard of it yet. One from which nothing at all comes any more was destroyed, and is not waited for."""
         floors = decode_floors(data)
         with self._lock:
             source = self._sources.get((site, member, sender))
@@ -176,18 +183,21 @@ class SourceFloors:
             return min(((source.lowest(self._own_site), str(source)) for source in self._sources.values()), default=(NONE_COMES, ""))
 
     def clocks(self) -> list[int]:
-        """What the clocks of those senders' members said when they told their floors last, or a while before: with an empty queue it is seconds old."""
+        """What the clocks of those senders' members said when they told their floors last, or a while before: with an
+        empty queue it is seconds old."""
         with self._lock:
             return [source.clock for source in self._sources.values() if source.clock]
 
     def begin_look(self) -> None:
-        """Queues are about to be looked at: from here on `forwarded` speaks of what came since this was called the last time, and of what will."""
+        """Queues are about to be looked at: from here on `forwarded` speaks of what came since this was called the
+        last time, and of what will."""
         with self._lock:
             for source in self._sources.values():
                 source.before, source.latest = source.latest, dict(source.floors)
 
     def forwarded(self, to_site: int, reached: frozenset[int]) -> Floors:
-        """What can have come from them since the last look, or can still come, and go on to `to_site`. `reached`: whom this member's own events reach."""
+        """What can have come from them since the last look, or can still come, and go on to `to_site`. `reached`:
+        whom this member's own events reach."""
         found: Floors = {}
         with self._lock:
             for source in self._sources.values():
@@ -201,7 +211,8 @@ class SourceFloors:
         return found
 
     def forget(self, site: int) -> list[str]:
-        """A site that is gone for good is not waited for any more, nor what others forward of it. Returns the senders that were forgotten."""
+        """A site that is gone for good is not waited for any more, nor what others forward of it. Returns the senders
+        that were forgotten."""
         with self._lock:
             gone = [source for source in self._sources.values() if source.site == site]
             for source in gone:
@@ -235,8 +246,8 @@ class SourceFloors:
                 self._sources[source.key] = source
         except (FileError, ValueError, KeyError, TypeError, RecursionError, OverflowError, ProtocolError) as error:
             reason = f"{self._file} {error}" if isinstance(error, FileError) else f"{self._file} does not hold what this member wrote ({error!r})"
-            raise ConfigurationError(f"{reason}. It says for which senders destroyed keys are remembered: restore it, or remove it"
-                                     " once every site has connected; nothing was changed") from error
+            raise ConfigurationError(f"{reason}. It says for which senders destroyed keys are remembered: restore it,"
+                                     " or remove it once every site has connected; nothing was changed") from error
 
     def _save(self) -> None:
         if self._file is None:

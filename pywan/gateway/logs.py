@@ -6,7 +6,7 @@ from typing import Any
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 
 # Without disk-synchronous: an event is sent only when it is on the disk, so that delay is kept short.
 FLUSH_LIMIT_MS = 10
@@ -16,7 +16,7 @@ class SenderLogs:
     """The logs of one sender; without a disk store (`store` is None) there are none, and its events end with the
     process."""
 
-    def __init__(self, attributes: SenderAttributes, store: DiskStore | None, site: int) -> None:
+    def __init__(self, attributes: SenderAttributes, store: StoreCore | None, site: int) -> None:
         self._attributes, self._store, self._site = attributes, store, site
         self._written: list[_core.EventQueue] = []      # The queues whose logs have a writer.
 

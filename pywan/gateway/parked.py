@@ -8,7 +8,7 @@ from typing import Any
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
 from pywan.config.values import to_int
-from pywan.events import GatewayQueueEvent
+from pywan.events import event_of_record
 from pywan.gateway.logs import SenderLogs
 
 log = logging.getLogger("pywan.sender")
@@ -57,7 +57,7 @@ class ParkedEvents:
         limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
         found = []
         for reason, record in self.queue.records(limit):
-            event = GatewayQueueEvent.from_record(record)
+            event = event_of_record(record)
             found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
                           "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})
         return found

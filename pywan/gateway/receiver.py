@@ -27,15 +27,17 @@ log = logging.getLogger("pywan.receiver")
 WELCOME_TIMEOUT_S = 10.0        # For a sender to take its welcome.
 JOIN_TIMEOUT_S = 15.0
 CREDIT_EVENTS = 4_000_000
-CREDIT_BYTES = 256 << 20        # What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
+# What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
+CREDIT_BYTES = 256 << 20
 
 
 @of_one_process(lambda receiver: f"the gateway receiver of member {receiver._member_name!r}")
 class GatewayReceiver(Face):
     """Takes batches of other sites' senders. Made by `Cache.create_gateway_receiver`.
 
-    `find_region(name)` gives the RegionCore to apply to, or None. `peers()` gives addresses in the direction of its senders. `on_change(receiver)` is called when it starts, stops,
-    or its number of connections changes: the locators balance by it.
+    `find_region(name)` gives the RegionCore to apply to, or None. `peers()` gives addresses in the direction of its
+    senders. `on_change(receiver)` is called when it starts, stops, or its number of connections changes: the locators
+    balance by it.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class GatewayReceiver(Face):
 
     @property
     def host(self) -> str:
-        """The name or address that senders are given. Where it listens on every interface, that is the address towards them, once it was started."""
+        """The name or address that senders are given. Where it listens on every interface, that is the address
+        towards them, once it was started."""
         return self._host
 
     @property
@@ -123,7 +126,8 @@ class GatewayReceiver(Face):
         raise a.port_range_error(self._bind_address, reason) from last
 
     def stop(self) -> None:
-        """Closes the port and every connection. Batches in work are finished or not acknowledged. GatewayReceiverError while stopped."""
+        """Closes the port and every connection. Batches in work are finished or not acknowledged.
+        GatewayReceiverError while stopped."""
         with self._lock:
             if self._acceptor is None:
                 raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
@@ -189,4 +193,5 @@ class GatewayReceiver(Face):
 
 
 def _apply_slow(region: Any, record: bytes) -> int:
-    return int(region.apply_record(record))
+    """`region` is a MemberRegion."""
+    return int(region.callbacks.apply_record(record))

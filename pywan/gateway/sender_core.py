@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
-from pywan.disk.store import DiskStore
+from pywan.disk.store import StoreCore
 from pywan.errors import ConfigurationError, GatewaySenderError, IllegalStateError
 from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.filters import SenderFilters
@@ -38,7 +38,7 @@ class SenderCore:
 
     def __init__(
         self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
-        clock: _core.Clock, buckets: int | None = None, store: DiskStore | None = None,
+        clock: _core.Clock, buckets: int | None = None, store: StoreCore | None = None,
         on_state: Callable[["SenderCore"], None] = lambda core: None,
         on_destroy: Callable[["SenderCore"], None] = lambda core: None,
     ) -> None:
@@ -52,11 +52,14 @@ class SenderCore:
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
         receivers = RemoteReceivers(membership, attributes.remote_distributed_system_id)
-        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, receivers, member_name=member_name, site=site)
+        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, receivers, member_name=member_name,
+                                       site=site)
         self.dispatchers.configure(attributes, self.filters)
-        self.lag = Lag(self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval)
+        self.lag = Lag(self.queue, self.dispatchers, clock, lambda: self.status,
+                       lambda: self.attributes.batch_time_interval)
         self.floors = FloorTelling(self.id, site=site, remote_site=attributes.remote_distributed_system_id,
-                                   low=clock.raise_low(), queue=self.queue, parked=self.parked, dispatchers=self.dispatchers)
+                                   low=clock.raise_low(), queue=self.queue, parked=self.parked,
+                                   dispatchers=self.dispatchers)
         # Guards the life cycle: what follows, and that of the dispatchers.
         self._lock = LifeCycleLock(f"gateway sender {self.id!r}", self._is_waited_for)
         self._is_paused = False
@@ -97,7 +100,8 @@ class SenderCore:
             "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in sessions),
             "bytes_in_flight": sum(flow["bytes_in_flight"] for flow in flows),
             "window_bytes": sum(flow["window_bytes"] for flow in flows),
-            "round_trip_us": max(flow["round_trip_us"] for flow in flows), "identities_renewed": self.outgoing.renewals})
+            "round_trip_us": max(flow["round_trip_us"] for flow in flows),
+            "identities_renewed": self.outgoing.renewals})
 
     def volatile_events(self) -> dict[str, int]:
         counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self.parked)}
@@ -211,7 +215,8 @@ class SenderCore:
         self._on_state(self)
 
     def wait_until_flushed(self, timeout: float | None) -> bool:
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0):
+        is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout >= 0):
             raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a"
                                      " number of seconds of at least 0, or None (no limit)")
         deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -12,7 +12,7 @@ from typing import Any
 from pywan.base.faces import Face
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.table import takes
-from pywan.disk.store import DiskStore
+from pywan.disk.disk_store import DiskStore
 from pywan.errors import ConfigurationError
 from pywan.forks import is_inherited, of_one_process
 from pywan.gateway.receiver import GatewayReceiver
@@ -41,9 +41,9 @@ class Cache(Face):
     def __init__(
         self, name: str, *, locators: str, bind_address: str = "127.0.0.1", port: int = 0,
         cache_xml_file: str | PathLike[str] | None = None, dir: str | PathLike[str] | None = None,
-        disk_dir: str | PathLike[str] | None = None, hostname_for_clients: str | None = None, join_timeout: float = 10.0,
-        conflict_resolver: Any = None, maximum_shutdown_wait_time: float = 0, allow_callbacks: Any = (),
-        maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
+        disk_dir: str | PathLike[str] | None = None, hostname_for_clients: str | None = None,
+        join_timeout: float = 10.0, conflict_resolver: Any = None, maximum_shutdown_wait_time: float = 0,
+        allow_callbacks: Any = (), maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
     ) -> None:
         self._core = MemberCore(
             name, bind_address=bind_address, dir=dir if dir is not None else disk_dir, join_timeout=join_timeout,
@@ -115,7 +115,7 @@ class Cache(Face):
     # Regions
 
     @takes(RegionAttributes)
-    def create_region(self, attributes: RegionAttributes) -> Region:
+    def create_region(self, attributes: RegionAttributes) -> Region[Any, Any]:
         """A new region. ConfigurationError, IllegalStateError or GatewaySenderConfigurationError (a parallel sender
         on a replicated region, one shared by regions that are not colocated) if it cannot be; then nothing was
         made."""
@@ -125,12 +125,12 @@ class Cache(Face):
         """Drops the region of this member; a region operation, so nothing is sent."""
         self._core.regions.destroy(name)
 
-    def regions(self) -> dict[str, Region]:
-        return self._core.regions.by_name()
+    def regions(self) -> dict[str, Region[Any, Any]]:
+        return self._core.regions.faces()
 
-    def region(self, name: str) -> Region:
+    def region(self, name: str) -> Region[Any, Any]:
         """RegionNotFoundError if there is none of that name."""
-        return self._core.regions.get(name)
+        return self._core.regions.get(name).face
 
     def set_conflict_resolver(self, resolver: Any) -> None:
         """Asked when another site's event meets an entry of a different site; None: the later version wins."""
@@ -179,7 +179,7 @@ class Cache(Face):
         self._core.stores.destroy(name)
 
     def disk_stores(self) -> dict[str, DiskStore]:
-        return self._core.stores.all()
+        return self._core.stores.faces()
 
     # Other sites, and time
 

@@ -16,7 +16,7 @@ from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes
 from pywan.config.classes import to_callback_patterns
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time
-from pywan.disk.store import DiskStore
+from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
@@ -47,7 +47,8 @@ class MemberCore:
     """A member at work: what a `Cache` has. From `start` to `close`, which is called too if it cannot start."""
 
     def __init__(
-        self, name: str, *, bind_address: str, dir: str | PathLike[str] | None, join_timeout: float, conflict_resolver: Any,
+        self, name: str, *, bind_address: str, dir: str | PathLike[str] | None, join_timeout: float,
+        conflict_resolver: Any,
         maximum_shutdown_wait_time: float, allow_callbacks: Any, maximum_tombstone_memory: int,
     ) -> None:
         self.state = MemberState(name)
@@ -71,7 +72,8 @@ class MemberCore:
         self.folder = MemberFolder(dir, name)
         self.stores = DiskStores(self.state, self.folder)
         senders: dict[str, SenderCore] = {}
-        self.regions = Regions(self.state, self.stores, senders, resolver=conflict_resolver, tombstone_bytes=tombstone_bytes)
+        self.regions = Regions(self.state, self.stores, senders, resolver=conflict_resolver,
+                               tombstone_bytes=tombstone_bytes)
         self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
         self.receiving = Receiving(self.state, self.regions, bind_address)
         self.management = ManagementService(self)
@@ -110,7 +112,7 @@ class MemberCore:
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
         if configuration is not None and configuration.receiver is not None:
             self._make_from_xml(configuration, "gateway-receiver", "",
-                                lambda: self.create_gateway_receiver(configuration.receiver))
+                                functools.partial(self.create_gateway_receiver, configuration.receiver))
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
         self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
         self.housekeeper.start()
@@ -154,8 +156,8 @@ class MemberCore:
 
     # What it has
 
-    def create_region(self, attributes: RegionAttributes) -> Region:
-        return self.regions.create(attributes)
+    def create_region(self, attributes: RegionAttributes) -> Region[Any, Any]:
+        return self.regions.create(attributes).face
 
     def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
         return self.senders.create(attributes)
@@ -164,7 +166,7 @@ class MemberCore:
         return self.receiving.create(self.tombstones.sources, attributes)
 
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
-        return self.stores.create(attributes)
+        return DiskStore(self.stores.create(attributes))
 
     def status(self) -> dict[str, Any]:
         receiver = self.receiving.receiver
@@ -281,8 +283,8 @@ class MemberCore:
         lost = self.senders.volatile_events()
         if lost:
             log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
-                        " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time", self.name,
-                        volatile_text(lost))
+                        " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time",
+                        self.name, volatile_text(lost))
 
     def _close_stores(self) -> None:
         self.stores.close()

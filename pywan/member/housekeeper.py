@@ -78,7 +78,8 @@ class Housekeeper:
         trouble = clock_trouble(self._state.clock)
         if trouble is None:
             if self._troubles.pop("clock", None) is not None:
-                log.info("the clock of member %s is followed, and its stamps are not ahead of it any more", self._state.name)
+                log.info("the clock of member %s is followed, and its stamps are not ahead of it any more",
+                         self._state.name)
         elif self._is_due("clock", trouble.kind):
             log.error("the clock of member %s: %s", self._state.name, trouble.text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping
 
 from pywan.config import values
 from pywan.config.attributes import (
@@ -68,9 +68,8 @@ def _directories(answer: Answer) -> list[Answer]:
     return [{"store": store["name"], **each} for store in stores for each in store["directories"]]
 
 
-_DIRECTORIES = {"Name": "store", "Member": "member", "Directory": "directory",
+_DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {"Name": "store", "Member": "member", "Directory": "directory",
                 "Max size (MB)": lambda row: row["max_size"] or "", "Bytes": "bytes", "Logs": "logs"}
-
 
 
 class ManagementService:
@@ -90,7 +89,7 @@ class ManagementService:
         """The reply's fields; of a long operation a generator of what is told meanwhile, which returns them. Raises the PywanError that says why not; `peer` is only there to fit a control server."""
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
-        if operation is None:
+        if operation is None or not isinstance(op, str):
             raise NotFoundError(f"member {self._member.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}")
         options = {key: value for key, value in request.items() if key not in _ENVELOPE}
         wanted, required, takes_all = _parameters(operation)
@@ -109,7 +108,7 @@ class ManagementService:
         reply.setdefault("member", self._member.name)
         return reply
 
-    def _steps(self, replies: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _steps(self, replies: Iterator[dict[str, Any]]) -> Generator[dict[str, Any], None, dict[str, Any]]:
         """What is told of a long operation, once a second; the last of it is the reply."""
         told = time.monotonic()
         for reply in replies:
@@ -144,13 +143,14 @@ class ManagementService:
         """Makes the thing; or says how the one that is there differs."""
         if not isinstance(thing, dict) or not isinstance(thing.get("name"), str) or not isinstance(thing.get("attributes"), dict):
             raise ConfigurationError("it is no thing with a kind, a name and attributes; is the locator of the same version?")
-        member, kind, name, given = self._member, thing.get("kind"), thing["name"], thing["attributes"]
+        member, kind, name, given = self._member, str(thing.get("kind")), thing["name"], thing["attributes"]
         check_callbacks_allowed(given, member.allowed_callbacks, what)
         wanted = make_attributes(kind, name, given)
-        there = {
+        looks: dict[str, Callable[[], Any]] = {
             "disk-store": lambda: member.stores.all().get(name), "gateway-sender": lambda: member.senders.by_id().get(name),
             "region": lambda: member.regions.find(name), "gateway-receiver": lambda: member.receiving.receiver,
-        }[kind]()
+        }
+        there = looks[kind]()
         if there is not None:
             has, wants = to_plain(there.attributes), to_plain(wanted)
             different = [f"{key} {has[key]!r} and not {wants[key]!r}" for key in given if has[key] != wants[key]]
@@ -204,7 +204,7 @@ class ManagementService:
     @command(REGIONS, "on every member", attribute_options("region"), IF_NOT_EXISTS, keeps="put")
     def on_create_region(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         name = _region_name(name)
-        if name in self._member.regions.by_name():
+        if name in self._member.regions.faces():
             if values.to_bool(if_not_exists, "if-not-exists"):
                 return {"status": f"Region \"/{name}\" exists already; skipped", "changed": False}
             raise IllegalStateError(f"region {name!r} exists already on member {self._member.name}; alter it, or use --if-not-exists")
@@ -227,7 +227,7 @@ class ManagementService:
     @command(REGIONS, "with all that is in it", _named("region"), IF_EXISTS, keeps="remove")
     def on_destroy_region(self, name: str, if_exists: Any = False) -> Answer:
         name = _region_name(name)
-        if name not in self._member.regions.by_name() and values.to_bool(if_exists, "if-exists"):
+        if name not in self._member.regions.faces() and values.to_bool(if_exists, "if-exists"):
             return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
         self._region(name)
         self._member.regions.destroy(name)
@@ -237,11 +237,11 @@ class ManagementService:
         {"Region": "name", "Member": "member", "Type": "type", "Size": "size", "Gateway Senders": "gateway_sender_ids"},
         items="regions", none="No Regions Found"))
     def on_list_regions(self) -> Answer:
-        return {"regions": [_region_view(region) for _, region in sorted(self._member.regions.by_name().items())]}
+        return {"regions": [_region_view(region) for _, region in sorted(self._member.regions.faces().items())]}
 
     def on_describe_region(self, name: str) -> Answer:
         region = self._region(name)
-        state = region.tombstone_state
+        state: dict[str, Any] = dict(self._member.regions.get(region.name).tombstone_state)
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
         attributes = to_plain(region.attributes)
         given = {row.geode_name: attributes[row.name] for row in rows_of("region")
@@ -263,7 +263,7 @@ class ManagementService:
         found = self._region(region)
         if not values.to_bool(if_not_exists, "if-not-exists"):
             found.put(key, value)
-        elif not found.change_if("absent", 1, key, value)[0]:
+        elif not self._member.regions.get(found.name).change_if("absent", 1, key, value)[0]:
             return {"done": False, "status": "the key is there already"}
         return {"done": True}
 
@@ -279,7 +279,7 @@ class ManagementService:
 
     def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> Answer:
         """A run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
-        found = self._region(region)
+        found = self._member.regions.get(self._region(region).name)
         cursor = values.to_int(cursor, "scan region: cursor", 0)
         limit = values.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
         while True:
@@ -463,9 +463,9 @@ class ManagementService:
 
     def _region(self, name: Any) -> Any:
         name = _region_name(name)
-        region = self._member.regions.by_name().get(name)
+        region = self._member.regions.faces().get(name)
         if region is None:
-            there = ", ".join(sorted(self._member.regions.by_name())) or "none"
+            there = ", ".join(sorted(self._member.regions.faces())) or "none"
             raise RegionNotFoundError(f"region {name!r} is not on member {self._member.name}; regions there: {there}")
         return region
 
@@ -519,7 +519,8 @@ def shown_value(value: Any) -> Any:
 
 def _plain_map(value: Any) -> dict[str, Any]:
     """Statistics and the like: a mapping or a named tuple."""
-    return to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
+    plain: dict[str, Any] = to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
+    return plain
 
 
 def _region_view(region: Any) -> dict[str, Any]:
@@ -531,7 +532,8 @@ def _region_view(region: Any) -> dict[str, Any]:
 def _ledger(sender: Any) -> dict[str, Any]:
     """Balanced or not: `balanced` says it."""
     try:
-        return sender.ledger()
+        entry: dict[str, Any] = sender.ledger()
+        return entry
     except DataLossError as error:
         return error.ledger
 
@@ -566,7 +568,7 @@ def _title(thing: Any) -> str:
     return printable(" ".join(f"{part:.255}" for part in (thing.get("kind"), thing.get("name")) if isinstance(part, str) and part))
 
 
-def _parameters(operation: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
+def _parameters(operation: Any) -> tuple[list[str], list[str], bool]:
     """The options an operation takes, those it needs, and whether it takes others (attributes, checked by config)."""
     code = operation.__func__.__code__
     names = list(code.co_varnames[1:code.co_argcount])

@@ -14,6 +14,7 @@ from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.state import MemberState
 from pywan.member.stores import DiskStores
+from pywan.region.member_region import MemberRegion
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.region")
@@ -27,28 +28,28 @@ class Regions:
         tombstone_bytes: int,
     ) -> None:
         self._state, self._stores, self._senders = state, stores, senders
-        self._by_name: dict[str, Region] = {}
+        self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
         self.fit_sender: Callable[[SenderCore, RegionAttributes], None]     # Of the senders, which come later.
 
-    def all(self) -> list[Region]:
+    def all(self) -> list[MemberRegion]:
         return list(self._by_name.values())
 
-    def by_name(self) -> dict[str, Region]:
-        return dict(self._by_name)
+    def faces(self) -> dict[str, Region[Any, Any]]:
+        return {name: region.face for name, region in list(self._by_name.items())}
 
-    def find(self, name: str) -> Region | None:
+    def find(self, name: str) -> MemberRegion | None:
         return self._by_name.get(name)
 
-    def get(self, name: str) -> Region:
+    def get(self, name: str) -> MemberRegion:
         found = self.find(name.lstrip("/")) if isinstance(name, str) else None
         if found is None:
             raise RegionNotFoundError(f"member {self._state.name!r} has no region {name!r}; it has"
                                       f" {', '.join(sorted(self._by_name)) or 'none'}")
         return found
 
-    def create(self, made: RegionAttributes) -> Region:
+    def create(self, made: RegionAttributes) -> MemberRegion:
         self._fit_senders(made)
         with self._state.lock:
             self._state.check_open()
@@ -57,9 +58,9 @@ class Regions:
             if made.redundant_copies:
                 log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep"
                             " no copies of each other's entries", made.name, made.redundant_copies)
-            listeners = [make_instance(listener, f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"])
-                         for listener in made.cache_listeners]
-            region = Region(
+            what, methods = f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"]
+            listeners = [make_instance(listener, what, methods) for listener in made.cache_listeners]
+            region = MemberRegion(
                 made.name, self._state.clock, site=self._state.site, member=self._state.membership.member_id,
                 stores="PROXY" not in made.type, forwards=made.feeds_gateways,
                 buckets=made.total_num_buckets if made.is_partitioned else 0, attributes=made, listeners=listeners,
@@ -104,10 +105,10 @@ class Regions:
 
     # Senders
 
-    def of_sender(self, id: str) -> list[Region]:
+    def of_sender(self, id: str) -> list[MemberRegion]:
         return [region for region in self.all() if id in region.gateway_sender_ids]
 
-    def attach(self, region: Region) -> None:
+    def attach(self, region: MemberRegion) -> None:
         region.attach_senders([self._senders[id] for id in region.attributes.gateway_sender_ids if id in self._senders])
 
     def validate_sender(self, attributes: SenderAttributes) -> None:
@@ -130,12 +131,12 @@ class Regions:
                 reached = sites if reached is None else reached & sites
         return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
 
-    def with_other_buckets(self, core: SenderCore) -> Region | None:
+    def with_other_buckets(self, core: SenderCore) -> MemberRegion | None:
         """One of the regions that name a parallel sender, if they have not as many buckets as it has."""
         return next((region for region in self.of_sender(core.id)
                      if core.buckets not in (None, region.attributes.total_num_buckets)), None)
 
-    def _fit_senders(self, attributes: RegionAttributes, altered: Region | None = None) -> None:
+    def _fit_senders(self, attributes: RegionAttributes, altered: MemberRegion | None = None) -> None:
         """Parallel senders that are about to get their first region get as many buckets as it has. Before the member's
         lock is taken: one that runs is started again."""
         with self._state.lock:
@@ -165,7 +166,7 @@ class Regions:
         validate_colocation(attributes, [region.attributes for region in self.all()],
                             {id: sender.attributes for id, sender in self._senders.items()})
 
-    def _alter(self, region: Region, changes: dict[str, Any]) -> None:
+    def _alter(self, region: MemberRegion, changes: dict[str, Any]) -> None:
         self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
         with self._state.lock:
             self._state.check_open()
@@ -177,17 +178,18 @@ class Regions:
             self.attach(region)
             self._note_missing_senders(region)
 
-    def _note_missing_senders(self, region: Region) -> None:
+    def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.gateway_sender_ids if id not in self._senders]
         if missing:
             log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it"
                      " until it is created", region.name, ", ".join(missing), self._state.name)
 
-    def _make_persistent(self, region: Region, attributes: RegionAttributes) -> None:
+    def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:
         store = self._stores.needed(attributes.disk_store_name)
         owner = f"region-{attributes.name}"
         place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})
         region.make_persistent(
             place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
-            flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget, log_known=place.known,
+            flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget,
+            log_known=place.known,
             start_writer=functools.partial(store.start_writer, owner))

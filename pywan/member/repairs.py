@@ -12,7 +12,7 @@ from pywan.member.senders import Senders
 from pywan.member.state import MemberState
 from pywan.member.tombstones import Tombstones
 from pywan.region.clock_repair import ClockRepair, ClockRepairReport
-from pywan.region.region import Region
+from pywan.region.member_region import MemberRegion
 
 log = logging.getLogger("pywan.cache")
 
@@ -34,7 +34,7 @@ class ClockRepairs:
         return self._steps(wanted, others, dry_run, timeout)
 
     def _steps(
-        self, regions: list[Region], others: list[Region], dry_run: bool, timeout: float,
+        self, regions: list[MemberRegion], others: list[MemberRegion], dry_run: bool, timeout: float,
     ) -> Iterator[ClockRepairReport]:
         member, clock = self._state.name, self._state.clock
         if not self._lock.acquire(blocking=False):
@@ -52,8 +52,8 @@ class ClockRepairs:
                     timeout=timeout, begin=self._tombstones.begin_repair, pause=self._state.closed.wait,
                     floors_lock=self._tombstones.lock)
                 if not dry_run:
-                    log.warning("member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew", member,
-                                repair.report.ahead_ms // 1000)
+                    log.warning("member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew",
+                                member, repair.report.ahead_ms // 1000)
                 yield from repair.run()
                 if not dry_run:
                     log.warning("member %s: its clock is repaired: %s", member, repair.report.to_dict())

@@ -16,7 +16,8 @@ class Senders:
     """Changed under the member's lock. `cores` are those of the senders, by id: regions look at them."""
 
     def __init__(
-        self, state: MemberState, folder: MemberFolder, stores: DiskStores, regions: Regions, cores: dict[str, SenderCore],
+        self, state: MemberState, folder: MemberFolder, stores: DiskStores, regions: Regions,
+        cores: dict[str, SenderCore],
     ) -> None:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
         self._cores = cores
@@ -85,8 +86,9 @@ class Senders:
         if store is None:
             self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
         return SenderCore(
-            a, membership=state.membership, member_name=state.name, site=state.site, directory=str(self._folder.overflow),
-            buckets=buckets, store=store, clock=state.clock, on_state=self._changed, on_destroy=self._forget)
+            a, membership=state.membership, member_name=state.name, site=state.site,
+            directory=str(self._folder.overflow), buckets=buckets, store=store, clock=state.clock,
+            on_state=self._changed, on_destroy=self._forget)
 
     def _changed(self, core: SenderCore) -> None:
         """Whom events reach depends on which senders run: the regions have to know at once."""

@@ -24,7 +24,8 @@ MAX_CLIENTS = 896               # Fewer than the port has places: the rest is fo
 STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
 PROGRESS_S = 1.0                # So often at most a client hears how far its task is.
-FULL_WAIT_S = 30.0              # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
+# Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
+FULL_WAIT_S = 30.0
 
 
 class _Task:
@@ -66,8 +67,8 @@ class RowStages:
         self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX)
 
     def stop(self) -> None:
-        """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns when commits under way
-        are done, after STOP_TIMEOUT_S at the latest."""
+        """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns
+        when commits under way are done, after STOP_TIMEOUT_S at the latest."""
         self._stopping.set()
         with self._left:
             for stage in self._open:
@@ -129,7 +130,8 @@ class RowStages:
                 task = self._tasks[key] = _Task()
                 while len(self._tasks) > TASKS_REMEMBERED:
                     oldest = next(iter(self._tasks))
-                    if self._tasks[oldest].stage is not None:       # Half applied: it is what makes the next attempt right.
+                    # Half applied: it is what makes the next attempt right.
+                    if self._tasks[oldest].stage is not None:
                         self._tasks.move_to_end(oldest)
                         break
                     del self._tasks[oldest]
@@ -144,7 +146,8 @@ class RowStages:
         try:
             if task.rows is not None:
                 return gateway.Committed(rows=stage.rows, applied=0, missing=0, duplicate=True)
-            # Rows of an attempt that stopped half-way come first, and instead: this attempt's are the same, perhaps in another order.
+            # Rows of an attempt that stopped half-way come first, and instead: this attempt's are the same, perhaps
+            # in another order.
             is_first = task.stage is None
             if is_first:
                 task.stage = stage
@@ -163,8 +166,8 @@ class RowStages:
                 progress.tell(done)
             elif time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise type(stage.refusal)(
-                    f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing} of the task's {stage.rows} rows"
-                    f" are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room")
+                    f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing}"
+                    f" of the task's {stage.rows} rows are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room")
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
         try:
@@ -173,7 +176,7 @@ class RowStages:
             if not isinstance(error, (PywanError, MemoryError)):
                 log.exception("applying rows of a task to region %s failed", region.name)
             what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
-            text = (f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept at member {self._member_name}, and goes in"
-                    " when the same task is tried again there and this can be applied")
+            text = (f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
+                    f" at member {self._member_name}, and goes in when the same task is tried again there and this can be applied")
             cls = type(error) if isinstance(error, PywanError) else OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError
             raise cls(text) from error

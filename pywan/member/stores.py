@@ -4,7 +4,8 @@ from __future__ import annotations
 import logging
 
 from pywan.config.attributes import DEFAULT_STORE, DiskStoreAttributes
-from pywan.disk.store import DiskStore, holds_log
+from pywan.disk.disk_store import DiskStore
+from pywan.disk.store import StoreCore, holds_log
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError, NotFoundError
 from pywan.member.state import MemberFolder, MemberState
 
@@ -16,12 +17,15 @@ class DiskStores:
 
     def __init__(self, state: MemberState, folder: MemberFolder) -> None:
         self._state, self._folder = state, folder
-        self._open: dict[str, DiskStore] = {}
+        self._open: dict[str, StoreCore] = {}
 
-    def all(self) -> dict[str, DiskStore]:
+    def all(self) -> dict[str, StoreCore]:
         return dict(self._open)
 
-    def create(self, made: DiskStoreAttributes) -> DiskStore:
+    def faces(self) -> dict[str, DiskStore]:
+        return {name: DiskStore(store) for name, store in list(self._open.items())}
+
+    def create(self, made: DiskStoreAttributes) -> StoreCore:
         name, member = made.name, self._state.name
         with self._state.lock:
             self._state.check_open()
@@ -30,23 +34,25 @@ class DiskStores:
             if not made.directories and self._folder.is_temporary:
                 raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the"
                                          " store directories, or the cache dir")
-            store = self._open[name] = DiskStore(made, self._folder.path)
+            store = self._open[name] = StoreCore(made, self._folder.path)
             return store
 
     def destroy(self, name: str) -> None:
         with self._state.lock:
             self._state.check_open()
             if name not in self._open:
-                raise NotFoundError(f"disk store {name!r} is not on member {self._state.name!r}; there are {self._names()}")
+                raise NotFoundError(f"disk store {name!r} is not on member {self._state.name!r}; there are"
+                                    f" {self._names()}")
             self._open[name].destroy()
             del self._open[name]
 
     def check_there(self, name: str | None, what: str) -> None:
         """IllegalStateError if there is no such store, and none is made when it is needed."""
         if name not in (None, DEFAULT_STORE) and name not in self._open:
-            raise IllegalStateError(f"{what}: Disk store {name!r} not found; create it first (there are {self._names()})")
+            raise IllegalStateError(f"{what}: Disk store {name!r} not found; create it first (there are"
+                                    f" {self._names()})")
 
-    def needed(self, name: str | None) -> DiskStore:
+    def needed(self, name: str | None) -> StoreCore:
         """The store of that name; not given: DEFAULT."""
         name = DEFAULT_STORE if name is None else name
         self.check_there(name, f"member {self._state.name!r}")
@@ -54,7 +60,7 @@ class DiskStores:
             if self._folder.is_temporary:
                 raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give"
                                          " dir, or create a disk store with directories")
-            self._open[name] = DiskStore(DiskStoreAttributes(name), self._folder.path)
+            self._open[name] = StoreCore(DiskStoreAttributes(name), self._folder.path)
         return self._open[name]
 
     def warn_of_log(self, what: str, owner: str) -> None:

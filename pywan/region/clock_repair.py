@@ -4,7 +4,7 @@ told."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, ContextManager, Iterable, Iterator, Mapping
+from typing import Any, Callable, ContextManager, Generator, Iterable, Iterator, Mapping
 
 from pywan import _core
 
@@ -93,9 +93,10 @@ class ClockRepair:
             self.report.senders[sender.id] = {"queued": self._core.count_events(sender.queue),
                                               "parked": self._core.count_events(sender.parked.queue)}
 
-    def _round(self) -> Iterator[ClockRepairReport]:
+    def _round(self) -> Generator[ClockRepairReport, None, int]:
         """Stamps anew what is ahead now. Returns how many events were found that were ahead."""
         core, report, waiting = self._core, self.report, 0
+        by_name = {region.name: region for region in self._regions}
         core.begin()
         for sender in self._senders:
             waiting += core.count_events(sender.queue) + core.count_events(sender.parked.queue)
@@ -104,9 +105,9 @@ class ClockRepair:
             report.regions[region.name]["entries"] += core.restamp_invalid(region)
         core.give_stamps()
         for region in self._regions:
-            shard: int | None = 0
-            while shard is not None:
-                shard = self._restamp(region, shard)
+            following: int | None = 0
+            while following is not None:
+                following = self._restamp(region, following)
                 yield report
             region.wait_durable()
         for sender in self._senders if waiting else ():
@@ -122,7 +123,7 @@ class ClockRepair:
                 taken, more = core.restamp_events(sender.parked.queue, sender.queue, fed)
             counts["parked"] += taken
             for region, record in stale + more:
-                report.regions[region.name]["entries"] += region.remake(core, record)
+                report.regions[region.name]["entries"] += by_name[region.name].callbacks.remake(core, record)
             yield report
         return waiting
 
@@ -136,7 +137,7 @@ class ClockRepair:
             return following
         assert following is not None
         for key, is_tombstone in self._core.ahead_keys(region, following):
-            counts["tombstones" if is_tombstone else "entries"] += region.restamp(self._core, key)
+            counts["tombstones" if is_tombstone else "entries"] += region.callbacks.restamp(self._core, key)
         return following
 
     def _feeding(self, sender: Any) -> set[str]:

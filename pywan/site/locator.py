@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
+from pywan.base.faces import Face
 from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
 from pywan.config.values import to_int
 from pywan.errors import (
@@ -63,7 +64,7 @@ def choose_bind_address(bind_address: str | None, port: int, locators: list[Addr
 
 
 @of_one_process(lambda locator: f"locator {locator.name!r}", nothing_in_child=("stop",))
-class Locator:
+class Locator(Face):
     """One locator. Makes nothing but checks at construction; `start()` opens the port, `stop()` ends every thread.
 
     `distributed_system_id` is the site's, -1 (a site that takes no part in WAN) to 255. `locators` are those of the own

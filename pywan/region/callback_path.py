@@ -1,0 +1,243 @@
+"""Owns the way of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
+
+from pywan import _core
+from pywan._core import Encoded
+from pywan.base.lines import Lines
+from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
+from pywan.config.classes import let_through
+from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
+from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
+from pywan.region.callback_lock import CallbackLock
+
+if TYPE_CHECKING:
+    from pywan.region.member_region import MemberRegion
+
+log = logging.getLogger("pywan.region")
+
+_UPDATE, _DESTROY = 1, 2
+_DONE = ("created", "updated", "destroyed")
+_FAILED_NOT_FOUND, _FAILED_NO_MEMORY, _FAILED_OTHER, _FAILED_FORGOTTEN = 1, 3, 5, 6
+_LOST = -2              # What the receiver is told of a change that lost against a later version.
+
+Found = tuple[Any, int, int, bool]      # What there is under a key: value, stamp, site, whether it is live.
+
+
+class Origin(NamedTuple):
+    """Who made an event, and whom it has reached: what `RegionCore.change` takes."""
+    site: int
+    recipients: bytes
+    event_id: tuple[int, int, int]
+    possible_duplicate: bool = False
+    flags: int = 0
+
+
+class Change(NamedTuple):
+    """One change, in the bytes in which it came, whatever user code makes of its objects."""
+    operation: int
+    key: Encoded
+    value: Encoded
+    argument: Encoded
+    version: tuple[int, int] | None = None      # (stamp, site) of a remote one.
+    origin: Origin | None = None                # Of a remote one.
+    timestamp_ms: int = 0
+    condition: _core.Condition | None = None
+
+
+class CallbackPath:
+    """Changes that meet user code go one at a time, under `lock`, so that a filter, resolver or listener sees them in
+    the order of the queue."""
+
+    def __init__(
+        self, region: "MemberRegion", site: int, listeners: Iterable[CacheListener],
+        resolver: GatewayConflictResolver | None,
+    ) -> None:
+        self._region, self._site = region, site
+        self.lock = CallbackLock(region.name)
+        # Guarded by the lock:
+        self._listeners = tuple(listeners)
+        self._resolver = resolver
+        self._senders: dict[_core.EventQueue, Any] = {}     # Attached queue -> SenderCore.
+        self._lines = Lines(log)                            # About callbacks and events that fail.
+
+    # Who is on the way. Each of these says, under the lock, whether changes have to come by here from now on.
+
+    def set_senders(self, senders: dict[_core.EventQueue, Any]) -> None:
+        self._senders = senders
+
+    def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
+        self._resolver = resolver
+
+    def add_listener(self, listener: CacheListener) -> None:
+        self._listeners += (listener,)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._listeners) or self._resolver is not None or any(
+            sender.filters.decides_enqueue for sender in self._senders.values())
+
+    # Changes
+
+    def change_locally(
+        self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0,
+        condition: _core.Condition | None = None,
+    ) -> str:
+        """What became of it, in the words of `RegionCore.change`."""
+        change = Change(operation, _core.encoded_key(key), _core.encoded_value(value),
+                        _core.encoded_value(callback_argument), timestamp_ms=timestamp_ms, condition=condition)
+        with self.lock:
+            return self._make(change)
+
+    def apply_record(self, record: bytes) -> int:
+        """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure.
+        QueueFullError, DiskError: one of our queues or logs does not take it now."""
+        fields = _core.record_fields(record)
+        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"],
+                        _core.record_flags(record))
+        change = Change(fields["operation"], Encoded(*fields["key"]), Encoded(*fields["value"]),
+                        Encoded(*fields["callback"]), (fields["stamp"], fields["stamp_site"]), origin)
+        try:
+            with self.lock:
+                outcome = self._make(change)
+            return {"lost": _LOST, "forgotten": _FAILED_FORGOTTEN}.get(outcome, 0)
+        except (QueueFullError, DiskError):
+            raise
+        except MemoryError:
+            return _FAILED_NO_MEMORY        # The receiver says it.
+        except RegionNotFoundError:
+            return _FAILED_NOT_FOUND
+        except Exception:
+            self._lines.exception("region %s: a remote %s of key %r failed", self._region.name,
+                                  OPERATIONS[change.operation], change.key)
+            return _FAILED_OTHER
+
+    def _make(self, change: Change) -> str:
+        region, operation, key, version = self._region, change.operation, change.key, change.version
+        old = region.lookup(key) if self._listeners or self._resolver is not None else None
+        is_remote = version is not None
+        flags = change.origin.flags if change.origin is not None else 0
+        value, ask = change.value, 0
+        outcome = region.judge(operation, key, version, 1 if self._resolver is not None and is_remote else 0,
+                               value if is_remote else None, change.condition, flags)
+        if outcome == "ask":
+            helper = self._resolve(change, old)
+            if helper is None:              # Without a decision the later version wins.
+                outcome = region.judge(operation, key, version, 0, value, flags=flags)
+            else:
+                if helper.is_disallowed:
+                    return "lost"
+                if helper.is_changed:
+                    value = _core.encoded_value(helper.value)
+                ask = 2                     # Decided, so applied.
+                outcome = "destroyed" if operation == _DESTROY else "updated"
+        if outcome in ("missing", "unmet", "forgotten"):
+            return outcome
+        # By one id at every place where it is seen.
+        origin = change.origin or Origin(self._site, b"", region.next_event_id())
+        if outcome == "lost":
+            return region.change(operation, key, value, change.argument, (), version, origin)
+        # "same": it was applied before and may have to be forwarded again.
+        name = {"created": "create", "updated": "update", "destroyed": "destroy",
+                "same": OPERATIONS[operation]}[outcome]
+        decisions = self._decide(name, key, value, change.argument, origin)
+        outcome = region.change(operation, key, value, change.argument, decisions, version, origin, ask,
+                                change.timestamp_ms, change.condition)
+        if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
+            self._tell_listeners(name, change, value, old)
+        return outcome
+
+    def _decide(self, operation: str, key: Encoded, value: Encoded, argument: Encoded, origin: Origin) -> Sequence[Any]:
+        """For each attached queue what its sender's filters say."""
+        if not any(sender.filters.decides_enqueue for sender in self._senders.values()):
+            return ()
+        decisions: list[Any] = []
+        event = None
+        for queue in self._region.queues:
+            sender = self._senders[queue]
+            remote = sender.attributes.remote_distributed_system_id
+            is_wanted = (queue.running and remote not in origin.recipients
+                         and (remote != origin.site or origin.site == self._site))
+            decision = None
+            if is_wanted and sender.filters.decides_enqueue:
+                if event is None:
+                    event = GatewayQueueEvent(
+                        self._region.name, operation, key, None if operation == "destroy" else value, argument,
+                        creation_timestamp=time.time_ns() // 1_000_000, origin_site=origin.site,
+                        possible_duplicate=False, event_id=EventSequenceID(*origin.event_id))
+                decision = sender.filters.decide_enqueue(event)
+            decisions.append(decision)
+        return decisions
+
+    def _resolve(self, change: Change, old: Found | None) -> GatewayConflictHelper | None:
+        """What the resolver decided; None: it failed."""
+        assert change.version is not None and self._resolver is not None
+        helper = GatewayConflictHelper()
+        old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
+        stamp, site = change.version
+        # There is an entry, whatever the change was where it comes from.
+        name = "destroy" if change.operation == _DESTROY else "update"
+        event = TimestampedEntryEvent(
+            self._region.face, name, change.key.plain, old_value, change.value.plain, old_stamp >> 16, stamp >> 16,
+            old_site, site, change.argument.plain)
+        try:
+            self._resolver.on_event(event, helper)
+        except BaseException as error:
+            let_through(error)
+            self._lines.exception("region %s: the conflict resolver failed for key %r; the later version wins",
+                                  self._region.name, change.key)
+            return None
+        return helper
+
+    def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Found | None) -> None:
+        origin = change.origin
+        event = EntryEvent(
+            self._region.face, operation, change.key.plain, old[0] if old else None,
+            None if operation == "destroy" else value.plain, change.argument.plain, origin is not None,
+            origin.site if origin is not None else self._site)
+        for listener in self._listeners:
+            try:
+                getattr(listener, f"after_{operation}")(event)
+            except BaseException as error:
+                let_through(error)
+                self._lines.exception("region %s: the listener %r failed after a %s of key %r", self._region.name,
+                                      listener, operation, change.key)
+
+    # Repair of the clock
+
+    def restamp(self, repair: _core.ClockRepair, key: Encoded) -> bool:
+        """The entry, or tombstone, of a key is changed to what it is, with a stamp of now. Filters are asked;
+        listeners are not told, since nothing changes for them. False: there is none."""
+        region = self._region
+        with self.lock:
+            old = region.lookup(key)
+            if old is None:
+                return False
+            origin = Origin(self._site, b"", region.next_event_id())
+            decisions = self._decide("update" if old[3] else "destroy", key, _core.encoded_value(old[0]),
+                                     _core.encoded_value(None), origin)
+            return repair.restamp_key(region, key, decisions)
+
+    def remake(self, repair: _core.ClockRepair, record: bytes) -> bool:
+        """An event is queued whose stamp is ahead, and of its key there is an older version: that of a repair that was
+        killed, or another site's which came after a restart without entries. What the event says is made again; what is
+        there, if it is this site's. False: it was changed meanwhile."""
+        region, fields = self._region, _core.record_fields(record)
+        key = Encoded(*fields["key"])
+        found = region.lookup(key)
+        if found is None or found[1] >= repair.began:
+            return False
+        is_destroy = fields["operation"] == _DESTROY
+        if found[2] == self._site or (is_destroy and not found[3]):
+            return self.restamp(repair, key)
+        if not is_destroy:
+            region.put(key, Encoded(*fields["value"]), Encoded(*fields["callback"]))
+            return True
+        try:
+            region.destroy(key)
+        except KeyError:
+            return False
+        return True
