@@ -88,12 +88,14 @@ class AppliedMemory:
                 for session in source.newest.values():
                     session.contest()
                 raise ProtocolError(
-                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from another"
-                    " opening of its disk store; if the store was copied, stop one of the two members. Otherwise the old connection ends within seconds")
+                    f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from"
+                    " another opening of its disk store; if the store was copied, stop one of the two members. Otherwise"
+                    " the old connection ends within seconds")
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
                     f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it"
-                    " are not done with what they brought; a callback of a region here may hang, or take longer than the sender waits (socket-read-timeout)")
+                    " are not done with what they brought; a callback of a region here may hang, or take longer than"
+                    " the sender waits (socket-read-timeout)")
             else:
                 del self._sources[key]
             self._sources[key] = source
@@ -127,4 +129,5 @@ class AppliedMemory:
                 return
         raise ProtocolError(
             f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with"
-            f" {self._partitions} partitions are connected already, and at most {self.LIMIT} with {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")
+            f" {self._partitions} partitions are connected already, and at most {self.LIMIT} with"
+            f" {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")

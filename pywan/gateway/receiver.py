@@ -41,8 +41,8 @@ class GatewayReceiver(Face):
     """
 
     def __init__(
-        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str, memory: AppliedMemory, floors: SourceFloors,
-        find_region: Callable[[str], Any], peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
+        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str,
+        memory: AppliedMemory, floors: SourceFloors, find_region: Callable[[str], Any], peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
         on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
     ) -> None:
         self.attributes = attributes
@@ -56,7 +56,8 @@ class GatewayReceiver(Face):
         self._acceptor: Acceptor | None = None          # None while stopped. Guarded by _lock, like all below.
         self._senders: dict[Connection, str] = {}       # Whose opening is done -> which sender it is.
         self._port = 0
-        self._host = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders") or self._bind_address
+        told = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
+        self._host = told or self._bind_address
         self._peers = peers
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
 
@@ -107,7 +108,8 @@ class GatewayReceiver(Face):
                 self._acceptor.stop()
                 self._acceptor, self._port = None, 0
                 raise
-        log.info("gateway receiver listens on %s port %d, known to senders as %s", self._bind_address or "every interface", self._port, self.host)
+        log.info("gateway receiver listens on %s port %d, known to senders as %s",
+                 self._bind_address or "every interface", self._port, self.host)
         self._on_change(self)
 
     def _listen(self) -> socket.socket:
@@ -117,7 +119,8 @@ class GatewayReceiver(Face):
         reason = "none is free"
         for n in range(count):
             try:
-                return listen(self._bind_address, a.start_port + (first + n) % count, what="gateway receiver", backlog=256)
+                port = a.start_port + (first + n) % count
+                return listen(self._bind_address, port, what="gateway receiver", backlog=256)
             except PortInUseError as error:
                 reason = "every one is in use"
                 last: PywanError = error
@@ -144,17 +147,20 @@ class GatewayReceiver(Face):
                 self._floors.opened(hello.site, hello.member, hello.sender, hello.incarnation)
                 session = self._welcome(connection, memory, hello, known)
                 with self._lock:
-                    self._senders[connection] = f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
+                    self._senders[connection] = (
+                        f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})")
                 self._on_change(self)
                 outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
-                connection.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s", hello.sender, hello.site, place, outcome)
+                connection.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s",
+                                   hello.sender, hello.site, place, outcome)
         except (PywanError, OSError) as error:
             if isinstance(error, PywanError):
                 data.refuse(connection.sock, error)
             connection.warning("gateway receiver: connection from %s refused: %s", place, error)
         except MemoryError as error:
-            connection.warning("gateway receiver: connection from %s ended: out of memory: %s", place, error or "the process has none for it")
+            connection.warning("gateway receiver: connection from %s ended: out of memory: %s", place,
+                               error or "the process has none for it")
         except Exception:
             log.exception("gateway receiver: connection from %s failed", place)
 
@@ -168,16 +174,20 @@ class GatewayReceiver(Face):
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello)
         if hello.site == self._site:
-            raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself")
+            raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to"
+                                " itself")
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello
 
     def _say_no_memory(self, hello: gateway.SenderHello) -> None:
         if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
-            log.error("gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are parked there, and can be replayed", hello.sender, hello.site)
+            log.error("gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are"
+                      " parked there, and can be replayed", hello.sender, hello.site)
 
-    def _welcome(self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[gateway.Known]) -> Any:
+    def _welcome(
+        self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[gateway.Known],
+    ) -> Any:
         sock = connection.sock
         session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES, mount=hello.mount,
                                          on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
@@ -186,7 +196,8 @@ class GatewayReceiver(Face):
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
         connection.opened(session.stop)
         sock.settimeout(WELCOME_TIMEOUT_S)
-        welcome = gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES, self.attributes.maximum_time_between_pings, len(known))
+        welcome = gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES,
+                                  self.attributes.maximum_time_between_pings, len(known))
         sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
         sock.settimeout(None)
         return session

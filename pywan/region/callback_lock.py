@@ -38,7 +38,8 @@ def check_no_callback(what: str) -> None:
     """IllegalStateError if this thread runs a callback of a region."""
     regions = getattr(_held, "regions", None)
     if regions:
-        raise IllegalStateError(f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a callback of region {regions[-1]!r}, since that waits "
+        raise IllegalStateError(f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a"
+                                f" callback of region {regions[-1]!r}, since that waits "
                                 "for the region's callbacks to end; do it in another thread")
 
 
@@ -59,7 +60,8 @@ class LifeCycleLock:
             return
         while not self._lock.acquire(timeout=0.05):
             if self._is_waited_for():
-                raise IllegalStateError(f"{self._what} is being stopped, which waits for its own filter to return; the filter cannot change it meanwhile")
+                raise IllegalStateError(f"{self._what} is being stopped, which waits for its own filter to return; the"
+                                        " filter cannot change it meanwhile")
 
     def __exit__(self, *exc: object) -> None:
         self._lock.release()

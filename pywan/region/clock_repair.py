@@ -29,7 +29,8 @@ class ClockRepairReport:
 
     def to_dict(self) -> dict[str, Any]:
         return {"ahead_ms": self.ahead_ms, "now_ms": self.now_ms, "dry_run": self.dry_run, "rounds": self.rounds,
-                "left": self.left, "total": self.total, "regions": {name: dict(counts) for name, counts in self.regions.items()},
+                "left": self.left, "total": self.total,
+                "regions": {name: dict(counts) for name, counts in self.regions.items()},
                 "senders": {id: dict(counts) for id, counts in self.senders.items()}}
 
 

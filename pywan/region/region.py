@@ -83,7 +83,10 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
 
     def __repr__(self) -> str:
         core = core_of(self)
-        state = "of the parent process" if core.is_inherited else "closed" if core.is_closed else f"with {len(self)} entries"
+        if core.is_inherited:
+            state = "of the parent process"
+        else:
+            state = "closed" if core.is_closed else f"with {len(self)} entries"
         return f"<Region {self.name} {self.type} {state}>"
 
     # The mapping
