@@ -237,7 +237,7 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
     block_of(partition, record->sequence)->live++;
     partition->events++;
     partition->unpeeked++;
-    partition->volatile_events += queue->persistent;
+    partition->uncounted_events += queue_waits(queue);
     partition->bytes += reservation->length;
     wan_tally(&queue->events, 1);
     wan_tally(&queue->bytes, reservation->length);
@@ -309,7 +309,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         partition->appended += n;
         partition->events += n;
         partition->unpeeked += n;
-        partition->volatile_events += queue->persistent ? n : 0;
+        partition->uncounted_events += queue_waits(queue) ? n : 0;
         partition->bytes += bytes;
         wan_tally(&queue->events, n);
         wan_tally(&queue->bytes, bytes);
@@ -360,7 +360,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
-    uint64_t taken_bytes = 0, peeked = partition->peeked, end = queue->persistent ? partition->durable : partition->appended;
+    uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
     uint32_t file = 0;      /* That all of it lies in. 0: in none. */
     int ends = 0;
     while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
@@ -524,7 +524,7 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed) return;
-    uint64_t end = queue->persistent ? partition->durable : partition->appended;
+    uint64_t end = counts_through(queue, partition);
     while (partition->removed < end && !*entry_of(partition, partition->removed + 1)) {
         partition->peeked = ++partition->removed;
         if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
@@ -540,7 +540,7 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
     /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
     if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
-    if (queue->persistent && sequence > partition->durable) partition->volatile_events--;
+    if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
     queue->punched_bytes += ref_length(&queue->store, *entry);
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
@@ -563,17 +563,47 @@ void wan_queue_rewind(wan_queue *queue, uint32_t number)
     check_positions(partition);
 }
 
+/* Counts what all that the queue waits for have by now. */
+static void count_more(wan_queue *queue, wan_partition *partition)
+{
+    uint64_t end = partition->appended;
+    if (queue->persistent && partition->durable < end) end = partition->durable;
+    if (queue->copied && partition->replicated < end) end = partition->replicated;
+    while (partition->counted < end) {
+        partition->counted++;
+        if (partition->counted > partition->removed && *entry_of(partition, partition->counted)) partition->uncounted_events--;
+    }
+    drop_front_holes(queue, partition);
+    check_positions(partition);
+}
+
 void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
 {
     wan_partition *partition = &queue->partitions[number];
     WAN_CHECK(durable <= partition->appended);
-    while (partition->durable < durable) {
-        partition->durable++;
-        if (partition->durable > partition->removed && *entry_of(partition, partition->durable)) partition->volatile_events--;
-    }
+    if (partition->durable < durable) partition->durable = durable;
     if (partition->taken < durable) partition->taken = durable;
-    drop_front_holes(queue, partition);
-    check_positions(partition);
+    count_more(queue, partition);
+}
+
+void wan_queue_made_replicated(wan_queue *queue, uint32_t number, uint64_t replicated)
+{
+    wan_partition *partition = &queue->partitions[number];
+    WAN_CHECK(replicated <= partition->appended);
+    if (partition->replicated < replicated) partition->replicated = replicated;
+    count_more(queue, partition);
+}
+
+void wan_queue_set_copied(wan_queue *queue, int copied)
+{
+    int waited = queue_waits(queue);
+    queue->copied = copied != 0;
+    for (uint32_t number = 0; number < queue->partition_count; number++) {
+        wan_partition *partition = &queue->partitions[number];
+        if (!waited) partition->counted = partition->appended;
+        if (copied) partition->replicated = partition->counted;
+        count_more(queue, partition);
+    }
 }
 
 void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
@@ -611,8 +641,10 @@ uint64_t wan_queue_clear(wan_queue *queue)
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         wan_partition *partition = &queue->partitions[n];
         partition->peeked = partition->appended;
+        partition->counted = partition->appended;
         if (queue->persistent) partition->durable = partition->appended;
-        partition->unpeeked = partition->volatile_events = 0;
+        if (queue->copied) partition->replicated = partition->appended;
+        partition->unpeeked = partition->uncounted_events = 0;
         wan_queue_remove(queue, n, partition->appended);
     }
     return dropped;

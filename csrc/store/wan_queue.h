@@ -36,9 +36,12 @@ typedef struct {
     uint64_t events;                /* Entries in (removed, appended] that are not holes. */
     uint64_t bytes;                 /* Their record bytes. */
     uint64_t unpeeked;              /* Those of them in (peeked, appended]. */
-    uint64_t durable;               /* With persistence: on the disk up to here. peeked <= durable <= appended. */
+    /* Where the queue waits for somebody, an event is peeked only once it counts: all it waits for have it. */
+    uint64_t counted;               /* All up to here count: the lowest of what is waited for. peeked <= counted <= appended. */
+    uint64_t uncounted_events;      /* Events in (counted, appended]. Both are kept only while the queue waits. */
+    uint64_t durable;               /* With persistence: on the disk up to here. durable <= appended. */
     uint64_t taken;                 /* With persistence: up to here it is on the disk or being written. durable <= taken <= appended. */
-    uint64_t volatile_events;       /* With persistence: events in (durable, appended]; they are not peeked yet. */
+    uint64_t replicated;            /* With copies: all copies in sync have it up to here. replicated <= appended. */
     wan_block *blocks;              /* Ring of entry blocks by (sequence - 1) / WAN_BLOCK_ENTRIES; capacity a power of two. */
     uint32_t block_capacity;
     uint32_t block_count;
@@ -53,7 +56,8 @@ typedef struct {
     wan_partition *partitions;
     uint32_t partition_count;
     uint8_t conflate;
-    uint8_t persistent;             /* Events are peeked only once they are durable: nothing leaves that a crash could take back. */
+    uint8_t persistent;             /* Events count once they are durable: nothing leaves that a crash could take back. */
+    uint8_t copied;                 /* Events count once all copies in sync have them: nothing leaves that a lost member could take back. */
     uint64_t events, bytes;         /* Sums over the partitions. May be read without the lock: wan_read. */
     wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
@@ -131,6 +135,10 @@ void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, ui
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: all up to `durable` is on the disk now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
+/* Copies in sync come to be (nothing that counts is taken back), or are no more: what was waited for then counts. */
+void wan_queue_set_copied(wan_queue *queue, int copied);
+/* With copies: all up to `replicated` is at every copy in sync now. */
+void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
 /* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
 void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
 /* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
@@ -150,7 +158,7 @@ wan_status wan_queue_start_conflating(wan_queue *queue);
 /* Events that can be peeked now. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
-    return partition->unpeeked - partition->volatile_events;
+    return partition->unpeeked - partition->uncounted_events;
 }
 /* All of it is dropped. Returns how many events. */
 uint64_t wan_queue_clear(wan_queue *queue);

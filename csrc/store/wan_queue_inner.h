@@ -40,9 +40,18 @@ static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t s
 static inline void check_positions(const wan_partition *partition)
 {
     WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
-    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->volatile_events <= partition->unpeeked);
+    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->uncounted_events <= partition->unpeeked);
     WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
     (void)partition;
+}
+
+/* Whether an event counts only when somebody else has it too. */
+static inline int queue_waits(const wan_queue *queue) { return queue->persistent | queue->copied; }
+
+/* The last sequence that counts. */
+static inline uint64_t counts_through(const wan_queue *queue, const wan_partition *partition)
+{
+    return queue_waits(queue) ? partition->counted : partition->appended;
 }
 
 static inline int has_block(const wan_partition *partition, uint64_t number)

@@ -61,7 +61,7 @@ static inline void restore_entry(wan_queue *queue, const wan_record *record, uin
     if (record->sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
-    partition->volatile_events += queue->persistent && record->sequence > partition->durable;
+    partition->uncounted_events += queue_waits(queue) && record->sequence > partition->counted;
     partition->bytes += record->length;
     wan_tally(&queue->events, 1);
     wan_tally(&queue->bytes, record->length);
@@ -102,10 +102,10 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
 {
     wan_partition *partition = &queue->partitions[number];
     if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
-        partition->removed = partition->peeked = partition->appended = partition->durable = removed;
+        partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted = removed;
         return WAN_OK;
     }
-    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->appended = removed;
+    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended = removed;
     wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
     if (status != WAN_OK) return status;
     if (removed > partition->removed) {

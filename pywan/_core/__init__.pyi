@@ -146,6 +146,15 @@ class EventQueue:
     @property
     def synchronous(self) -> bool:
         """Whether an enqueue is done only when it is on the disk."""
+    def set_copied(self, copied: bool) -> None:
+        """Copies in sync come to be, or are no more."""
+    def made_replicated(self, partition: int, through: int) -> None:
+        """All copies in sync have the events of a partition up to this sequence."""
+    @property
+    def copied(self) -> bool:
+        """Whether other members have copies."""
+    def wait_replicated(self, timeout: float = 60.0) -> None:
+        """Returns when all copies in sync have everything enqueued so far, or there are none any more."""
     @property
     def log_id(self) -> int:
         """Of the log, over restarts; 0 without persistence."""

@@ -24,12 +24,14 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t unpeeked
         uint64_t durable
         uint64_t taken
+        uint64_t replicated
     ctypedef struct wan_queue:
         wan_store store
         wan_partition *partitions
         uint32_t partition_count
         uint8_t conflate
         uint8_t persistent
+        uint8_t copied
         uint64_t events
         uint64_t bytes
         uint64_t conflated
@@ -66,6 +68,8 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
+    void wan_queue_set_copied(wan_queue *queue, bint copied)
+    void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated)
     ctypedef struct wan_store_span:
         const char *file
         const uint8_t *base

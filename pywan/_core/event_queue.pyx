@@ -11,11 +11,11 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.disk_log cimport (
-    FOR_EVENTS, FOR_IDENTITY, FOR_REMOVALS, LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON,
+    FOR_EVENTS, FOR_IDENTITY, FOR_REMOVALS, LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON, WAIT_SLICE_US,
     WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, show_log)
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
-    queue_append_copy, queue_can_read, queue_counts, queue_partition, queue_refresh_pending, signal)
+    queue_append_copy, queue_can_read, queue_counts, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
 from pywan._core.queue_log cimport durable_begin_wait, durable_loop, durable_step, durable_wait
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -177,6 +177,68 @@ cdef class EventQueue:
     def synchronous(self):
         """Whether an enqueue is done only when it is on the disk."""
         return self.g.durable != NULL and self.g.durable.synchronous
+
+    # Copies at other members
+
+    def set_copied(self, bint copied):
+        """Copies in sync come to be, or are no more. While there are any, an event is sent, and its maker answered, only when they have it.
+        Before regions attach, or they attach again."""
+        wan_lock_take(&self.g.lock)
+        wan_queue_set_copied(&self.g.queue, copied)
+        wake_dispatchers(self.g)
+        wan_lock_release(&self.g.lock)
+        wan_signal_change(&self.g.copies_epoch)
+
+    def made_replicated(self, uint32_t partition, uint64_t through):
+        """All copies in sync have the events of a partition up to this sequence."""
+        self.check_partition(partition)
+        wan_lock_take(&self.g.lock)
+        cdef uint64_t appended = self.g.queue.partitions[partition].appended
+        if self.g.queue.copied and through <= appended:
+            wan_queue_made_replicated(&self.g.queue, partition, through)
+            wake_dispatchers(self.g)
+        wan_lock_release(&self.g.lock)
+        if through > appended:
+            raise ValueError(f"queue {self.name!r}: copies have {through} of partition {partition}, which ends at {appended}")
+        wan_signal_change(&self.g.copies_epoch)
+
+    @property
+    def copied(self):
+        """Whether other members have copies."""
+        return bool(self.g.queue.copied)
+
+    def wait_replicated(self, double timeout=60.0):
+        """Returns when all copies in sync have everything enqueued so far, or there are none any more. ConnectivityError after `timeout`
+        seconds: what was enqueued stays queued here."""
+        cdef uint32_t partitions = self.g.queue.partition_count, p, seen = 0
+        cdef uint64_t until = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
+        cdef bint done = False
+        cdef uint64_t *wanted = <uint64_t *>malloc(partitions * sizeof(uint64_t))
+        if wanted == NULL:
+            raise MemoryError()
+        try:
+            wan_lock_take(&self.g.lock)
+            for p in range(partitions):
+                wanted[p] = self.g.queue.partitions[p].appended
+            wan_lock_release(&self.g.lock)
+            while not done:
+                with nogil:
+                    seen = __atomic_load_n(&self.g.copies_epoch, __ATOMIC_ACQUIRE)
+                    wan_lock_take(&self.g.lock)
+                    done = True
+                    for p in range(partitions):
+                        if self.g.queue.copied and self.g.queue.partitions[p].replicated < wanted[p]:
+                            done = False
+                    wan_lock_release(&self.g.lock)
+                    if not done:
+                        wan_wait_change(&self.g.copies_epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+                PyErr_CheckSignals()
+                if not done and wan_monotonic_us() >= until:
+                    from pywan.errors import ConnectivityError
+                    raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the change within {timeout:g} s; "
+                                            "it is queued here, and counts once they have it")
+        finally:
+            free(wanted)
 
     @property
     def log_id(self):

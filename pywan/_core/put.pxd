@@ -9,8 +9,10 @@ from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.disk_log cimport not_written
+from pywan._core.enqueue cimport (
+    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, note_not_entered)
 from pywan._core.queue cimport (
-    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_note_not_queued, queue_partition,
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued, queue_partition,
     queue_reserve)
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, UNWRITTEN_BITS, WAY_CLOSED, WAY_STRAIGHT, attachment, condition,
@@ -24,16 +26,6 @@ cdef inline wan_status way_of(const attachment *attached, bint by_callbacks) noe
     if attached.way == WAY_CLOSED:
         return WAN_CLOSED
     return WAN_OK if by_callbacks else WAN_SLOW
-
-
-cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
-    # Loop control: the remote site made the event, has it, or will get it from somebody.
-    if from_.site == site and from_.site != own:
-        return True
-    for n in range(from_.recipient_count):
-        if from_.recipients[n] == site:
-            return True
-    return False
 
 
 cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space, uint32_t *count) noexcept nogil:
@@ -178,8 +170,7 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     cdef gateway_queue *g
     cdef wan_status status = WAN_OK
     cdef wan_reservation reservations[MAX_ATTACHED]
-    cdef uint8_t takes[MAX_ATTACHED]
-    cdef uint8_t drops[MAX_ATTACHED]
+    cdef enqueue_decision decided
     cdef int wake_files[MAX_ATTACHED]
     cdef uint8_t space[512]
     cdef const uint8_t *recipients
@@ -193,12 +184,10 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     recipients = union_recipients(from_, attached, space, &recipient_count)
     if recipient_count > 255:
         recipient_count = 255
+    decide_enqueue(attached, from_, r.site, decisions, &decided)
     for n in range(attached.count):
         g = attached.queues[n]
-        takes[n] = drops[n] = 0
-        if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
-            continue
-        if decisions != NULL and decisions[n].filtered:
+        if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
         value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else c.value_length
         length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
@@ -206,13 +195,12 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
         wan_lock_take(&g.lock)
         status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
-            drops[n] = status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST and not durable_is_behind(g, length)
+            if status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST and not durable_is_behind(g, length):
+                decided.verdicts[n], status = ENQUEUE_NO_ROOM, WAN_OK
             wan_lock_release(&g.lock)
-            if drops[n]:
-                status = WAN_OK
+            if status == WAN_OK:
                 continue
             break
-        takes[n] = 1
         taken += 1
     else:
         status = region_apply(r, shard, c, outcome)
@@ -220,7 +208,7 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     done = n
     if status != WAN_OK:
         for n in range(done):
-            if takes[n]:
+            if decided.verdicts[n] == ENQUEUE_ENTERS:
                 wan_queue_cancel(&attached.queues[n].queue, &reservations[n])
                 wan_lock_release(&attached.queues[n].lock)
         return status
@@ -234,11 +222,11 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
         g = attached.queues[n]
         wake_files[n] = -1
         if not forwards:
-            if takes[n]:
+            if decided.verdicts[n] == ENQUEUE_ENTERS:
                 wan_queue_cancel(&g.queue, &reservations[n])
                 wan_lock_release(&g.lock)
             continue
-        if not takes[n]:
+        if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
         value, value_length, value_form = c.value, c.value_length, c.value_form
         if decisions != NULL and decisions[n].substituted:
@@ -248,25 +236,14 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
         wake_files[n] = queue_commit(g, &reservations[n])
         g.counts.received += 1
         g.counts.queued += 1
-        if g.durable != NULL and g.durable.synchronous:
+        if queue_is_waited_for(g):
             c.waits = 1
         wan_lock_release(&g.lock)
     # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
     if forwards:
         for n in range(attached.count):
-            if not takes[n]:
-                g = attached.queues[n]
-                wan_lock_take(&g.lock)
-                g.counts.received += 1
-                if drops[n]:
-                    g.counts.dropped_newest += 1
-                elif already_there(from_, g.remote_site, r.site):
-                    g.counts.not_queued_loop += 1
-                elif decisions != NULL and decisions[n].filtered:
-                    g.counts.filtered_enqueue += 1
-                else:
-                    g.counts.dropped_stopped += 1
-                wan_lock_release(&g.lock)
+            if decided.verdicts[n] != ENQUEUE_ENTERS:
+                note_not_entered(attached.queues[n], decided.verdicts[n])
     # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
     if forwards and taken:
         for n in range(attached.count):

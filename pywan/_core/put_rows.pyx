@@ -8,6 +8,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
+from pywan._core.enqueue cimport only_queue
 from pywan._core.put cimport origin_local, region_apply, region_change, write_record
 from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
 from pywan._core.region_state cimport WAY_STRAIGHT, attachment, origin, region_core
@@ -173,17 +174,18 @@ cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t c
     cdef uint32_t lengths[SOME]
     cdef uint16_t partitions[SOME]
     cdef attachment *attached
+    cdef gateway_queue *g
     cdef uint32_t n, locks, some, done = 0
     cdef uint64_t total = 0
     if r.log != NULL or not r.stores or not r.forwards:
         return 0
     some = take_entry_locks(r, changes, count, shards, held, &locks)
     attached = r.attached
-    if (attached != NULL and attached.way == WAY_STRAIGHT and attached.count == 1
-            and attached.queues[0].durable == NULL and wan_flag_read(&attached.queues[0].running)):
+    g = only_queue(attached, r.site)
+    if g != NULL and g.durable == NULL and not g.queue.copied:
         for n in range(some):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0, attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(attached.queues[0], r.buckets, changes[n].hash, r.member, maker.number)
+            partitions[n] = <uint16_t>queue_partition(g, r.buckets, changes[n].hash, r.member, maker.number)
             total += lengths[n]
             if total > SOME_BYTES:
                 some = n
@@ -279,10 +281,10 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef wan_thread *maker = wan_thread_self()
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
     attached = r.attached
-    if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1 or not wan_flag_read(&attached.queues[0].running) or attached.recipient_count != 1:
+    g = only_queue(attached, r.site)
+    if g == NULL or attached.recipient_count != 1:
         wan_lock_release(&shard.lock)
         return 0
-    g = attached.queues[0]
     many = g.queue.partition_count > 1
     recipient = attached.recipients[0]
     count = RUN if key_column.length - row >= RUN else <uint32_t>(key_column.length - row)

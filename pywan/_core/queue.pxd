@@ -43,6 +43,7 @@ cdef struct gateway_queue:
     uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
     int running             # 0: what comes is counted as dropped. Read without the lock.
     durable_log *durable    # NULL without persistence.
+    uint32_t copies_epoch   # Changes when copies got more, or are no more: what waits for them sleeps on it.
     wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
@@ -253,5 +254,10 @@ cdef inline void durable_stage(gateway_queue *g, const wan_record *record) noexc
     d.staged += 1
     if wan_flag_read(&d.waiting):
         wan_signal_change(&d.work)
+
+cdef inline bint queue_is_waited_for(const gateway_queue *g) noexcept nogil:
+    """Whether who enqueues is answered only when others have the event too: the disk, or the copies at other members."""
+    return g.queue.copied or (g.durable != NULL and g.durable.synchronous)
+
 
 cdef void wake_dispatchers(gateway_queue *g) noexcept nogil

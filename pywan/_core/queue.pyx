@@ -53,7 +53,7 @@ cdef void queue_make_room(gateway_queue *g, uint32_t partition) noexcept nogil:
 
 
 cdef void wake_dispatchers(gateway_queue *g) noexcept nogil:
-    """Under the queue's lock: more is durable."""
+    """Under the queue's lock: more events count."""
     cdef uint32_t n
     for n in range(g.dispatchers):
         queue_refresh_pending(g, n)

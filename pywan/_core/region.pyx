@@ -293,11 +293,13 @@ cdef class RegionCore:
         for queue in self.attached_queues if is_queued else ():
             if queue.g.durable != NULL and queue.g.durable.synchronous:
                 queue.wait_durable()
+            if queue.g.queue.copied:
+                queue.wait_replicated()
         if self.r.log != NULL and self.r.log.synchronous:
             self.wait_log()
 
     cdef int choose_durable(self, queues) except -1:
-        wan_flag_set(&self.r.durable, any(queue.synchronous for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
+        wan_flag_set(&self.r.durable, any(queue.synchronous or queue.copied for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
         return 0
 
     # Persistence

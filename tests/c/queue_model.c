@@ -10,17 +10,21 @@ static uint64_t differences;
 
 static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 
+/* The last event that may be peeked, or be gone. */
+static uint64_t model_counts(const queue_model *m, const model_partition *p) { return m->copied ? p->replicated : p->appended; }
+
 /* Nothing is on its way: holes in front are gone. */
-static void drop_front_holes(model_partition *p)
+static void drop_front_holes(const queue_model *m, model_partition *p)
 {
-    while (p->removed < p->appended && !p->events[p->removed].alive) p->peeked = ++p->removed;
+    if (p->peeked != p->removed) return;
+    while (p->removed < model_counts(m, p) && !p->events[p->removed].alive) p->peeked = ++p->removed;
 }
 
-static void punch(model_partition *p, uint64_t sequence)
+static void punch(const queue_model *m, model_partition *p, uint64_t sequence)
 {
     if (!p->events[sequence - 1].alive) return;
     p->events[sequence - 1].alive = 0;
-    if (p->peeked == p->removed && sequence == p->removed + 1) drop_front_holes(p);
+    if (sequence == p->removed + 1) drop_front_holes(m, p);
 }
 
 static void model_append(queue_model *m, model_partition *p, const model_event *event)
@@ -31,7 +35,7 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
     if (old > p->peeked && p->events[old - 1].alive) {
         const model_event *there = &p->events[old - 1];     /* If that is later it stays, and stays to be replaced. Values differ in length only. */
         if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length)) return;
-        punch(p, old);
+        punch(m, p, old);
         m->conflated++;
     }
     p->index[event->key] = p->appended;
@@ -124,7 +128,7 @@ static void peek(queue_model *m, random_source *source, uint32_t number)
     uint32_t count = random_below(source, 700), expected = 0;
     int at_least_one = random_below(source, 3) != 0;
     uint64_t first = p->peeked;
-    while (expected < count && p->peeked < p->appended) {
+    while (expected < count && p->peeked < model_counts(m, p)) {
         const model_event *event = &p->events[p->peeked];
         if (event->alive) {
             if ((expected || !at_least_one) && total + event->length > limit) {
@@ -159,19 +163,29 @@ static uint64_t model_remove(model_partition *p, uint64_t through)
     return dropped;
 }
 
+static void set_copied(queue_model *m, int copied)
+{
+    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++)
+        if (!m->copied) m->partitions[number].replicated = m->partitions[number].appended;
+    m->copied = copied;
+    wan_queue_set_copied(&m->queue, copied);
+    for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(m, &m->partitions[number]);
+}
+
 static void compare(queue_model *m)
 {
     uint64_t all_events = 0, all_bytes = 0;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         const model_partition *p = &m->partitions[number];
         const wan_partition *q = &m->queue.partitions[number];
-        uint64_t events = 0, bytes = 0, unpeeked = 0, oldest = 0;
+        uint64_t events = 0, bytes = 0, unpeeked = 0, ready = 0, oldest = 0;
         for (uint64_t sequence = p->removed + 1; sequence <= p->appended; sequence++) {
             const model_event *event = &p->events[sequence - 1];
             if (event->alive && !oldest) oldest = sequence;
             events += event->alive;
             bytes += event->alive ? event->length : 0;
             unpeeked += event->alive && sequence > p->peeked;
+            ready += event->alive && sequence > p->peeked && sequence <= model_counts(m, p);
         }
         SAME(q->removed, p->removed);
         SAME(q->peeked, p->peeked);
@@ -179,6 +193,7 @@ static void compare(queue_model *m)
         SAME(q->events, events);
         SAME(q->bytes, bytes);
         SAME(q->unpeeked, unpeeked);
+        SAME(wan_partition_ready(q), ready);
         const wan_record *first = wan_queue_oldest(&m->queue, number);
         SAME(first ? first->sequence : 0, oldest);
         all_events += events;
@@ -232,16 +247,23 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
         } else if (choice == 97) {
             wan_queue_rewind(&m->queue, number);
             p->peeked = p->removed;
-            drop_front_holes(p);
+            drop_front_holes(m, p);
+        } else if (!random_below(source, 20)) set_copied(m, !m->copied);
+        else if (m->copied && random_below(source, 2)) {
+            uint64_t through = p->replicated + random_below(source, (uint32_t)(p->appended - p->replicated) + 1);
+            wan_queue_made_replicated(&m->queue, number, through);
+            p->replicated = through;
+            drop_front_holes(m, p);
         } else if (p->appended > p->removed) {
             uint64_t sequence = p->removed + 1 + random_below(source, (uint32_t)(p->appended - p->removed));
             wan_queue_punch(&m->queue, number, sequence, WAN_HOLE_FILTERED);
-            punch(p, sequence);
+            punch(m, p, sequence);
         }
         compare(m);
         if (step % 64 == 0) compare_contents(m);
     }
     compare_contents(m);
+    if (m->copied && random_below(source, 2)) set_copied(m, 0);
     /* Drained, it holds no file. */
     uint64_t left = m->queue.events;
     if (random_below(source, 2)) SAME(wan_queue_clear(&m->queue), left);
@@ -249,6 +271,7 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
         for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
             wan_record *records[8];
             uint64_t size;
+            if (m->copied) wan_queue_made_replicated(&m->queue, number, m->queue.partitions[number].appended);
             while (m->queue.partitions[number].peeked < m->queue.partitions[number].appended)
                 wan_queue_peek(&m->queue, number, 8, UINT64_MAX, 1, records, &size);
             wan_queue_remove(&m->queue, number, m->queue.partitions[number].peeked);

@@ -14,6 +14,7 @@ typedef struct { uint64_t stamp, length; uint32_t value_length, key; uint8_t ope
 typedef struct {
     model_event events[MODEL_EVENTS];       /* By sequence - 1. */
     uint64_t removed, peeked, appended;
+    uint64_t replicated;                    /* What all copies have, while the queue is copied. */
     uint64_t index[MODEL_KEYS];             /* The update that a newer one of its key may replace; 0: none. */
 } model_partition;
 
@@ -22,7 +23,7 @@ typedef struct {
     failing_disk disk;
     model_partition partitions[MODEL_PARTITIONS];
     uint64_t conflated, stamp;
-    int conflate;
+    int conflate, copied;
 } queue_model;
 
 /* Runs `steps` random operations; returns the number of differences (0: the queue did what the model says). */
