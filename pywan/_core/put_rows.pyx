@@ -11,7 +11,7 @@ from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64
 from pywan._core.enqueue cimport only_queue
 from pywan._core.put cimport origin_local, region_apply, region_change, write_record
 from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
-from pywan._core.region_state cimport WAY_STRAIGHT, attachment, origin, region_core
+from pywan._core.region_state cimport attachment, origin, region_core
 
 
 cdef object failure_text(int reason):
