@@ -18,8 +18,7 @@ from pywan._core.names import region_name
 from pywan._core.operations import operation_codes
 from pywan._core.receiver import ReceiverSession
 from pywan._core.records import record_fields, record_flags
-from pywan._core.region import Condition, OneWait, RegionCore, _Nothing
-from pywan._core.region_face import RegionFace, core_of_face
+from pywan._core.region import Condition, OneWait, RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
 from pywan._core.row_stage import RowStage, StageBudget

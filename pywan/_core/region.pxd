@@ -49,8 +49,6 @@ cdef class RegionCore:
     cpdef wait_written(self, bint is_queued=*)
     cdef int choose_durable(self, queues) except -1
     cdef int wait_log(self) except -1
-    cdef int put_one(self, key, value, callback_argument) except -1
-    cdef object get_one(self, key, default)
     cdef bytes find_bytes(self, key, uint8_t *form, bint *live)
     cdef int change_here(self, key, uint8_t flag) except -1
     cdef int change_key_here(self, const encoded *k, uint8_t flag) except -1

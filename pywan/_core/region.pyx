@@ -1,4 +1,5 @@
 # Owns `RegionCore`: what Python sees of a region's compiled half.
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -407,48 +408,7 @@ cdef class RegionCore:
     def put(self, key, value, callback_argument=None):
         """Stores `value` under `key` and hands the event to the attached senders. Raises QueueFullError,
         EventTooLargeError or SerializationError; then nothing was stored and nothing will be sent."""
-        self.put_one(key, value, callback_argument)
-
-    cdef int put_one(self, key, value, callback_argument) except -1:
-        cdef encoded k, v, a
-        cdef wan_change c
-        cdef origin from_
-        cdef wan_outcome outcome
-        cdef wan_status status
-        if self.r.closed or self.born != wan_forks:
-            self.check_open()
-        if self.seems_slow:
-            self.slow_change(WAN_UPDATE, key, value, callback_argument)
-            return 0
-        key_holder = encode_key(key, &k)
-        c.hash = wan_key_hash(k.data, k.length, k.form)
-        wan_table_prefetch_slot(&self.r.table, c.hash)
-        value_holder = encode(value, &v)
-        origin_local(&from_, &self.r, wan_thread_self())
-        if callback_argument is not None:
-            argument_holder = encode_callback(callback_argument, &a)
-            from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
-        c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
-        c.value, c.value_length, c.value_form = v.data, v.length, v.form
-        c.operation = WAN_UPDATE
-        c.stamp_site = self.r.site
-        c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
-        c.flags = 0
-        c.local = 1
-        c.ask = 0
-        status = region_change(&self.r, &c, &from_, NULL, &outcome)
-        if status == WAN_FULL and self.full_timeout_us:
-            status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)
-        if status == WAN_SLOW:
-            self.slow_change(WAN_UPDATE, key, value, callback_argument)
-            return 0
-        if status != WAN_OK:
-            self.fail(status, f"put of key {described(key)}")
-        if outcome == WAN_OUT_OF_MEMORY:
-            raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
-        if wan_flag_read(&self.r.durable):
-            self.wait_written(c.waits)
-        return 0
+        put_one(self, key, value, callback_argument)
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if it is not there."""
@@ -646,15 +606,7 @@ cdef class RegionCore:
 
     def get(self, key, default=None):
         """The value under `key`, or `default`. SerializationError for a value that is no object in this process."""
-        return self.get_one(key, default)
-
-    cdef object get_one(self, key, default):
-        cdef uint8_t form
-        cdef bint live
-        cdef bytes data = self.find_bytes(key, &form, &live)
-        if data is None:
-            return default
-        return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+        return get_one(self, key, default)
 
     def show(self, key, default=None):
         """As `get`; a value that is no object in this process is shown as Undecodable."""
@@ -1161,6 +1113,146 @@ cdef class RegionCore:
                 raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
             applied += outcome in ("created", "updated", "destroyed")
         return applied
+
+
+# What runs for a single put or get, for whoever has the core: a plain call within this unit.
+
+cdef int put_one(RegionCore self, key, value, callback_argument) except -1:
+    cdef encoded k, v, a
+    cdef wan_change c
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef wan_status status
+    if self.r.closed or self.born != wan_forks:
+        self.check_open()
+    if self.seems_slow:
+        self.slow_change(WAN_UPDATE, key, value, callback_argument)
+        return 0
+    key_holder = encode_key(key, &k)
+    c.hash = wan_key_hash(k.data, k.length, k.form)
+    wan_table_prefetch_slot(&self.r.table, c.hash)
+    value_holder = encode(value, &v)
+    origin_local(&from_, &self.r, wan_thread_self())
+    if callback_argument is not None:
+        argument_holder = encode_callback(callback_argument, &a)
+        from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
+    c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
+    c.value, c.value_length, c.value_form = v.data, v.length, v.form
+    c.operation = WAN_UPDATE
+    c.stamp_site = self.r.site
+    c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
+    c.flags = 0
+    c.local = 1
+    c.ask = 0
+    status = region_change(&self.r, &c, &from_, NULL, &outcome)
+    if status == WAN_FULL and self.full_timeout_us:
+        status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)
+    if status == WAN_SLOW:
+        self.slow_change(WAN_UPDATE, key, value, callback_argument)
+        return 0
+    if status != WAN_OK:
+        self.fail(status, f"put of key {described(key)}")
+    if outcome == WAN_OUT_OF_MEMORY:
+        raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
+    if wan_flag_read(&self.r.durable):
+        self.wait_written(c.waits)
+    return 0
+
+
+cdef object get_one(RegionCore self, key, default):
+    cdef uint8_t form
+    cdef bint live
+    cdef bytes data = self.find_bytes(key, &form, &live)
+    if data is None:
+        return default
+    return decode(form, <const uint8_t *>PyBytes_AS_STRING(data), <uint32_t>PyBytes_GET_SIZE(data))
+
+
+@cython.auto_pickle(False)
+cdef class RegionFace:
+    """What users hold of a region: the calls that are compiled. All else is in Python, in `pywan.Region`."""
+    cdef RegionCore core
+
+    def __cinit__(self, RegionCore core not None):
+        self.core = core
+
+    @property
+    def name(self):
+        return self.core.name
+
+    @property
+    def is_closed(self):
+        """Whether it was destroyed, or its cache closed."""
+        return self.core.is_closed
+
+    @property
+    def applied(self):
+        """Remote changes that took effect."""
+        return self.core.applied
+
+    @property
+    def conflicts(self):
+        """Remote changes that lost against a later version."""
+        return self.core.conflicts
+
+    @property
+    def memory_bytes(self):
+        """Bytes allocated for entries and slots."""
+        return self.core.memory_bytes
+
+    @property
+    def tombstones(self):
+        """Destroyed keys that are remembered."""
+        return self.core.tombstones
+
+    def __len__(self):
+        return len(self.core)
+
+    def __contains__(self, key):
+        cdef uint8_t form
+        cdef bint live
+        self.core.find_bytes(key, &form, &live)
+        return live
+
+    def put(self, key, value, callback_argument=None):
+        """Stores `value` under `key` and hands the event to the attached senders. Raises QueueFullError,
+        EventTooLargeError or SerializationError; then nothing was stored and nothing will be sent."""
+        put_one(self.core, key, value, callback_argument)
+
+    def get(self, key, default=None):
+        """The value under `key`, or `default`. SerializationError for a value that is no object in this process."""
+        return get_one(self.core, key, default)
+
+    def destroy(self, key, callback_argument=None):
+        """Removes `key` everywhere. KeyError if it is not there."""
+        self.core.destroy(key, callback_argument)
+
+    def local_destroy(self, key):
+        """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
+        self.core.local_destroy(key)
+
+    def invalidate(self, key):
+        """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not there."""
+        self.core.invalidate(key)
+
+    def put_columns(self, keys, values, *, operations=None, timestamps=None):
+        """Changes row by row from two columns, in one call without the GIL.
+
+        `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or Column.
+        `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per row.
+        Returns the number of rows that took effect (a destroy of a key that is not there has none).
+        BatchError lists the rows that were refused; all others were done.
+        """
+        return self.core.put_columns(keys, values, operations=operations, timestamps=timestamps)
+
+    def wait_durable(self):
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+        self.core.wait_durable()
+
+
+def core_of_face(RegionFace face not None):
+    """What a region has: for the member that holds it."""
+    return face.core
 
 
 cdef object encode_callback(argument, encoded *out):
