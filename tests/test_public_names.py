@@ -56,6 +56,12 @@ def test_a_region_says_to_type_checkers_what_is_in_it(two_sites):
     assert pywan.Region[str, int].__args__ == (str, int) and isinstance(prices, pywan.Region)
 
 
+def test_a_thing_has_one_face(held):
+    cache = held["Cache"]
+    assert cache.disk_stores()["kept"] is held["DiskStore"] and cache.region("data") is cache.regions()["data"]
+    assert cache.gateway_sender("spare") is cache.gateway_senders()["spare"] is held["GatewaySender"]
+
+
 def test_the_package_shows_what_a_program_imports():
     assert {"Cache", "Region", "Locator", "GatewaySender", "GatewayReceiver"} <= set(dir(pywan))
     assert all(hasattr(pywan, name) for name in dir(pywan))

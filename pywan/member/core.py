@@ -166,7 +166,7 @@ class MemberCore:
         return self.receiving.create(self.tombstones.sources, attributes)
 
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
-        return DiskStore(self.stores.create(attributes))
+        return self.stores.create(attributes)
 
     def status(self) -> dict[str, Any]:
         receiver = self.receiving.receiver

@@ -18,14 +18,15 @@ class DiskStores:
     def __init__(self, state: MemberState, folder: MemberFolder) -> None:
         self._state, self._folder = state, folder
         self._open: dict[str, StoreCore] = {}
+        self._faces: dict[str, DiskStore] = {}      # Of those that are open.
 
     def all(self) -> dict[str, StoreCore]:
         return dict(self._open)
 
     def faces(self) -> dict[str, DiskStore]:
-        return {name: DiskStore(store) for name, store in list(self._open.items())}
+        return dict(self._faces)
 
-    def create(self, made: DiskStoreAttributes) -> StoreCore:
+    def create(self, made: DiskStoreAttributes) -> DiskStore:
         name, member = made.name, self._state.name
         with self._state.lock:
             self._state.check_open()
@@ -34,8 +35,8 @@ class DiskStores:
             if not made.directories and self._folder.is_temporary:
                 raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the"
                                          " store directories, or the cache dir")
-            store = self._open[name] = StoreCore(made, self._folder.path)
-            return store
+            self._make(made)
+            return self._faces[name]
 
     def destroy(self, name: str) -> None:
         with self._state.lock:
@@ -44,7 +45,7 @@ class DiskStores:
                 raise NotFoundError(f"disk store {name!r} is not on member {self._state.name!r}; there are"
                                     f" {self._names()}")
             self._open[name].destroy()
-            del self._open[name]
+            self._forget(name)
 
     def check_there(self, name: str | None, what: str) -> None:
         """IllegalStateError if there is no such store, and none is made when it is needed."""
@@ -60,7 +61,7 @@ class DiskStores:
             if self._folder.is_temporary:
                 raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give"
                                          " dir, or create a disk store with directories")
-            self._open[name] = StoreCore(DiskStoreAttributes(name), self._folder.path)
+            self._make(DiskStoreAttributes(name))
         return self._open[name]
 
     def warn_of_log(self, what: str, owner: str) -> None:
@@ -80,12 +81,19 @@ class DiskStores:
         for name, store in list(self._open.items()):
             try:
                 store.close()
-                del self._open[name]
+                self._forget(name)
             except DiskError as error:
                 log.error("%s", error)
                 failures.append(str(error))
         if failures:
             raise DiskError(f"cache {self._state.name!r}: {'; '.join(failures)}")
+
+    def _make(self, attributes: DiskStoreAttributes) -> None:
+        core = StoreCore(attributes, self._folder.path)
+        self._open[attributes.name], self._faces[attributes.name] = core, DiskStore(core)
+
+    def _forget(self, name: str) -> None:
+        del self._open[name], self._faces[name]
 
     def _names(self) -> str:
         return ", ".join(sorted(self._open)) or "none"
