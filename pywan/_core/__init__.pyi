@@ -520,7 +520,9 @@ class DispatcherSession:
     def disconnected(self) -> None:
         """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
     def data_to_send(self, now_us: int) -> bytes:
-        """Bytes that should leave now: one more batch if one is due and the window is open."""
+        """Bytes that should leave now: one more batch if one is due and the window is open, a ping where the receiver has to hear that we live."""
+    def next_us(self, now_us: int) -> int:
+        """When `data_to_send` is to be called again, though nothing comes in and no event is queued."""
     def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
         """Bytes that arrived at `now_us` (0: as last told)."""
     def run(self, file: int) -> str:
@@ -566,9 +568,13 @@ class ReceiverSession:
         """Makes `run` return soon: after the event in work."""
     def contest(self) -> None:
         """The sender's queue was opened elsewhere."""
-    def receive_data(self, data: _Bytes) -> None:
-        """Bytes that arrived."""
-    def data_to_send(self) -> bytes:
+    def connected(self, now_us: int, silence_ms: int = 0) -> None:
+        """The connection is there since `now_us`."""
+    def next_us(self) -> int | None:
+        """When `data_to_send` is to be called, though nothing comes in; None: never."""
+    def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
+        """Bytes that arrived at `now_us` (0: the time does not matter)."""
+    def data_to_send(self, now_us: int = 0) -> bytes:
         """Acknowledgements that should leave now."""
     def run(self, file: int, silence_ms: int) -> str:
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop."""

@@ -1,6 +1,5 @@
 # Owns one dispatcher's side of a connection: what is in flight, what to send next, what an acknowledgement means.
-# `DispatcherSession` knows no socket and no clock (bytes and `now` come in, bytes go out); `run` is the thin loop that
-# gives it both, without the GIL.
+# `DispatcherSession` knows no socket and no clock: bytes and `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport bsearch, calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strncpy
@@ -14,10 +13,11 @@ from pywan._core.c_system cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.lz4 cimport lz4_bound, lz4_load, lz4_pack
 from pywan._core.queue cimport gateway_queue, queue_append_copy, queue_can_read, queue_refresh_pending, signal
+from pywan._core.session cimport (
+    ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, run_session)
 from pywan._core.status cimport detail_text, end_if_strayed, raise_for, report_unraisable
 from pywan._core.stream cimport (
-    STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, buffer_frame, buffer_reserve, byte_buffer,
-    stream_next_frame, stream_receive, stream_send, stream_take)
+    STREAM_OK, STREAM_WAIT, buffer_close, buffer_frame, buffer_reserve, byte_buffer, stream_next_frame, stream_take)
 
 
 cdef enum:
@@ -63,7 +63,7 @@ cdef int copy_order(const void *a, const void *b) noexcept nogil:
     return -1 if one.sequence < other.sequence else one.sequence > other.sequence
 
 
-cdef class DispatcherSession:
+cdef class DispatcherSession(Session):
     """Dispatcher `index` of a queue, over one connection after another.
 
     `transmit_filter(records' bytes, one by one) -> list of bool` and `acknowledged(records' bytes, one by one)` are the user's
@@ -79,7 +79,7 @@ cdef class DispatcherSession:
     cdef object on_failure              # (partition, sequence, reason) -> None, for the log
     cdef wan_stage copies               # parked_copy: of failed events, not known to be on the disk.
     cdef size_t copies_before           # The first of them, in order: of attempts before this one.
-    cdef int stop_flag, pause_flag, flush_flag
+    cdef int pause_flag, flush_flag
     cdef char unreadable[512]           # Why events are not sent that lie in a file of the log: it cannot be read. Empty: it can. Under the queue's lock.
     cdef uint32_t unreadable_partition
     cdef uint64_t read_again_us         # Nothing else is to be sent: until then it is not tried again. 0: it is.
@@ -99,10 +99,8 @@ cdef class DispatcherSession:
     cdef uint64_t answered_us                   # When the last acknowledgement came, or the oldest batch in flight left.
     cdef uint64_t link_us                       # The shortest way there and back known, without the receiver's work; 0: none yet.
     cdef uint64_t receiver_us                   # Time that the receiver says it worked on what it acknowledged, ever.
-    cdef byte_buffer out, into
     cdef uint8_t announced[8192]                # A bit per region number whose name was sent.
     cdef uint64_t waiting_since_us              # When the first event of a batch that is not full was seen; 0: none.
-    cdef int file                               # -1: sans-IO.
     cdef uint64_t last_sent_us, last_heard_us
     cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
     cdef uint64_t filter_us, blocked_us         # Time spent in the user's callbacks; with batches to send and no room for them on the way.
@@ -129,7 +127,7 @@ cdef class DispatcherSession:
                              f" {<int>PARK_REASONS}, one per reason of failure")
         self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
         self.born = wan_forks
-        self.file = -1
+        self.reads_while_writing, self.wake_file = True, queue.g.signals[index].file
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
@@ -150,8 +148,6 @@ cdef class DispatcherSession:
         free(self.spans)
         free(self.lengths)
         wan_stage_close(&self.copied)
-        buffer_close(&self.out)
-        buffer_close(&self.into)
         buffer_close(&self.pack)
         wan_stage_close(&self.copies)
         wan_stage_close(&self.floors)
@@ -503,10 +499,10 @@ cdef class DispatcherSession:
 
     cdef void keep_alive(self) noexcept nogil:
         cdef uint64_t now = wan_monotonic_us()
-        if self.file < 0 or now - self.last_sent_us <= self.heartbeat_us:
+        if self.stream is None or now <= self.last_sent_us + self.heartbeat_us:
             return
         if self.out.start < self.out.end or self.ping():
-            stream_send(self.file, &self.out)       # What it does not take, and whether it broke, is the loop's.
+            self.stream.write(&self.out)            # What it does not take, and whether it broke, is the loop's.
             self.last_sent_us = now
 
     def _until_stopped(self, list records):
@@ -916,13 +912,16 @@ cdef class DispatcherSession:
         except BaseException as error:
             report_unraisable("after_acknowledgement", error)
 
+    cdef int heard(self, uint64_t now_us) noexcept nogil:
+        self.now_us = self.last_heard_us = now_us
+        return GOES_ON if self.take_frames() else ENDED_TOLD
+
     cdef int take_frames(self) noexcept nogil:
         """Handles every whole frame in `into`. 0: the connection is to be given up; the detail says why."""
         cdef wan_frame *frame
-        cdef size_t missing
         cdef int state
         while True:
-            state = stream_next_frame(&self.into, &frame, &missing)
+            state = stream_next_frame(&self.into, &frame, &self.wanted)
             if state == STREAM_WAIT:
                 return 1
             if state != STREAM_OK:
@@ -955,31 +954,107 @@ cdef class DispatcherSession:
                 return 0
             stream_take(&self.into, frame)
 
-    # Sans-IO face, for the simulator and tests
+    # What is due, and when
+
+    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
+        cdef bint is_empty = self.out.start == self.out.end
+        cdef uint64_t alive_until
+        self.now_us = now_us
+        if is_empty and self.may_build(now_us) and self.batch_is_due(now_us):
+            if not self.build_batch():
+                wan_tell(WAN_NO_MEMORY, "no memory for a batch")
+                return ENDED_TOLD
+            return GOES_AGAIN
+        if is_empty and (now_us > self.last_sent_us + self.heartbeat_us or wan_flag_read(&self.floors_due)):
+            if not self.ping():
+                return ENDED_TOLD
+            self.last_sent_us = now_us
+            return GOES_AGAIN
+        # Only what the receiver itself does is life: its kernel takes bytes, pings too, when it hangs. With batches in flight
+        # that is work on them.
+        alive_until = (self.progress_us if self.next_batch != self.oldest_batch else self.last_heard_us) + self.options.silence_us
+        if now_us > alive_until:
+            wan_flag_set(&self.is_given_up_flag, 1)
+            if self.next_batch != self.oldest_batch:
+                wan_tell(WAN_CORRUPT, "no progress by the receiver for %.1f s, with %llu events on their way to it",
+                         self.options.silence_us / 1e6, <unsigned long long>self.flight_events)
+            else:
+                wan_tell(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.options.silence_us / 1e6)
+            return ENDED_TOLD
+        # From the last word on, however often something else woke it.
+        until_us[0] = min(alive_until, self.last_sent_us + self.heartbeat_us if is_empty else now_us + self.heartbeat_us) + 1
+        return self.announce_wait(now_us, until_us)
+
+    cdef int announce_wait(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
+        """For which events it is to be woken: said under the lock, so that none slips between. GOES_AGAIN: some came since we looked."""
+        cdef signal *own = &self.g.signals[self.index]
+        cdef uint64_t due_us
+        cdef int how = GOES_ON
+        wan_lock_take(&self.g.lock)
+        if now_us < self.read_again_us:
+            until_us[0] = min(until_us[0], self.read_again_us)
+        if self.out.start == self.out.end and self.may_build(now_us):
+            if own.pending == 0:
+                own.wake_at = 1
+            elif own.pending >= self.options.batch_size or not self.waiting_since_us:
+                how = GOES_AGAIN
+            else:
+                own.wake_at = self.options.batch_size
+                due_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
+                until_us[0] = min(until_us[0], due_us)
+                if due_us <= now_us:
+                    how = GOES_AGAIN
+        wan_lock_release(&self.g.lock)
+        return how
+
+    cdef void sent(self, uint64_t now_us) noexcept nogil:
+        self.last_sent_us = now_us
+
+    cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
+        if self.out.start < self.out.end or not self.window_is_open():
+            wan_count(&self.blocked_us, wan_monotonic_us() - since_us)
+        wan_lock_take(&self.g.lock)
+        self.g.signals[self.index].wake_at = NEVER
+        wan_lock_release(&self.g.lock)
+
+    cdef int closed(self, bint while_reading) noexcept nogil:
+        wan_tell(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the receiver broke")
+        return ENDED_TOLD
+
+    # What a driver without a socket uses: a simulator, tests, another kind of loop
 
     def data_to_send(self, uint64_t now_us):
-        """Bytes that should leave now: one more batch if one is due and the window is open."""
-        self.now_us = now_us
-        if self.may_build(now_us) and self.batch_is_due(now_us):
-            if not self.build_batch():
-                raise MemoryError()
-        if wan_flag_read(&self.floors_due) and not self.ping():
-            raise MemoryError()
-        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
-        self.out.start = self.out.end = 0
-        return data
+        """Bytes that should leave now: one more batch if one is due and the window is open, a ping where the receiver has to hear that we live.
+        ProtocolError: the receiver shows no life; give the connection up (`disconnected`) and connect again."""
+        cdef uint64_t until = 0
+        cdef int how = GOES_AGAIN
+        while how == GOES_AGAIN and self.out.start == self.out.end and not wan_flag_read(&self.stop_flag):
+            how = self.step(now_us, &until)
+        if how > GOES_AGAIN:
+            raise_for(wan_detail_status, "")
+        if self.out.start < self.out.end:
+            self.last_sent_us = now_us
+        return self.take_out()
+
+    def next_us(self, uint64_t now_us):
+        """When `data_to_send` is to be called again, though nothing comes in and no event is queued."""
+        cdef uint64_t until = 0
+        cdef int how = GOES_AGAIN
+        if self.out.start == self.out.end and (self.may_build(now_us) and self.batch_is_due(now_us) or wan_flag_read(&self.floors_due)):
+            return now_us
+        until = min(self.last_sent_us + self.heartbeat_us,
+                    (self.progress_us if self.next_batch != self.oldest_batch else self.last_heard_us) + self.options.silence_us) + 1
+        if self.waiting_since_us and self.may_build(now_us):
+            until = min(until, self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0))
+        return until
 
     def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
         """Bytes that arrived at `now_us` (0: as last told). ProtocolError: give the connection up (`disconnected`) and connect again."""
-        if now_us:
-            self.now_us = now_us
         if data.shape[0] == 0:
             return
-        if not buffer_reserve(&self.into, data.shape[0]):
+        if not self.add_bytes(&data[0], data.shape[0]):
             raise MemoryError()
-        memcpy(self.into.data + self.into.end, &data[0], data.shape[0])
-        self.into.end += data.shape[0]
-        if not self.take_frames():
+        if self.heard(now_us if now_us else self.now_us) != GOES_ON:
             from pywan.errors import ProtocolError
             raise ProtocolError(detail_text())
 
@@ -988,109 +1063,11 @@ cdef class DispatcherSession:
         wan_flag_set(&self.flush_flag, value)
         eventfd_write(self.g.signals[self.index].file, 1)
 
-    # The loop
-
     def run(self, int file):
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection
         breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
-        cdef int ended
-        self.file = file
-        with nogil:
-            ended = self.loop(file)
-        self.file = -1
-        if ended == 0:
-            return "stopped"
-        return detail_text()
-
-    cdef int loop(self, int file) noexcept nogil:
-        cdef pollfd files[2]
-        cdef uint64_t now, drained, alive_until, wait_us, quiet_us
-        cdef int timeout, state
-        cdef bint can_send = True, due
-        cdef signal *own = &self.g.signals[self.index]
-        while True:
-            if wan_flag_read(&self.stop_flag):
-                return 0
-            now = self.now_us = wan_monotonic_us()
-            # Take in what is there.
-            state = stream_receive(file, &self.into, sizeof(wan_frame))
-            if state == STREAM_OK:
-                self.last_heard_us = now
-                if not self.take_frames():
-                    return 1
-            elif state == STREAM_CLOSED:
-                wan_tell(WAN_CORRUPT, "the receiver closed the connection")
-                return 1
-            elif state == STREAM_MEMORY:
-                return 1
-            # Send: first what is laid out, then the next batch.
-            if self.out.start < self.out.end:
-                drained = self.out.start
-                state = stream_send(file, &self.out)
-                if state == STREAM_CLOSED:
-                    wan_tell(WAN_CORRUPT, "the connection to the receiver broke")
-                    return 1
-                if state == STREAM_OK or self.out.start != drained:
-                    self.last_sent_us = now
-            due = False
-            if self.out.start == self.out.end and self.may_build(now):
-                due = self.batch_is_due(now)
-                if due:
-                    if not self.build_batch():
-                        wan_tell(WAN_CORRUPT, "no memory for a batch")
-                        return 1
-                    continue
-            if self.out.start == self.out.end and (now - self.last_sent_us > self.heartbeat_us or wan_flag_read(&self.floors_due)):
-                if not self.ping():
-                    return 1
-                self.last_sent_us = now
-                continue
-            # Only what the receiver itself does is life: its kernel takes bytes, pings too, when it hangs. With batches in flight that is work on them.
-            alive_until = (self.progress_us if self.next_batch != self.oldest_batch else self.last_heard_us) + self.options.silence_us
-            if now > alive_until:
-                wan_flag_set(&self.is_given_up_flag, 1)
-                if self.next_batch != self.oldest_batch:
-                    wan_tell(WAN_CORRUPT, "no progress by the receiver for %.1f s, with %llu events on their way to it", self.options.silence_us / 1e6,
-                               <unsigned long long>self.flight_events)
-                else:
-                    wan_tell(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.options.silence_us / 1e6)
-                return 1
-            # Sleep until there is something to do. Announced under the lock, so that no event slips between.
-            quiet_us = self.heartbeat_us
-            if self.out.start == self.out.end:      # From the last word on, however often something else woke it.
-                quiet_us = self.last_sent_us + self.heartbeat_us + 1 - now
-            wait_us = min(quiet_us, alive_until - now + 1)
-            wan_lock_take(&self.g.lock)
-            if now < self.read_again_us:
-                wait_us = min(wait_us, self.read_again_us - now)
-            if self.out.start == self.out.end and self.may_build(now):
-                if own.pending == 0:
-                    own.wake_at = 1
-                elif self.waiting_since_us:
-                    own.wake_at = self.options.batch_size
-                    wait_us = self.waiting_since_us + <uint64_t>max(self.options.batch_time_interval_us, <int64_t>0)
-                    wait_us = min(wait_us - now, quiet_us) if wait_us > now else 0
-                else:
-                    wait_us = 0         # An event came since we looked.
-                if own.pending and own.pending >= self.options.batch_size:
-                    wait_us = 0
-            wan_lock_release(&self.g.lock)
-            if wait_us == 0:
-                continue
-            files[0].fd = file
-            files[0].events = POLLIN | (POLLOUT if self.out.start < self.out.end else 0)
-            files[1].fd = own.file
-            files[1].events = POLLIN
-            timeout = <int>((wait_us + 999) // 1000)
-            due = self.out.start < self.out.end or not self.window_is_open()
-            poll(files, 2, timeout)
-            if due:
-                wan_count(&self.blocked_us, wan_monotonic_us() - now)
-            if files[1].revents & POLLIN:
-                eventfd_read(own.file, &drained)
-            wan_lock_take(&self.g.lock)
-            own.wake_at = NEVER
-            wan_lock_release(&self.g.lock)
+        cdef int ended = run_session(self, SocketStream(file))
+        return "stopped" if ended == ENDED_STOPPED else detail_text()
 
 
 cdef bint is_next_of_flight(const flight *f, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:

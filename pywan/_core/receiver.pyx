@@ -1,5 +1,5 @@
-# Owns one connection's way from bytes to the region tables. `ReceiverSession` is sans-IO (bytes in, bytes out) with a thin loop, `run`,
-# around it.
+# Owns one connection's way from bytes to the region tables. `ReceiverSession` knows no socket and no clock: bytes and
+# `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
@@ -13,20 +13,22 @@ from pywan._core.lz4 cimport lz4_load, lz4_unpack
 from pywan._core.put cimport change_from_record, origin_from_record, region_change
 from pywan._core.region cimport RegionCore
 from pywan._core.region_state cimport origin, region_core
+from pywan._core.session cimport (
+    ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session, SocketStream, run_session)
 from pywan._core.source_memory cimport (
     FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
     receiver_counts, remember_failure)
 from pywan._core.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.stream cimport (
-    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, buffer_close_frame,
-    buffer_frame, buffer_open_frame, buffer_reserve, buffer_trim, byte_buffer, stream_next_frame, stream_receive,
-    stream_send, stream_take)
+    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_OK, STREAM_WAIT, buffer_close, buffer_close_frame, buffer_frame,
+    buffer_open_frame, buffer_reserve, buffer_trim, byte_buffer, stream_next_frame, stream_take)
 
 
 cdef enum:
     CREDIT_EVENTS = 4000000
     APPLY_GROUP = 32
     REGION_NAME_BYTES = 1024
+    STUCK_US = 30000000
     CONTESTED_MS = 8000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
     PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
     PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
@@ -42,7 +44,7 @@ cdef struct section_mark:
     uint64_t batch
 
 
-cdef class ReceiverSession:
+cdef class ReceiverSession(Session):
     """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record fields)` is
     called for regions with user's Python on the way. `max_drift_ms`: stamps further ahead of our clock are refused."""
     cdef SourceMemory memory
@@ -56,7 +58,7 @@ cdef class ReceiverSession:
     cdef uint64_t replaced_batch
     cdef region_slot *regions
     cdef uint32_t region_capacity
-    cdef byte_buffer into, out, unpacked
+    cdef byte_buffer unpacked
     cdef uint64_t credit_bytes
     cdef uint64_t max_drift_ms
     cdef uint64_t mount             # Of the sender's log.
@@ -68,9 +70,9 @@ cdef class ReceiverSession:
     cdef wan_failure *failures      # Of the batch in work: of its records only, so there are no more than those.
     cdef size_t failure_count, failure_capacity
     cdef section_mark *covered      # Of each partition: its last section on this connection.
-    cdef int stop_flag
     cdef int contested_flag
-    cdef int file                   # -1: sans-IO.
+    cdef uint64_t last_heard_us, silence_us     # Without a byte for so long the sender is given up; 0: it never is.
+    cdef uint64_t stuck_us          # Since when what is laid out has not left; 0: it has.
     cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
     cdef uint64_t told_us           # When it was told.
     cdef uint32_t untold            # Records since the clock was looked at.
@@ -85,7 +87,7 @@ cdef class ReceiverSession:
         self.on_floors, self.on_no_memory = on_floors, on_no_memory
         self.names, self.cores, self.replaced = {}, {}, []
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
-        self.file = -1
+        self.speaks_last = True
         self.born = wan_forks
         self.covered = <section_mark *>calloc(memory.partitions, sizeof(section_mark))
         if self.covered == NULL:
@@ -96,8 +98,6 @@ cdef class ReceiverSession:
         free(self.regions)
         free(self.failures)
         free(self.covered)
-        buffer_close(&self.into)
-        buffer_close(&self.out)
         buffer_close(&self.unpacked)
 
     def stop(self):
@@ -461,7 +461,7 @@ cdef class ReceiverSession:
         if wan_flag_read(&self.stop_flag):
             wan_tell(WAN_CORRUPT, "this connection was told to stop, in the middle of a batch")
             return 0
-        if self.file < 0:
+        if self.stream is None:
             return 1
         now = wan_monotonic_us()
         if now - self.told_us < PROGRESS_US:
@@ -469,7 +469,7 @@ cdef class ReceiverSession:
         self.told_us = now
         if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, self.steps, 0, NULL, 0):
             return 0
-        if stream_send(self.file, &self.out) == STREAM_CLOSED:
+        if self.stream.write(&self.out) == STREAM_CLOSED:
             wan_tell(WAN_CORRUPT, "the sender closed the connection in the middle of a batch")
             return 0
         return 1
@@ -526,17 +526,17 @@ cdef class ReceiverSession:
                 wan_count(&shared[n], own[n])
         memset(&self.own, 0, sizeof(receiver_counts))
 
-    cdef int take_frames(self, size_t *missing) noexcept nogil:
-        cdef int handled = self.handle_frames(missing)
+    cdef int take_frames(self) noexcept nogil:
+        cdef int handled = self.handle_frames()
         self.tell_counts()
         return handled
 
-    cdef int handle_frames(self, size_t *missing) noexcept nogil:
-        """1: all whole frames were handled, `missing` more bytes make the next. 0: give the connection up. 2: the sender said goodbye."""
+    cdef int handle_frames(self) noexcept nogil:
+        """1: all whole frames were handled. 0: give the connection up. 2: the sender said goodbye."""
         cdef wan_frame *frame
         cdef int state
         while True:
-            state = stream_next_frame(&self.into, &frame, missing)
+            state = stream_next_frame(&self.into, &frame, &self.wanted)
             if state == STREAM_WAIT:
                 return 1
             if state != STREAM_OK:
@@ -559,100 +559,79 @@ cdef class ReceiverSession:
                 return 0
             stream_take(&self.into, frame)
 
-    # Sans-IO face
+    # What came, what is due, and when
 
-    def receive_data(self, const uint8_t[::1] data):
-        """Bytes that arrived. ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
-        cdef size_t missing
+    cdef int heard(self, uint64_t now_us) noexcept nogil:
         cdef int handled
+        self.last_heard_us = now_us
+        wan_flag_set(&self.contested_flag, 0)
+        handled = self.take_frames()
+        if handled == 1 and self.into.start < self.into.end:
+            # The rest of a frame is on its way, for minutes where the link is slow.
+            self.steps += 1
+            handled = self.tell_progress()
+        if handled == 1:
+            return GOES_ON
+        if handled == 0 and self.stream is not None and not wan_flag_read(&self.stop_flag):
+            buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))     # Behind what was acknowledged.
+        if handled == 0 and wan_flag_read(&self.stop_flag):
+            return ENDED_STOPPED
+        return ENDED_TOLD if handled == 0 else ENDED_CLOSED
+
+    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
+        if self.out.start == self.out.end:
+            self.stuck_us = 0
+        elif self.stuck_us == 0:
+            self.stuck_us = now_us
+        elif now_us > self.stuck_us + STUCK_US:     # Acknowledgements are small; where even they do not fit, the sender is not reading.
+            return ENDED_CLOSED
+        if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_MS * <uint64_t>1000:
+            wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere", CONTESTED_MS)
+            return ENDED_TOLD
+        if self.silence_us and now_us > self.last_heard_us + self.silence_us:
+            wan_tell(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms", <unsigned long long>(self.silence_us // 1000))
+            return ENDED_TOLD
+        if self.silence_us:
+            until_us[0] = min(until_us[0], self.last_heard_us + self.silence_us + 1)
+        return GOES_ON
+
+    # What a driver without a socket uses: a simulator, tests, another kind of loop
+
+    def connected(self, uint64_t now_us, int silence_ms=0):
+        """The connection is there since `now_us`. The sender is given up when it says nothing for `silence_ms`; 0: never."""
+        self.last_heard_us = now_us
+        self.silence_us = <uint64_t>max(0, silence_ms) * 1000
+
+    def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
+        """Bytes that arrived at `now_us` (0: the time does not matter). ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
         if data.shape[0] == 0:
             return
-        if not buffer_reserve(&self.into, data.shape[0]):
+        if not self.add_bytes(&data[0], data.shape[0]):
             raise MemoryError()
-        memcpy(self.into.data + self.into.end, &data[0], data.shape[0])
-        self.into.end += data.shape[0]
+        cdef int ended
         with nogil:
-            handled = self.take_frames(&missing)
-        if handled == 0:
+            ended = self.heard(now_us)
+        if ended == ENDED_TOLD:
             from pywan import errors
             raise (errors.QueueFullError if self.refused_code else errors.ProtocolError)(detail_text())
 
-    def data_to_send(self):
-        """Acknowledgements that should leave now."""
-        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
-        self.out.start = self.out.end = 0
-        return data
+    def data_to_send(self, uint64_t now_us=0):
+        """Acknowledgements that should leave now. ProtocolError: the sender shows no life; close the connection."""
+        cdef uint64_t until = 0
+        if now_us and self.step(now_us, &until) == ENDED_TOLD:
+            from pywan.errors import ProtocolError
+            raise ProtocolError(detail_text())
+        return self.take_out()
 
-    # The loop
+    def next_us(self):
+        """When `data_to_send` is to be called, though nothing comes in; None: never."""
+        return self.last_heard_us + self.silence_us + 1 if self.silence_us else None
 
     def run(self, int file, int silence_ms):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
         Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
         cdef int ended
-        self.file = file
         self.told_us = wan_monotonic_us()
-        with nogil:
-            ended = self.loop(file, silence_ms)
-        self.file = -1
-        return ("closed", "stopped", None)[ended] or detail_text()
-
-    cdef int loop(self, int file, int silence_ms) noexcept nogil:
-        cdef size_t missing = sizeof(wan_frame)
-        cdef int state, handled
-        cdef pollfd waiting
-        cdef uint64_t last_heard = wan_monotonic_us()
-        while True:
-            if wan_flag_read(&self.stop_flag):
-                return 1
-            state = stream_receive(file, &self.into, missing)
-            if state == STREAM_OK:
-                last_heard = wan_monotonic_us()
-                wan_flag_set(&self.contested_flag, 0)
-                handled = self.take_frames(&missing)
-                if handled == 1 and self.into.start < self.into.end:
-                    # The rest of a frame is on its way, for minutes where the link is slow.
-                    self.steps += 1
-                    handled = self.tell_progress()
-                if self.out.start < self.out.end and self.send_all(file) != STREAM_OK:
-                    return 0
-                if handled == 0 and wan_flag_read(&self.stop_flag):
-                    return 1
-                if handled == 0:
-                    self.say_why(file)
-                    return 2
-                if handled == 2:
-                    return 0
-                continue
-            if state == STREAM_CLOSED:
-                return 0
-            if state == STREAM_MEMORY:
-                return 2
-            if wan_flag_read(&self.contested_flag) and wan_monotonic_us() - last_heard > CONTESTED_MS * <uint64_t>1000:
-                wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere", CONTESTED_MS)
-                return 2
-            if silence_ms > 0 and wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
-                wan_tell(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %d ms", silence_ms)
-                return 2
-            waiting.fd = file
-            waiting.events = POLLIN
-            poll(&waiting, 1, 250)
-
-    cdef int send_all(self, int file) noexcept nogil:
-        # Acknowledgements are small; where even they do not fit, the sender is not reading.
-        cdef pollfd waiting
-        cdef int state, waited = 0
-        while True:
-            state = stream_send(file, &self.out)
-            if state != STREAM_WAIT:
-                return state
-            if wan_flag_read(&self.stop_flag) or waited >= 120:
-                return STREAM_CLOSED
-            waiting.fd = file
-            waiting.events = POLLOUT
-            poll(&waiting, 1, 250)
-            waited += 1
-
-    cdef void say_why(self, int file) noexcept nogil:
-        self.out.start = self.out.end = 0
-        buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, <uint32_t>strlen(wan_detail))
-        stream_send(file, &self.out)
+        self.connected(self.told_us, silence_ms)
+        ended = run_session(self, SocketStream(file))
+        return "stopped" if ended == ENDED_STOPPED else "closed" if ended == ENDED_CLOSED else detail_text()

@@ -4,42 +4,40 @@ from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_system cimport *
 from pywan._core.codec cimport described, encode, encode_key, encoded
 from pywan._core.column_views cimport ColumnView, column_row
 from pywan._core.columns cimport Column
 from pywan._core.lz4 cimport lz4_load
 from pywan._core.put_rows cimport failure_text, key_fault
-from pywan._core.stream cimport (
-    STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, buffer_reserve, byte_buffer, stream_send)
+from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, GOES_ON, READY_TO_READ, Session, SocketStream, session_loop
+from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_close, buffer_reserve, byte_buffer
 from pywan._core.operations import operation_codes
 
 
 cdef enum:
     ROWS_PER_FRAME = 10000
     FRAME_BYTES = 1 << 20
+    SIGNALS_US = 100000         # So often it looks at the process's signals while it waits.
 
 
-cdef class RowSender:
+cdef class RowSender(Session):
     """Lays rows out as records and sends them over a connected blocking socket, frame by frame, without the GIL."""
-    cdef int file
-    cdef byte_buffer out
     cdef uint64_t next_id, sequence
     cdef readonly uint64_t rows, bytes
     cdef uint32_t frame_rows
     cdef bint compress
     cdef byte_buffer pack
     cdef uint64_t timeout_us        # For the member to take something.
+    cdef uint64_t moved_us          # When it last did.
     cdef object interruption        # What a signal's handler raised while it was waited for.
 
     def __cinit__(self, int file, *, bint compress=False, double timeout_s=60.0):
-        self.file, self.compress = file, compress
+        self.stream, self.compress, self.reads = SocketStream(file), compress, False
         self.timeout_us = <uint64_t>(timeout_s * 1e6)
         if compress:
             lz4_load()
 
     def __dealloc__(self):
-        buffer_close(&self.out)
         buffer_close(&self.pack)
 
     cdef int open_frame(self) noexcept nogil:
@@ -51,13 +49,9 @@ cdef class RowSender:
         return STREAM_OK
 
     cdef int send_frame(self) noexcept nogil:
-        cdef uint64_t until_us = 0
-        cdef size_t taken
         cdef wan_frame *frame
         cdef wan_batch_head *head
         cdef wan_section *section
-        cdef pollfd waiting
-        cdef int state
         if self.frame_rows:
             frame = <wan_frame *>(self.out.data + self.out.start)
             head = <wan_batch_head *>(frame + 1)
@@ -80,19 +74,25 @@ cdef class RowSender:
             self.out.start = self.out.end = 0
             return STREAM_OK
         self.frame_rows = 0
-        while True:
-            taken = self.out.start
-            state = stream_send(self.file, &self.out)
-            if state != STREAM_WAIT:
-                return state
-            if self.out.start != taken or until_us == 0:
-                until_us = wan_monotonic_us() + self.timeout_us
-            waiting.fd = self.file
-            waiting.events = POLLOUT | POLLIN       # The member speaks only to say what is wrong (or at the end).
-            waiting.revents = 0
-            poll(&waiting, 1, 100)
-            if waiting.revents & POLLIN or wan_monotonic_us() >= until_us or not self.may_wait():
-                return STREAM_BROKEN
+        self.moved_us = 0
+        return STREAM_OK if session_loop(self, self.stream) == ENDED_DONE else STREAM_BROKEN
+
+    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
+        if self.out.start == self.out.end:
+            return ENDED_DONE
+        if self.moved_us == 0:
+            self.moved_us = now_us
+        if now_us > self.moved_us + self.timeout_us or not self.may_wait():
+            return ENDED_CLOSED
+        until_us[0] = min(until_us[0], now_us + SIGNALS_US)
+        return GOES_ON
+
+    cdef void sent(self, uint64_t now_us) noexcept nogil:
+        self.moved_us = now_us
+
+    cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
+        if ready & READY_TO_READ:       # The member speaks only to say what is wrong (or at the end).
+            wan_flag_set(&self.stop_flag, 1)
 
     cdef bint may_wait(self) noexcept with gil:
         try:

@@ -6,16 +6,15 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
-from pywan._core.c_system cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport change_from_record, origin_local, region_change
 from pywan._core.queue cimport gateway_queue
 from pywan._core.region cimport OneWait, RegionCore
 from pywan._core.region_state cimport origin, region_core
 from pywan._core.status cimport detail_text, full_error, raise_for
-from pywan._core.stream cimport (
-    STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, byte_buffer, stream_next_frame,
-    stream_receive, stream_take)
+from pywan._core.session cimport (
+    ENDED_CLOSED, ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session, SocketStream, run_session)
+from pywan._core.stream cimport STREAM_OK, STREAM_WAIT, stream_next_frame, stream_take
 from pywan._core.tagged cimport Encoded
 
 
@@ -42,16 +41,15 @@ cdef class StageBudget:
         return False
 
 
-cdef class RowStage:
+cdef class RowStage(Session):
     """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
     cdef EventQueue queue
-    cdef byte_buffer into
     cdef readonly uint64_t rows, bytes
     cdef readonly uint64_t applied, missing
     cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
     cdef StageBudget budget
     cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
-    cdef int stop_flag
+    cdef uint64_t last_heard_us, silence_us
 
     def __cinit__(self, directory, uint64_t memory_limit=16 << 20, StageBudget budget=None):
         self.budget = budget
@@ -60,7 +58,6 @@ cdef class RowStage:
     def __dealloc__(self):
         if self.charged and self.budget is not None:
             wan_count(&self.budget.taken, -self.charged)
-        buffer_close(&self.into)
 
     def stop(self):
         wan_flag_set(&self.stop_flag, 1)
@@ -102,51 +99,41 @@ cdef class RowStage:
         """Takes rows from a connected socket. Returns "commit" when the client says it is whole, "closed" when it went
         away, "stopped", or why the rows cannot be taken."""
         cdef int ended
-        with nogil:
-            ended = self.loop(file, silence_ms)
-        return ("closed", "commit", None, "stopped")[ended] or detail_text()
+        self.last_heard_us, self.silence_us = wan_monotonic_us(), <uint64_t>silence_ms * 1000
+        ended = run_session(self, SocketStream(file))
+        return {ENDED_CLOSED: "closed", ENDED_DONE: "commit", ENDED_STOPPED: "stopped"}.get(ended) or detail_text()
 
-    cdef int loop(self, int file, int silence_ms) noexcept nogil:
+    cdef int heard(self, uint64_t now_us) noexcept nogil:
         cdef wan_frame *frame
-        cdef size_t missing = sizeof(wan_frame)
         cdef int state
-        cdef pollfd waiting
-        cdef uint64_t last_heard = wan_monotonic_us()
-        while True:
-            if wan_flag_read(&self.stop_flag):
-                return 3
-            state = stream_next_frame(&self.into, &frame, &missing)
-            if state == STREAM_OK:
-                if frame.type == WAN_FRAME_BATCH:
-                    if not self.take_batch(frame):
-                        return 2
-                elif frame.type == WAN_FRAME_COMMIT:
-                    if frame.id != self.rows:
-                        wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
-                        return 2
-                    stream_take(&self.into, frame)
-                    return 1
-                elif frame.type != WAN_FRAME_PING:
-                    wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
-                    return 2
+        self.last_heard_us = now_us
+        while not wan_flag_read(&self.stop_flag):
+            state = stream_next_frame(&self.into, &frame, &self.wanted)
+            if state == STREAM_WAIT:
+                return GOES_ON
+            if state != STREAM_OK:
+                return ENDED_TOLD
+            if frame.type == WAN_FRAME_BATCH:
+                if not self.take_batch(frame):
+                    return ENDED_TOLD
+            elif frame.type == WAN_FRAME_COMMIT:
+                if frame.id != self.rows:
+                    wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
+                    return ENDED_TOLD
                 stream_take(&self.into, frame)
-                continue
-            if state != STREAM_WAIT:
-                return 2
-            state = stream_receive(file, &self.into, missing)
-            if state == STREAM_OK:
-                last_heard = wan_monotonic_us()
-                continue
-            if state == STREAM_CLOSED:
-                return 0
-            if state == STREAM_MEMORY:
-                return 2
-            if wan_monotonic_us() - last_heard > <uint64_t>silence_ms * 1000:
-                wan_tell(WAN_CORRUPT, "the client was silent for more than %d ms", silence_ms)
-                return 2
-            waiting.fd = file
-            waiting.events = POLLIN
-            poll(&waiting, 1, 250)
+                return ENDED_DONE
+            elif frame.type != WAN_FRAME_PING:
+                wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
+                return ENDED_TOLD
+            stream_take(&self.into, frame)
+        return ENDED_STOPPED
+
+    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
+        if now_us > self.last_heard_us + self.silence_us:
+            wan_tell(WAN_CORRUPT, "the client was silent for more than %llu ms", <unsigned long long>(self.silence_us // 1000))
+            return ENDED_TOLD
+        until_us[0] = min(until_us[0], self.last_heard_us + self.silence_us + 1)
+        return GOES_ON
 
     def apply(self, RegionCore region not None, double within_s=1e9):
         """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all

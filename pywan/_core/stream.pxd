@@ -66,8 +66,6 @@ cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count,
 cdef enum:
     STREAM_OK = 0, STREAM_WAIT = 1, STREAM_CLOSED = 2, STREAM_BROKEN = 3, STREAM_MEMORY = 4
 
-cdef int stream_send(int file, byte_buffer *b) noexcept nogil
-cdef int stream_receive(int file, byte_buffer *b, size_t missing) noexcept nogil
 cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil
 
 

@@ -1,11 +1,9 @@
-# Owns the byte buffers of a connection and the few calls that move them: what both ends of a data connection share.
+# Owns the byte buffers of a connection and the frames in them: what both ends of a data connection share.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
-from libc.errno cimport EAGAIN, EINTR, errno
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_system cimport *
 from pywan._core.status cimport detail_text, raise_for
 
 
@@ -39,45 +37,6 @@ cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count,
         memcpy(frame + 1, payload, length)
     buffer_close_frame(b, frame)
     return 1
-
-
-cdef int stream_send(int file, byte_buffer *b) noexcept nogil:
-    """Sends what the socket takes now."""
-    cdef ssize_t sent
-    while b.start < b.end:
-        sent = send(file, b.data + b.start, b.end - b.start, MSG_DONTWAIT | MSG_NOSIGNAL)
-        if sent > 0:
-            b.start += <size_t>sent
-        elif sent < 0 and errno == EINTR:
-            continue
-        elif sent < 0 and errno == EAGAIN:
-            return STREAM_WAIT
-        else:
-            return STREAM_CLOSED
-    buffer_trim(b)
-    return STREAM_OK
-
-
-cdef int stream_receive(int file, byte_buffer *b, size_t missing) noexcept nogil:
-    """Takes what is there now of the `missing` bytes of a frame, or more. Room is made as bytes come, twice what is there at most: memory is
-    taken for what was sent, not for what a header says will be."""
-    cdef ssize_t got
-    cdef size_t room = max(<size_t>RECEIVE_BYTES, min(missing, b.end - b.start))
-    if not buffer_reserve(b, room):
-        wan_tell(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come", <unsigned long long>(b.end - b.start), <unsigned long long>missing)
-        return STREAM_MEMORY
-    while True:
-        got = recv(file, b.data + b.end, b.capacity - b.end, MSG_DONTWAIT)
-        if got > 0:
-            b.end += <size_t>got
-            return STREAM_OK
-        if got == 0:
-            return STREAM_CLOSED
-        if errno == EINTR:
-            continue
-        if errno == EAGAIN:
-            return STREAM_WAIT
-        return STREAM_CLOSED
 
 
 cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil:
