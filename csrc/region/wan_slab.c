@@ -19,7 +19,8 @@
 #define UNITS (BLOCK_BYTES / UNIT_BYTES)
 #define PIECE_ORDER 4u                      /* 32 KB. */
 #define PIECE_BYTES (UNIT_BYTES << PIECE_ORDER)
-#define HUGE_FROM_BLOCKS 4u                 /* A table of few entries touches few pages of a block, and takes no more. */
+/* A table of few entries touches few pages of a block, and takes no more. */
+#define HUGE_FROM_BLOCKS 4u
 #define IS_FREE 0x80u
 #define INNER 0xffu                         /* A unit at which no piece begins. */
 
@@ -83,7 +84,10 @@ static void *map_blocks(uint64_t bytes)
     return aligned;
 }
 
-static inline wan_slab_block *block_of(void *at) { return (wan_slab_block *)((uintptr_t)at & ~(uintptr_t)(BLOCK_BYTES - 1)); }
+static inline wan_slab_block *block_of(void *at)
+{
+    return (wan_slab_block *)((uintptr_t)at & ~(uintptr_t)(BLOCK_BYTES - 1));
+}
 static inline uint64_t unit_of(const void *at) { return ((uintptr_t)at & (BLOCK_BYTES - 1)) / UNIT_BYTES; }
 
 static void add_free(wan_slab *slab, void *at, uint32_t order)
@@ -108,7 +112,8 @@ static void free_whole(wan_slab *slab, wan_slab_block *block)
 {
     memset(block->begins, INNER, sizeof block->begins);
     block->used_units = 0;
-    for (uint32_t order = 0; order < WAN_SLAB_ORDERS; order++) add_free(slab, (uint8_t *)block + (UNIT_BYTES << order), order);
+    for (uint32_t order = 0; order < WAN_SLAB_ORDERS; order++)
+        add_free(slab, (uint8_t *)block + (UNIT_BYTES << order), order);
 }
 
 static int add_block(wan_slab *slab)
@@ -130,7 +135,8 @@ static int add_block(wan_slab *slab)
 /* Nothing of a block is in use: only its pages are given back, as somebody may still read there. */
 static void idle(wan_slab *slab, wan_slab_block *block)
 {
-    for (uint32_t order = 0; order < WAN_SLAB_ORDERS; order++) remove_free((wan_slab_free *)((uint8_t *)block + (UNIT_BYTES << order)));
+    for (uint32_t order = 0; order < WAN_SLAB_ORDERS; order++)
+        remove_free((wan_slab_free *)((uint8_t *)block + (UNIT_BYTES << order)));
     madvise(block, BLOCK_BYTES, MADV_NOHUGEPAGE);
     madvise((uint8_t *)block + 4096, BLOCK_BYTES - 4096, MADV_DONTNEED);
     block->next_idle = slab->idle;
@@ -151,7 +157,8 @@ static void *take_piece(wan_slab *slab, uint32_t order)
     remove_free(piece);
     wan_slab_block *block = block_of(piece);
     if (block == slab->spare) slab->spare = NULL;
-    for (; from > order; from--) add_free(slab, (uint8_t *)piece + (UNIT_BYTES << (from - 1)), from - 1);      /* Its upper half. */
+    /* Its upper half. */
+    for (; from > order; from--) add_free(slab, (uint8_t *)piece + (UNIT_BYTES << (from - 1)), from - 1);
     block->begins[unit_of(piece)] = (uint8_t)order;
     block->used_units += 1u << order;
     return piece;

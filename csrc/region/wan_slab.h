@@ -1,8 +1,8 @@
-/* Owns the memory that one table takes for its entries and slots. Entries are cut to multiples of 16 bytes from pieces of 32 KB
- * without a header of their own; pieces, and larger arrays of slots, are cut from blocks of 2 MB, for which the system is asked
- * for huge pages once there are several. Memory that is given back stays mapped until the whole slab is closed: a reader without
- * a lock may look at an array that was replaced meanwhile, and finds what is no longer of use, but no fault. What a block took
- * goes back to the system when nothing of it is in use. */
+/* Owns the memory that one table takes for its entries and slots. Entries are cut to multiples of 16 bytes from pieces
+ * of 32 KB without a header of their own; pieces, and larger arrays of slots, are cut from blocks of 2 MB, for which
+ * the system is asked for huge pages once there are several. Memory that is given back stays mapped until the whole
+ * slab is closed: a reader without a lock may look at an array that was replaced meanwhile, and finds what is no longer
+ * of use, but no fault. What a block took goes back to the system when nothing of it is in use. */
 #ifndef WAN_SLAB_H
 #define WAN_SLAB_H
 #include "base/wan_base.h"
@@ -29,7 +29,8 @@ typedef struct {
     wan_slab_block *blocks;         /* All of them. */
     wan_slab_block *idle;           /* Nothing of them is in use, and they take no memory but their first page. */
     wan_slab_block *spare;          /* At most one of which nothing is in use keeps its memory. */
-    struct mapped_array *mapped;    /* Arrays that are larger than a block's pieces: in use or not, mapped until the end. */
+    /* Arrays that are larger than a block's pieces: in use or not, mapped until the end. */
+    struct mapped_array *mapped;
     uint32_t block_count;
     wan_lock lock;                  /* Guards all but the lanes. Taken after a lane's. */
 } wan_slab;
@@ -37,7 +38,8 @@ typedef struct {
 wan_status wan_slab_init(wan_slab *slab);
 void wan_slab_close(wan_slab *slab);        /* Whatever is still in use is gone too. */
 
-/* `bytes`, at most WAN_SLAB_SMALL_BYTES_MAX, in a multiple of 16; of a power of two from 64 on, at a multiple of 64. NULL: no memory. */
+/* `bytes`, at most WAN_SLAB_SMALL_BYTES_MAX, in a multiple of 16; of a power of two from 64 on, at a multiple of 64.
+ * NULL: no memory. */
 void *wan_slab_take(wan_slab *slab, uint32_t lane, uint32_t bytes);
 void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes);
 

@@ -8,7 +8,8 @@
 #include "base/wan_thread.h"
 
 #define TOMBSTONE_BYTES 8u
-#define LINES_PASSED_MAX 128u   /* Full ones, to a free slot, before a shard is laid out by seats. By chance there are a few dozens. */
+/* Full ones, to a free slot, before a shard is laid out by seats. By chance there are a few dozens. */
+#define LINES_PASSED_MAX 128u
 
 wan_status wan_table_init(wan_table *table, uint32_t buckets)
 {
@@ -27,7 +28,8 @@ wan_status wan_table_init(wan_table *table, uint32_t buckets)
     memset(table->shards, 0, table->shard_count * sizeof *table->shards);
     for (uint32_t n = 0; n < table->shard_count; n++) table->shards[n].slab = &table->slab;
     for (uint32_t n = 0; n < buckets; n++)
-        table->buckets[n] = (wan_bucket){.number = n, .first_shard = n * shards, .shard_count = shards, .role = WAN_BUCKET_PRIMARY};
+        table->buckets[n] = (wan_bucket){.number = n, .first_shard = n * shards, .shard_count = shards,
+                                         .role = WAN_BUCKET_PRIMARY};
     return WAN_OK;
 }
 
@@ -47,7 +49,8 @@ static inline uint32_t seconds_of(uint64_t ms) { return ms / 1000 < UINT32_MAX ?
 
 static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
 {
-    __atomic_store_n(&shard->shrunk_log_words, bytes / 8 < UINT32_MAX ? (uint32_t)(bytes / 8) : UINT32_MAX, __ATOMIC_RELAXED);
+    __atomic_store_n(&shard->shrunk_log_words, bytes / 8 < UINT32_MAX ? (uint32_t)(bytes / 8) : UINT32_MAX,
+                     __ATOMIC_RELAXED);
 }
 
 /* Neighbours do not take their memory from one lane. */
@@ -67,7 +70,8 @@ static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_
 {
     uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
     uint64_t bytes = (least + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES * WAN_SLAB_STEP_BYTES;
-    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
+    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX
+        ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
     if (!entry) return NULL;
     entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
     entry->key_length = change->key_length;
@@ -94,7 +98,8 @@ static inline int same_bytes(const uint8_t *a, const uint8_t *b, size_t length)
     if (length > 32 || length < 8) return memcmp(a, b, length) == 0;
     uint64_t differs = (wan_load64(a) ^ wan_load64(b)) | (wan_load64(a + length - 8) ^ wan_load64(b + length - 8));
     if (length > 16)
-        differs |= (wan_load64(a + 8) ^ wan_load64(b + 8)) | (wan_load64(a + length - 16) ^ wan_load64(b + length - 16));
+        differs |= (wan_load64(a + 8) ^ wan_load64(b + 8))
+            | (wan_load64(a + length - 16) ^ wan_load64(b + length - 16));
     return differs == 0;
 }
 
@@ -108,7 +113,10 @@ static inline int is_key(const wan_entry *entry, const uint8_t *key, uint16_t ke
 static inline wan_line *lines_of(const wan_shard *shard) { return wan_layout_lines(shard->layout); }
 static inline uint64_t mask_of(const wan_shard *shard) { return wan_layout_mask(shard->layout); }
 static inline int is_by_seat(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SEAT) != 0; }
-static inline uint64_t slot_bytes_of(uint64_t layout) { return layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0; }
+static inline uint64_t slot_bytes_of(uint64_t layout)
+{
+    return layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0;
+}
 
 static inline wan_slot slot_of(uint64_t hash, const wan_entry *entry)
 {
@@ -117,7 +125,8 @@ static inline wan_slot slot_of(uint64_t hash, const wan_entry *entry)
 }
 
 /* In which line a search for a key begins. */
-static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
+                               uint8_t key_form)
 {
     return (WAN_UNLIKELY(is_by_seat(shard)) ? wan_seat_hash(key, key_length, key_form) : hash) & mask_of(shard);
 }
@@ -138,7 +147,8 @@ static inline uint32_t taken_of(const wan_line *line)
     return taken;
 }
 
-static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
+                                  uint8_t key_form)
 {
     if (WAN_UNLIKELY(!shard->layout)) return NULL;
     for (uint64_t at = home_of(shard, hash, key, key_length, key_form);; at = (at + 1) & mask_of(shard)) {
@@ -151,7 +161,8 @@ static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const u
     }
 }
 
-wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
+wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
+                          uint8_t key_form)
 {
     wan_slot *slot = find_slot(shard, hash, key, key_length, key_form);
     return slot ? wan_slot_entry(*slot) : NULL;
@@ -164,7 +175,10 @@ static inline uint64_t lines_for(uint64_t slots)
     return lines;
 }
 
-static inline void set_layout(wan_shard *shard, uint64_t layout) { __atomic_store_n(&shard->layout, layout, __ATOMIC_RELAXED); }
+static inline void set_layout(wan_shard *shard, uint64_t layout)
+{
+    __atomic_store_n(&shard->layout, layout, __ATOMIC_RELAXED);
+}
 
 static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
 {
@@ -179,20 +193,22 @@ static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
 
 static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
 {
-    wan_line *to = lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
+    wan_line *to = lines <= WAN_SHARD_LINES_MAX
+        ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
     if (!to) return 0;
     uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
     set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SEAT : 0) | (uint64_t)__builtin_ctzll(lines));
     for (uint64_t at = 0; at < count; at++) {
         const wan_line *line = &wan_layout_lines(before)[at];
-        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++) put_slot(shard, home_of_slot(shard, line->slots[n]), line->slots[n]);
+        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++)
+            put_slot(shard, home_of_slot(shard, line->slots[n]), line->slots[n]);
     }
     if (before) wan_slab_give_array(shard->slab, wan_layout_lines(before), slot_bytes_of(before));
     return 1;
 }
 
-/* A free slot for a key that is not there; there is one. Where the way to it is long the shard is laid out by seats: who made these keys knows the hash.
- * Without memory for that it is tried again with the next one. */
+/* A free slot for a key that is not there; there is one. Where the way to it is long the shard is laid out by seats:
+ * who made these keys knows the hash. Without memory for that it is tried again with the next one. */
 static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
 {
     for (;;) {
@@ -212,8 +228,9 @@ static int grow(wan_shard *shard)
     return lay_out(shard, shard->layout ? (mask_of(shard) + 1) * 2 : 1, is_by_seat(shard));
 }
 
-/* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not laid out again soon, and what it
- * costs is paid for by what was taken out. Without memory for it the shard stays as it is. */
+/* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not
+ * laid out again soon, and what it costs is paid for by what was taken out. Without memory for it the shard stays as it
+ * is. */
 static void shrink(wan_shard *shard)
 {
     if (!shard->layout || (uint64_t)shard->used * 8 > wan_shard_slots(shard)) return;
@@ -246,15 +263,16 @@ void wan_table_free(wan_shard_content content)
     if (!content.layout) return;
     for (uint64_t at = 0; at <= wan_layout_mask(content.layout); at++) {
         const wan_line *line = &wan_layout_lines(content.layout)[at];
-        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++) give_entry(content.slab, wan_slot_entry(line->slots[n]));
+        for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++)
+            give_entry(content.slab, wan_slot_entry(line->slots[n]));
     }
     wan_slab_give_array(content.slab, wan_layout_lines(content.layout), slot_bytes_of(content.layout));
 }
 
 static inline uint64_t tombstone_bytes_of(const wan_entry *entry) { return sizeof(wan_slot) + bytes_of(entry); }
 
-/* The change against what is stored, by version and then by content: 0 if it is what made the entry, so that the event has come before. An entry
- * that lost its value here is taken for what any value of its version left. */
+/* The change against what is stored, by version and then by content: 0 if it is what made the entry, so that the event
+ * has come before. An entry that lost its value here is taken for what any value of its version left. */
 static inline int order_of(const wan_change *change, const wan_entry *entry)
 {
     int order = wan_version_order(change->stamp, change->stamp_site, entry->stamp, entry->stamp_site);
@@ -262,7 +280,8 @@ static inline int order_of(const wan_change *change, const wan_entry *entry)
     int destroys = change->operation == WAN_DESTROY;
     if (entry->state == WAN_ENTRY_INVALID) return destroys;
     return wan_content_order(destroys, change->value_form, change->value, change->value_length,
-                             entry->state == WAN_ENTRY_TOMBSTONE, entry->value_form, wan_entry_value(entry), entry->value_length);
+                             entry->state == WAN_ENTRY_TOMBSTONE, entry->value_form, wan_entry_value(entry),
+                             entry->value_length);
 }
 
 int wan_table_made_by(const wan_entry *entry, const wan_change *change) { return order_of(change, entry) == 0; }
@@ -279,12 +298,13 @@ uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
     return low < count && list->items[low].hash == hash ? list->items[low].stamp : 0;
 }
 
-/* Of a key that is not there: whether a later destroy of it may be known by its hash only, or not at all any more. What destroys is applied
- * all the same: were it taken for older, it could be that of another key with the same hash. */
+/* Of a key that is not there: whether a later destroy of it may be known by its hash only, or not at all any more. What
+ * destroys is applied all the same: were it taken for older, it could be that of another key with the same hash. */
 static inline int may_be_forgotten(const wan_shard *shard, const wan_change *change)
 {
     if (change->operation == WAN_DESTROY || change->flags & WAN_FLAG_FORCED) return 0;
-    return change->stamp < change->absent_below || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
+    return change->stamp < change->absent_below
+        || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
 }
 
 /* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
@@ -386,16 +406,19 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     change->value_form = WAN_FORM_NONE;
     uint8_t asked = change->ask;
     const wan_entry *entry = wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
-    if (entry && entry->state != WAN_ENTRY_TOMBSTONE && entry->stamp == change->stamp && entry->stamp_site == change->stamp_site)
+    if (entry && entry->state != WAN_ENTRY_TOMBSTONE && entry->stamp == change->stamp
+        && entry->stamp_site == change->stamp_site)
         change->ask = WAN_ASK_DECIDED;      /* Whatever its value is, it goes. */
     wan_outcome outcome = wan_table_apply(shard, change);
     change->ask = asked;
     if (outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_SAME)
-        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form)->state = WAN_ENTRY_INVALID;
+        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form)->state
+            = WAN_ENTRY_INVALID;
     return outcome;
 }
 
-/* Frees a slot, and fills it from its line; if that was full, from a line behind it where keys are that had to go on from there, and so on. */
+/* Frees a slot, and fills it from its line; if that was full, from a line behind it where keys are that had to go on
+ * from there, and so on. */
 static void free_again(wan_shard *shard, wan_slot *slot)
 {
     wan_line *lines = lines_of(shard);
@@ -411,7 +434,8 @@ static void free_again(wan_shard *shard, wan_slot *slot)
             wan_line *behind = &lines[at];
             uint32_t count = taken_of(behind);
             for (uint32_t n = 0; n < count && !slot; n++)
-                if (((at - home_of_slot(shard, behind->slots[n])) & mask) >= ((at - hole) & mask)) slot = &behind->slots[n];
+                if (((at - home_of_slot(shard, behind->slots[n])) & mask) >= ((at - hole) & mask))
+                    slot = &behind->slots[n];
             if (slot) {
                 line->slots[WAN_LINE_SLOTS - 1] = *slot;
                 hole = at;
@@ -502,7 +526,8 @@ uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
     uint32_t oldest_s = UINT32_MAX;
     for (uint64_t at = 0; at < wan_shard_slots(shard);) {
         const wan_entry *entry = wan_shard_entry(shard, at);
-        if (is_to_expire(entry, before_ms, below)) { take_out(shard, slot_at(shard, at)); dropped++; continue; }    /* What moved into its place is looked at next. */
+        /* What moved into its place is looked at next. */
+        if (is_to_expire(entry, before_ms, below)) { take_out(shard, slot_at(shard, at)); dropped++; continue; }
         if (entry && entry->state == WAN_ENTRY_TOMBSTONE) {
             uint32_t second = seconds_of(entry->stamp >> 16);
             if (second < oldest_s) oldest_s = second;
@@ -535,7 +560,8 @@ static void set_shrunk(wan_shard *shard, wan_shrunk_list *list, uint64_t count)
 
 static wan_shrunk_list *more_shrunk(const wan_shard *shard, uint64_t more)
 {
-    return realloc(shard->shrunk, sizeof(wan_shrunk_list) + (wan_shard_shrunk_count(shard) + more) * sizeof(wan_shrunk));
+    return realloc(shard->shrunk,
+                   sizeof(wan_shrunk_list) + (wan_shard_shrunk_count(shard) + more) * sizeof(wan_shrunk));
 }
 
 wan_status wan_table_shrink(wan_shard *shard)
@@ -592,8 +618,9 @@ static wan_status add_to_digest(void *context, wan_shard *shard, const wan_entry
 {
     (void)shard;
     if (entry->state == WAN_ENTRY_TOMBSTONE) return WAN_OK;
-    uint64_t of_value = entry->state == WAN_ENTRY_LIVE ? wan_hash(wan_entry_value(entry), entry->value_length, entry->value_form) : 0;
-    uint64_t words[4] = {wan_entry_hash(entry), entry->stamp, of_value, (uint64_t)entry->stamp_site << 8 | entry->state};
+    uint64_t words[4] = {wan_entry_hash(entry), entry->stamp, (uint64_t)entry->stamp_site << 8 | entry->state};
+    if (entry->state == WAN_ENTRY_LIVE)
+        words[3] = wan_hash(wan_entry_value(entry), entry->value_length, entry->value_form);
     *(uint64_t *)context += wan_hash(words, sizeof words, 0);
     return WAN_OK;
 }
@@ -608,9 +635,11 @@ uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket)
 static wan_status copy_entry(wan_shard *to, const wan_entry *entry)
 {
     wan_change change = {
-        .key = entry->bytes, .key_length = entry->key_length, .key_form = entry->key_form, .hash = wan_entry_hash(entry),
+        .key = entry->bytes, .key_length = entry->key_length, .key_form = entry->key_form,
+        .hash = wan_entry_hash(entry),
         .value_form = WAN_FORM_NONE, .operation = WAN_UPDATE, .stamp = entry->stamp, .stamp_site = entry->stamp_site,
-        .flags = WAN_FLAG_FORCED,       /* What is there was not destroyed later, whatever the hash of another key says. */
+        /* What is there was not destroyed later, whatever the hash of another key says. */
+        .flags = WAN_FLAG_FORCED,
     };
     wan_outcome outcome;
     if (entry->state == WAN_ENTRY_INVALID) {
@@ -647,7 +676,8 @@ wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan
 {
     WAN_CHECK(table != to);
     if (table->bucket_count != to->bucket_count)
-        return WAN_FAIL(WAN_INVALID, "a bucket of %" PRIu32 " into a table of %" PRIu32, table->bucket_count, to->bucket_count);
+        return WAN_FAIL(WAN_INVALID, "a bucket of %" PRIu32 " into a table of %" PRIu32, table->bucket_count,
+                        to->bucket_count);
     wan_status status = WAN_OK;
     for (uint32_t n = 0; n < bucket->shard_count && status == WAN_OK; n++) {
         wan_shard *shard = &table->shards[bucket->first_shard + n], *target = &to->shards[bucket->first_shard + n];

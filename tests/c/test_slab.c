@@ -104,7 +104,8 @@ static void what_was_given_back_can_still_be_read(void)
 
 const test_case slab_tests[] = {
     {"what is taken is nobody else's until it is given back", what_is_taken_is_nobody_elses_until_it_is_given_back},
-    {"arrays of any size hold zeros and their memory is used again", arrays_of_any_size_hold_zeros_and_their_memory_is_used_again},
+    {"arrays of any size hold zeros and their memory is used again",
+     arrays_of_any_size_hold_zeros_and_their_memory_is_used_again},
     {"entries cost their bytes and little more", entries_cost_their_bytes_and_little_more},
     {"what was given back can still be read", what_was_given_back_can_still_be_read},
     {0},
