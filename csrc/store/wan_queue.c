@@ -103,13 +103,14 @@ static inline uint64_t conflation_hash(const wan_record *record)
     return wan_seat_hash(wan_record_key(record), record->key_length, record->key_form | (uint64_t)record->region << 8);
 }
 
-wan_status wan_queue_grow_index(wan_partition *partition)
+wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
         valid += partition->index[n].sequence > partition->peeked;
     uint64_t capacity = 64;
-    while (capacity < valid * 2 + 2) capacity *= 2;     /* Half full at most after growing, three quarters before. */
+    /* Half full at most after growing, three quarters before; with what is about to come. */
+    while (capacity < (valid + more) * 2) capacity *= 2;
     wan_index_slot *index = calloc(capacity, sizeof *index);
     if (!index) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a conflation index of %" PRIu64 " keys", capacity);
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++) {
@@ -267,8 +268,8 @@ wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_
     uint64_t last = (partition->appended + count - 1) / WAN_BLOCK_ENTRIES;
     wan_status status = entry_room(queue, partition);
     if (status == WAN_OK && !has_block(partition, last)) status = wan_queue_add_block(queue, partition, last);
-    while (status == WAN_OK && queue->conflate && (partition->index_used + count) * 4 >= partition->index_mask * 3)
-        status = wan_queue_grow_index(partition);
+    if (status == WAN_OK && queue->conflate && (partition->index_used + count) * 4 >= partition->index_mask * 3)
+        status = wan_queue_grow_index(partition, count);
     if (status != WAN_OK) {
         wan_queue_unpin_file(queue, partition);
         give_unused_block(queue, partition);
@@ -625,7 +626,7 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
             wan_record *record = wan_queue_at(queue, partition, sequence);
             if (!record) continue;
             if (partition->index_used * 4 >= partition->index_mask * 3) {
-                wan_status status = wan_queue_grow_index(partition);
+                wan_status status = wan_queue_grow_index(partition, 1);
                 if (status != WAN_OK) return status;
             }
             wan_queue_conflate_with(queue, partition, record);

@@ -65,7 +65,7 @@ wan_status wan_queue_block_room(wan_partition *partition);
 void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
-wan_status wan_queue_grow_index(wan_partition *partition);
+wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record);
 /* wan_queue_move.c: `segments` of them at most. Nobody has a record in hand that was not peeked. */
 void wan_queue_move_out_of_sparse(wan_queue *queue, uint32_t segments);
@@ -80,7 +80,7 @@ static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
         if (status != WAN_OK) return status;
     }
     if (WAN_UNLIKELY(queue->conflate && partition->index_used * 4 >= partition->index_mask * 3)) {
-        status = wan_queue_grow_index(partition);
+        status = wan_queue_grow_index(partition, 1);
         if (status != WAN_OK) wan_queue_unpin_file(queue, partition);
     }
     return status;
