@@ -11,8 +11,8 @@ from pywan import _core
 from pywan.base.addresses import parse_locators
 from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
 from pywan.forks import of_one_process
-from pywan.protocol.members import check_servers
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
+from pywan.protocol.members import check_servers
 from pywan.transport import data
 from pywan.transport.control import call_once
 from pywan.transport.sockets import connect

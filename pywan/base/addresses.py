@@ -14,11 +14,11 @@ import threading
 import time
 from typing import Iterable, NamedTuple
 
-from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import is_host, quoted
-from pywan.forks import in_child
 from pywan.base.threads import Thread
+from pywan.errors import ConfigurationError, ConnectivityError
+from pywan.forks import in_child
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
 MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.

@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from pywan.errors import ConfigurationError
 from pywan.base.names import quoted
+from pywan.errors import ConfigurationError
 
 
 class FileError(Exception):

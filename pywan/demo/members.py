@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pywan.member import process
 from pywan.base.addresses import Address
 from pywan.demo.compare import SCAN_LIMIT
 from pywan.demo.progress import SiteView
 from pywan.demo.topology import REGION, Site, Topology
 from pywan.errors import ConnectivityError, IllegalStateError, PywanError
+from pywan.member import process
 from pywan.transport.control import ControlClient
 
 START_LIMIT_S = 60

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple
 
 from pywan import _core
+from pywan.base.files import FileError, open_own, read_regular
+from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.base.files import FileError, open_own, read_regular
 from pywan.forks import in_child, of_one_process
-from pywan.base.threads import start_thread
 
 log = logging.getLogger("pywan.disk_store")
 

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
-from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 from pywan.base.files import FileError, read_regular
+from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 
 log = logging.getLogger("pywan.floors")
 

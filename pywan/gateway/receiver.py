@@ -9,14 +9,14 @@ from typing import Any, Callable, Iterable
 
 from pywan import _core
 from pywan.base.addresses import WILDCARDS, check_told_host
-from pywan.config.attributes import ReceiverAttributes
-from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
-from pywan.gateway.applied import AppliedMemory
-from pywan.gateway.floors import SourceFloors
-from pywan.forks import of_one_process
-from pywan.protocol import gateway
 from pywan.base.faces import Face
 from pywan.base.repeats import Repeats
+from pywan.config.attributes import ReceiverAttributes
+from pywan.errors import GatewayReceiverError, IllegalStateError, PortInUseError, ProtocolError, PywanError
+from pywan.forks import of_one_process
+from pywan.gateway.applied import AppliedMemory
+from pywan.gateway.floors import SourceFloors
+from pywan.protocol import gateway
 from pywan.stats import receiver_statistics
 from pywan.transport import data
 from pywan.transport.openings import Acceptor, Connection

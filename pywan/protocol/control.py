@@ -13,8 +13,8 @@ import msgpack
 
 from pywan import errors
 from pywan._core import crc32c, measure_message
-from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationError
 from pywan.base.names import SHOWN_CHARACTERS, printable, quoted
+from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationError
 
 MAGIC = b"PWC1"
 HEADER = struct.Struct("<4sIII")

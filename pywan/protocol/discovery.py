@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable, NamedTuple
 
 from pywan.base.addresses import Address
-from pywan.errors import IncompatibleSystemError, ProtocolError
 from pywan.base.names import is_host, is_name, quoted
+from pywan.errors import IncompatibleSystemError, ProtocolError
 
 MAX_LOCATORS_PER_SITE = 64
 MAX_LOCATORS = 1024                # Of all sites together.

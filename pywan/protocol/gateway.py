@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import msgpack
 
 from pywan import _core, errors
-from pywan.errors import ProtocolError
 from pywan.base.names import check_name, printable, quoted
+from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
 VERSION = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterable
 
-from pywan.errors import ConfigurationError, ProtocolError
 from pywan.base.names import check_name, is_host, quoted
+from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
 MAX_RECEIVERS = 16          # Of one member; Geode has one.

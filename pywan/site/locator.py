@@ -11,21 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
-from pywan.base.faces import Face
 from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
+from pywan.base.faces import Face
+from pywan.base.files import FileError, read_regular
+from pywan.base.names import check_name
+from pywan.base.threads import start_thread
+from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.base.files import FileError, read_regular
-from pywan.base.names import check_name
-from pywan.config.cluster import ClusterConfiguration
 from pywan.protocol.discovery import (
     HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
-from pywan.base.threads import start_thread
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.sockets import is_own_address, reachable_address
 

@@ -11,13 +11,13 @@ import time
 from typing import Any, Callable, Iterable, Iterator
 
 from pywan.base.addresses import Address, parse_locators, resolve
+from pywan.base.names import quoted
+from pywan.base.threads import Thread
 from pywan.errors import (
     ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError, PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.base.names import quoted
 from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
-from pywan.base.threads import Thread
 from pywan.transport.control import ControlClient, call_once
 
 log = logging.getLogger("pywan.membership")

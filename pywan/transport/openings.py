@@ -14,10 +14,10 @@ import threading
 import time
 from typing import Any, Callable
 
-from pywan.errors import ConnectivityError, IllegalStateError
-from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.base.lines import Lines
 from pywan.base.threads import Thread, start_thread
+from pywan.errors import ConnectivityError, IllegalStateError
+from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.transport import sockets
 
 OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.
