@@ -75,7 +75,7 @@ class Writers:
     """What writes to the first member, and tells after each operation what became of it."""
 
     def __init__(self, member: Member, first: list[int], outcomes: int) -> None:
-        self._region, self._queue = member.region, member.sender.queue
+        self._region, self._queue = member.region, member.sender._core.queue
         self._outcomes = outcomes       # A pipe: what was written to it outlives the process.
         self._waits = not self._queue.synchronous
         self._goes_on = threading.Event()
