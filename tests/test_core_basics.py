@@ -7,7 +7,7 @@ import pytest
 from records import CREATE, DESTROY, MAGIC, RECORD, UPDATE, check_ledger, make_record, read_record
 
 from pywan import _core
-from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, InternalError, ProtocolError, QueueFullError, SerializationError
+from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, ProtocolError, QueueFullError, SerializationError
 
 
 def region_with(*queues, site=1, **options):
@@ -154,14 +154,6 @@ def test_an_overflow_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises((DiskError, QueueFullError), match="missing"):
         for _ in range(10):
             queue.append_record(make_record(b"k", bytes(1 << 20)))
-
-
-def test_removing_what_was_not_peeked_is_an_error_and_removes_nothing():
-    queue = queue_to(2)
-    queue.append_record(make_record(b"k"))
-    with pytest.raises(InternalError, match="peeked only 0"):
-        queue.remove(0, 1)
-    assert len(queue) == 1
 
 
 def test_a_damaged_record_is_not_appended():

@@ -1,4 +1,4 @@
-/* The error detail of a thread, and the stop of a process that found a bug in itself. */
+/* The error detail of a thread, and what becomes of a handle in which we found a bug of ours. */
 #include "base/wan_base.h"
 
 #include <stdarg.h>
@@ -18,8 +18,32 @@ wan_status wan_fail(wan_status status, const char *format, ...)
     return status;
 }
 
+#ifdef WAN_DEBUG
+int wan_stops_at_breakage = 1;
+#endif
+
+wan_status wan_break(const wan_breakage **broken, const wan_breakage *at)
+{
+    if (!*broken) {
+        __atomic_store_n(broken, at, __ATOMIC_RELEASE);
+        fprintf(stderr, "pywan: internal check failed at %s:%d: %s\n", at->file, at->line, at->condition);
+    }
+#ifdef WAN_DEBUG
+    if (wan_stops_at_breakage) abort();
+#endif
+    return wan_refuse_broken(*broken);
+}
+
+wan_status wan_refuse_broken(const wan_breakage *broken)
+{
+    return WAN_FAIL(WAN_BROKEN, "internal check failed at %s:%d: %s; please report it. This object is not used any more, the others of the process are",
+                    broken->file, broken->line, broken->condition);
+}
+
+#ifdef WAN_DEBUG
 _Noreturn void wan_check_failed(const char *condition, const char *file, int line)
 {
     fprintf(stderr, "pywan: internal check failed at %s:%d: %s\n", file, line, condition);
     abort();
 }
+#endif

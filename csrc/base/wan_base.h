@@ -1,4 +1,4 @@
-/* Owns the vocabulary of all C parts: status values, the error detail of this thread, and checks. */
+/* Owns the vocabulary of all C parts: status values, the error detail of this thread, and checks of our own arithmetic. */
 #ifndef WAN_BASE_H
 #define WAN_BASE_H
 #include <inttypes.h>
@@ -20,6 +20,7 @@ typedef enum {
     WAN_INVALID,        /* The caller's argument. */
     WAN_SLOW,           /* The change has to go through the user's Python; nothing was changed. */
     WAN_CLOSED,         /* What it is for was closed; nothing was changed. */
+    WAN_BROKEN,         /* A check of our own failed on this handle, now or earlier: it is not used any more. The detail says where. */
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512
@@ -32,13 +33,35 @@ wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((f
 /* The same for who returns something else, or nothing. */
 #define wan_tell(status, ...) ((void)wan_fail((status), __VA_ARGS__))
 
-/* Our own arithmetic: a failure is a bug, and going on would spoil data. */
-_Noreturn void wan_check_failed(const char *condition, const char *file, int line);
-#define WAN_CHECK(condition) \
-    do { if (__builtin_expect(!(condition), 0)) wan_check_failed(#condition, __FILE__, __LINE__); } while (0)
-/* The same where it costs too much to stay on: after every step, in debug and sanitizer builds. */
+/* Our own arithmetic: a failure is a bug, and going on with this handle would spoil data. The handle (a queue, a log) keeps in `broken` where
+ * it failed first, and refuses every later call; the process goes on with its other handles. Debug and sanitizer builds stop at once. */
+typedef struct { const char *condition, *file; int line; } wan_breakage;
+
 #ifdef WAN_DEBUG
-#define WAN_DEBUG_CHECK(condition) WAN_CHECK(condition)
+extern int wan_stops_at_breakage;   /* 1; a test of what becomes of a broken handle sets it to 0. */
+#endif
+/* Notes the first breakage of a handle and tells it on stderr; returns WAN_BROKEN. Under the lock that guards the handle. */
+wan_status wan_break(const wan_breakage **broken, const wan_breakage *at);
+/* The first breakage of a handle, or NULL; also without its lock. */
+static inline const wan_breakage *wan_breakage_of(const wan_breakage *const *broken) { return __atomic_load_n(broken, __ATOMIC_ACQUIRE); }
+/* The refusal of a later call: WAN_BROKEN with the words of the first breakage. */
+wan_status wan_refuse_broken(const wan_breakage *broken);
+
+/* Leaves the function with the value that follows (none in a void one), before anything is changed. */
+#define WAN_CHECK(handle, holds, ...) \
+    do { \
+        if (__builtin_expect(!(holds), 0)) { \
+            static const wan_breakage at_ = {#holds, __FILE__, __LINE__}; \
+            wan_break(&(handle)->broken, &at_); \
+            return __VA_ARGS__; \
+        } \
+    } while (0)
+
+/* Where it costs too much to stay on, and where memory is damaged if it does not hold: in debug and sanitizer builds, which stop. */
+#ifdef WAN_DEBUG
+_Noreturn void wan_check_failed(const char *condition, const char *file, int line);
+#define WAN_DEBUG_CHECK(condition) \
+    do { if (__builtin_expect(!(condition), 0)) wan_check_failed(#condition, __FILE__, __LINE__); } while (0)
 #else
 #define WAN_DEBUG_CHECK(condition) ((void)0)
 #endif

@@ -228,6 +228,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     uint64_t need = length + sizeof(wan_block_head);
     wan_status status = WAN_OK;
     if (log->for_reading) return only_for_reading(log);
+    if (log->broken) return wan_refuse_broken(log->broken);
     if (log->unsure || !log->named) status = write_manifest(log, state, state_bytes);    /* A segment is there only beside a manifest. */
     if (status != WAN_OK) return status;
     for (uint32_t n = log->writing; n < log->count; n++)
@@ -279,15 +280,16 @@ wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
 {
     uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
-    WAN_CHECK(length % 8 == 0 && length <= UINT32_MAX);
+    if (log->broken) return wan_refuse_broken(log->broken);
+    WAN_CHECK(log, length % 8 == 0 && length <= UINT32_MAX, WAN_BROKEN);
     if (log->for_reading) return only_for_reading(log);
-    WAN_CHECK(!log->unsure);
+    WAN_CHECK(log, !log->unsure, WAN_BROKEN);
     uint32_t n = log->writing;
     for (; n < log->count && room_left(&log->segments[n]) < need; n++) {
         wan_status status = log->segments[n].torn ? wan_log_clean_end(log, &log->segments[n]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
-    WAN_CHECK(n < log->count);      /* The caller made room. */
+    WAN_CHECK(log, n < log->count, WAN_BROKEN);     /* The caller made room. */
     for (uint32_t later = n + 1; later < log->count; later++) {       /* A longer block was tried there. */
         wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
         if (status != WAN_OK) return status;
@@ -322,7 +324,8 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
 
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
 {
-    WAN_CHECK(drop <= log->writing);
+    if (log->broken) return wan_refuse_broken(log->broken);
+    WAN_CHECK(log, drop <= log->writing, WAN_BROKEN);
     if (log->for_reading) return only_for_reading(log);
     wan_log_segment *gone = malloc((drop ? drop : 1) * sizeof *gone);
     if (!gone) return WAN_FAIL(WAN_NO_MEMORY, "no memory to drop segments");
@@ -359,12 +362,14 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
 wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     if (log->for_reading) return only_for_reading(log);
+    if (log->broken) return wan_refuse_broken(log->broken);
     return write_manifest(log, state, state_bytes);
 }
 
 wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     if (log->for_reading) return only_for_reading(log);
+    if (log->broken) return wan_refuse_broken(log->broken);
     return log->named && log->known_commit != log->commit ? write_manifest(log, state, state_bytes) : WAN_OK;
 }
 

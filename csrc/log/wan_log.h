@@ -97,6 +97,7 @@ typedef struct {
     uint64_t bytes;             /* Of all segment files. */
     wan_stage identity;         /* What the owner says of itself, in every manifest as it is here: as it was found, until the owner changes it. */
     uint8_t named;              /* There is a manifest. */
+    const wan_breakage *broken; /* Where a check of our own failed first; NULL: none did. Nothing is written from then on. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
     uint8_t for_reading;        /* Opened for salvage: nothing is written. */
 } wan_log;

@@ -674,7 +674,7 @@ static wan_status copy_shrunk(wan_shard *to, const wan_shard *from)
 
 wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to)
 {
-    WAN_CHECK(table != to);
+    if (table == to) return WAN_FAIL(WAN_INVALID, "a bucket is copied into another table");
     if (table->bucket_count != to->bucket_count)
         return WAN_FAIL(WAN_INVALID, "a bucket of %" PRIu32 " into a table of %" PRIu32, table->bucket_count,
                         to->bucket_count);

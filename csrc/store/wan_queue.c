@@ -187,6 +187,7 @@ static void give_unused_block(wan_queue *queue, wan_partition *partition)
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
     tidy(queue);
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
@@ -251,7 +252,8 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 {
     wan_store *store = &queue->store;
-    WAN_CHECK(least <= WAN_RUN_RECORD_BYTES_MAX);
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
+    WAN_CHECK(queue, least <= WAN_RUN_RECORD_BYTES_MAX, WAN_BROKEN);
     tidy(queue);
     wan_status status = wan_store_take(store, &store->record_segment, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
@@ -263,7 +265,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 
 wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_t count)
 {
-    WAN_CHECK(count > 0 && count <= WAN_BLOCK_ENTRIES);
+    WAN_CHECK(queue, count > 0 && count <= WAN_BLOCK_ENTRIES, WAN_BROKEN);
     wan_partition *partition = &queue->partitions[number];
     uint64_t last = (partition->appended + count - 1) / WAN_BLOCK_ENTRIES;
     wan_status status = entry_room(queue, partition);
@@ -348,10 +350,10 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (!partition->events) return NULL;
+    if (!partition->events || queue->broken) return NULL;
     uint64_t known = partition->known_holes > partition->removed ? partition->known_holes : partition->removed;
     uint64_t sequence = wan_queue_next_live(partition, known + 1, partition->appended);
-    WAN_CHECK(sequence);
+    WAN_CHECK(queue, sequence, NULL);
     partition->known_holes = sequence - 1;
     return wan_queue_at(queue, partition, sequence);
 }
@@ -363,7 +365,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
     uint32_t file = 0;      /* That all of it lies in. 0: in none. */
-    int ends = 0;
+    int ends = queue->broken != NULL;
     while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
         uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
         if (left > end - peeked) left = end - peeked;
@@ -506,7 +508,8 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
-    WAN_CHECK(through <= partition->peeked);
+    if (queue->broken) return 0;
+    WAN_CHECK(queue, through <= partition->peeked, 0);
     uint64_t before = partition->events;
     while (partition->removed < through) {
         uint64_t count = WAN_BLOCK_ENTRIES - partition->removed % WAN_BLOCK_ENTRIES;
@@ -535,7 +538,8 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 
 static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
 {
-    WAN_CHECK(sequence > partition->removed && sequence <= partition->appended);
+    if (queue->broken) return;
+    WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
     /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
@@ -557,6 +561,7 @@ void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint3
 void wan_queue_rewind(wan_queue *queue, uint32_t number)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return;
     if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;
     partition->peeked = partition->removed;
     partition->unpeeked = partition->events;
@@ -581,7 +586,8 @@ static void count_more(wan_queue *queue, wan_partition *partition)
 void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
 {
     wan_partition *partition = &queue->partitions[number];
-    WAN_CHECK(durable <= partition->appended);
+    if (queue->broken) return;
+    WAN_CHECK(queue, durable <= partition->appended);
     if (partition->durable < durable) partition->durable = durable;
     if (partition->taken < durable) partition->taken = durable;
     count_more(queue, partition);
@@ -590,7 +596,8 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
 void wan_queue_made_replicated(wan_queue *queue, uint32_t number, uint64_t replicated)
 {
     wan_partition *partition = &queue->partitions[number];
-    WAN_CHECK(replicated <= partition->appended);
+    if (queue->broken) return;
+    WAN_CHECK(queue, replicated <= partition->appended);
     if (partition->replicated < replicated) partition->replicated = replicated;
     count_more(queue, partition);
 }

@@ -65,6 +65,7 @@ typedef struct {
      * could leave neither: the older one passed over by a batch, or removed; the newer one not written. NULL otherwise. */
     wan_stage *superseded;
     uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
+    const wan_breakage *broken;     /* Where a check of our own failed first; NULL: none did. Nothing is changed or handed out from then on. */
 } wan_queue;
 
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,

@@ -23,7 +23,7 @@ from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
 from pywan._core.row_stage import RowStage, StageBudget
 from pywan._core.source_memory import ReceiverCounts, SourceMemory, remembered_failures
-from pywan._core.status import crc32c, crc32c_portable, forks, trim_memory
+from pywan._core.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
 from pywan._core.stream import (
     FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
     FRAME_WELCOME, check_frame, check_frame_header, pack_frame)

@@ -171,6 +171,10 @@ class EventQueue:
         """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on."""
     def recovery(self) -> dict[str, Any]:
         """What opening found: records in the log, and bytes of a torn tail that were cut."""
+    @property
+    def broken(self) -> str | None:
+        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and no call but those that look
+        at it works any more: InternalError."""
     def log_state(self) -> dict[str, Any]:
         """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
     def commit_loop(self) -> None:
@@ -453,6 +457,9 @@ def check_frame(data: _Bytes) -> tuple[int, int, int, bytes]:
 
 def crc32c(data: _Bytes, crc: int = 0) -> int:
     """CRC32C (Castagnoli) of a contiguous buffer, continued from `crc`."""
+
+checks_stop_the_process: bool
+"""In debug and sanitizer builds: a failed check of our own ends the process. Else the queue or log that it is about is broken."""
 
 def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
     """The table form of `crc32c`: its oracle in tests."""

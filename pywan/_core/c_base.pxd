@@ -3,10 +3,25 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "base/wan_base.h" nogil:
     ctypedef enum wan_status:
-        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED
+        WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED,
+        WAN_BROKEN
+    ctypedef struct wan_breakage:
+        pass
+    wan_status wan_refuse_broken(const wan_breakage *broken)
+    const wan_breakage *wan_breakage_of(const wan_breakage **broken)
     const char *wan_detail
     wan_status wan_detail_status
     uint64_t wan_align8(uint64_t length)
+
+cdef extern from *:
+    """
+    #ifdef WAN_DEBUG
+    #define WAN_CHECKS_STOP 1
+    #else
+    #define WAN_CHECKS_STOP 0
+    #endif
+    """
+    enum: WAN_CHECKS_STOP
 
 cdef extern from "base/wan_lock.h" nogil:
     ctypedef struct wan_lock:

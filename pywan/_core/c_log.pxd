@@ -25,6 +25,7 @@ cdef extern from "log/wan_log.h" nogil:
         uint64_t commit, next_number
         uint64_t bytes
         wan_stage identity
+        const wan_breakage *broken
         uint8_t named
     ctypedef struct wan_damage:
         char file[4096]

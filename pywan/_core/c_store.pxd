@@ -37,6 +37,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t conflated
         wan_stage *holes
         wan_stage *superseded
+        const wan_breakage *broken
     ctypedef struct wan_reservation:
         uint8_t *at
         uint32_t segment

@@ -30,6 +30,7 @@ cdef struct log_view:                       # A log as others may see it, while 
 
 cdef void show_log(log_view *view, const wan_log *log, wan_status status) noexcept nogil
 cdef object log_failure(const log_view *view)
+cdef object not_on_disk(str whose, const log_view *view, bint ended, str meanwhile)
 cdef wan_status not_written(const log_view *view) noexcept nogil
 
 

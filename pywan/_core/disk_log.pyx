@@ -45,8 +45,20 @@ cdef object log_failure(const log_view *view):
     return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
 
 
+cdef object not_on_disk(str whose, const log_view *view, bint ended, str meanwhile):
+    """The error of a caller that waited for a log in vain."""
+    from pywan.errors import DiskError, InternalError
+    if view.failing == WAN_BROKEN:
+        return InternalError(f"{whose}: not on the disk, and never will be: {log_failure(view)}")
+    reason = log_failure(view) or ("its log was closed" if ended else "the disk did not answer")
+    return DiskError(f"{whose}: not on the disk yet: {reason}; {meanwhile}")
+
+
 cdef wan_status not_written(const log_view *view) noexcept nogil:
-    """What a change gets whose log is failing. It may be taken later, whatever the reason: the detail says which."""
+    """What a change gets whose log is failing. It may be taken later, unless our own check failed: the detail says which."""
+    if view.failing == WAN_BROKEN:
+        wan_tell(WAN_BROKEN, "the log is not written any more: %s", view.reason)
+        return WAN_BROKEN
     wan_tell(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
                 "the log is not written now: %s", view.reason)
     return WAN_FULL

@@ -959,7 +959,11 @@ cdef class DispatcherSession(Session):
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
         cdef bint is_empty = self.out.start == self.out.end
         cdef uint64_t alive_until
+        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
         self.now_us = now_us
+        if broken != NULL:
+            wan_refuse_broken(broken)
+            return ENDED_TOLD
         if is_empty and self.may_build(now_us) and self.batch_is_due(now_us):
             if not self.build_batch():
                 wan_tell(WAN_NO_MEMORY, "no memory for a batch")
@@ -1050,8 +1054,11 @@ cdef class DispatcherSession(Session):
 
     def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
         """Bytes that arrived at `now_us` (0: as last told). ProtocolError: give the connection up (`disconnected`) and connect again."""
+        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
         if data.shape[0] == 0:
             return
+        if broken != NULL:
+            raise_for(wan_refuse_broken(broken), "")
         if not self.add_bytes(&data[0], data.shape[0]):
             raise MemoryError()
         if self.heard(now_us if now_us else self.now_us) != GOES_ON:

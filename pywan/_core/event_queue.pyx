@@ -12,7 +12,7 @@ from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.disk_log cimport (
     FOR_EVENTS, FOR_IDENTITY, FOR_REMOVALS, LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON, WAIT_SLICE_US,
-    WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, show_log)
+    WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, not_on_disk, show_log)
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
     queue_append_copy, queue_can_read, queue_counts, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
@@ -24,6 +24,16 @@ from pywan._core.status cimport detail_text, environment_of, raise_for
 
 
 cdef uint64_t queues_made = 0    # By this process. Under the GIL.
+
+
+cdef inline wan_status health_of(gateway_queue *g) noexcept:
+    cdef const wan_breakage *broken = wan_breakage_of(&g.queue.broken)
+    return wan_refuse_broken(broken) if broken != NULL else WAN_OK
+
+
+cdef int check_whole(EventQueue self) except -1:
+    """InternalError, which says where, if a check of our own failed on this queue."""
+    return raise_for(health_of(self.g), f"queue {self.name!r}")
 
 
 cdef class EventQueue:
@@ -365,6 +375,7 @@ cdef class EventQueue:
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
         cdef disk_wait wait
         cdef int state = WAIT_GOES_ON
+        cdef log_view view
         if self.g.durable == NULL:
             return 0
         wait = durable_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
@@ -375,9 +386,10 @@ cdef class EventQueue:
                 break
             PyErr_CheckSignals()        # Ctrl-C ends the wait: what waits for the disk stays staged.
         if state == WAIT_IN_VAIN:
-            from pywan.errors import DiskError
-            reason = self.log_failure() or ("its log was closed" if wan_flag_read(&self.g.durable.ended) else "the disk did not answer")
-            raise DiskError(f"queue {self.name!r}: not on the disk yet: {reason}; {meanwhile}")
+            wan_lock_take(&self.g.lock)
+            view = self.g.durable.view
+            wan_lock_release(&self.g.lock)
+            raise not_on_disk(f"queue {self.name!r}", &view, wan_flag_read(&self.g.durable.ended) != 0, meanwhile)
         return 0
 
     def __len__(self):
@@ -526,7 +538,13 @@ cdef class EventQueue:
         if partition >= self.g.queue.partition_count:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.g.queue.partition_count - 1}, not {partition}")
-        return 0
+        return check_whole(self)
+
+    @property
+    def broken(self):
+        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and no other call but
+        those that look at it works any more."""
+        return detail_text() if health_of(self.g) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
@@ -556,16 +574,12 @@ cdef class EventQueue:
     def remove(self, uint32_t partition, uint64_t through):
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
         self.check_partition(partition)
-        cdef uint64_t removed = 0, peeked
+        cdef uint64_t removed
         wan_lock_take(&self.g.lock)
-        peeked = self.g.queue.partitions[partition].peeked
-        if through <= peeked:
-            removed = wan_queue_remove(&self.g.queue, partition, through)
-            self.g.counts.distributed += removed
+        removed = wan_queue_remove(&self.g.queue, partition, through)
+        self.g.counts.distributed += removed
         wan_lock_release(&self.g.lock)
-        if through > peeked:
-            from pywan.errors import InternalError
-            raise InternalError(f"queue {self.name!r}: remove through {through}, peeked only {peeked}")
+        check_whole(self)
         return removed
 
     def punch(self, uint32_t partition, uint64_t sequence):

@@ -469,7 +469,7 @@ cdef void durable_loop(gateway_queue *g) noexcept nogil:
         wan_flag_set(&d.waiting, 0)
         if durable_step(g, checkpoint) == WAN_OK:
             failing_since = 0
-        elif lost_patience(1, &failing_since, wan_monotonic_us()) and stopping:
+        elif stopping and (d.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())):
             return
         else:
             wan_wait_change(&d.work, __atomic_load_n(&d.work, __ATOMIC_ACQUIRE), 100)      # Then it is tried again.
@@ -542,7 +542,8 @@ cdef int durable_wait(gateway_queue *g, disk_wait *wait) noexcept nogil:
         now = wan_monotonic_us()
         if done:
             return WAIT_DONE
-        if now >= wait.deadline_us or wan_flag_read(&d.ended) or lost_patience(failing, &wait.failing_since_us, now):
+        if (now >= wait.deadline_us or wan_flag_read(&d.ended) or failing == WAN_BROKEN
+                or lost_patience(failing, &wait.failing_since_us, now)):
             return WAIT_IN_VAIN
         if now >= slice_end:
             return WAIT_GOES_ON

@@ -226,7 +226,7 @@ cdef class ReceiverSession(Session):
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
     cdef int apply_slow(self, const wan_record *record) noexcept with gil:
-        from pywan.errors import DiskError, QueueFullError
+        from pywan.errors import DiskError, InternalError, QueueFullError
         cdef int result
         try:
             result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
@@ -234,7 +234,7 @@ cdef class ReceiverSession(Session):
                 self.own.conflicts += 1
                 return 0
             return result
-        except (QueueFullError, DiskError) as error:
+        except (QueueFullError, DiskError, InternalError) as error:
             self.refuse(error)
             return -1
         except MemoryError:

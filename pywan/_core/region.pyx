@@ -15,7 +15,7 @@ from pywan._core.column_views cimport column_row
 from pywan._core.columns cimport Column
 from pywan._core.disk_log cimport (
     LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON, WAIT_IN_VAIN, damage_list, disk_wait,
-    log_failure, log_view, show_log)
+    log_failure, log_view, not_on_disk, show_log)
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.names cimport region_number
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
@@ -390,6 +390,7 @@ cdef class RegionCore:
     cdef int wait_log(self) except -1:
         cdef region_log *log = self.r.log
         cdef disk_wait wait = region_log_begin_wait(log, 60000000)
+        cdef log_view view
         cdef int state
         while True:
             with nogil:
@@ -398,9 +399,11 @@ cdef class RegionCore:
                 break
             PyErr_CheckSignals()        # Ctrl-C ends the wait: the change stays staged.
         if state == WAIT_IN_VAIN:
-            from pywan.errors import DiskError
-            reason = self.log_state()["failing"] or ("its log was closed" if wan_flag_read(&log.ended) else "the disk did not answer")
-            raise DiskError(f"region {self.name!r}: not on the disk yet: {reason}; the change is in memory and will be written when the disk takes it")
+            wan_lock_take(&log.lock)
+            view = log.view
+            wan_lock_release(&log.lock)
+            raise not_on_disk(f"region {self.name!r}", &view, wan_flag_read(&log.ended) != 0,
+                              "the change is in memory and will be written when the disk takes it")
         return 0
 
     # Single changes

@@ -46,7 +46,8 @@ cdef int region_log_wait(region_log *log, disk_wait *wait) noexcept nogil:
         now = wan_monotonic_us()
         if done:
             return WAIT_DONE
-        if now >= wait.deadline_us or wan_flag_read(&log.ended) or lost_patience(failing, &wait.failing_since_us, now):
+        if (now >= wait.deadline_us or wan_flag_read(&log.ended) or failing == WAN_BROKEN
+                or lost_patience(failing, &wait.failing_since_us, now)):
             return WAIT_IN_VAIN
         if now >= slice_end:
             return WAIT_GOES_ON
@@ -561,7 +562,7 @@ cdef void region_log_loop(region_log *log) noexcept nogil:
         wan_flag_set(&log.waiting, 0)
         if region_log_step(log) == WAN_OK:
             failing_since = 0
-        elif lost_patience(1, &failing_since, wan_monotonic_us()) and stopping:
+        elif stopping and (log.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())):
             return
         else:
             wan_wait_change(&log.work, __atomic_load_n(&log.work, __ATOMIC_ACQUIRE), 100)

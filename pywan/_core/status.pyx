@@ -32,6 +32,10 @@ if not wan_forks_count():
     raise MemoryError("no memory to notice forks")
 
 
+# In debug and sanitizer builds. Else a failed check breaks the handle that it is about.
+checks_stop_the_process = bool(WAN_CHECKS_STOP)
+
+
 def forks():
     """How often the process that loaded this module was forked until it became this one: 0 in that process itself."""
     return wan_forks

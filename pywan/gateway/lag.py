@@ -39,7 +39,9 @@ class Lag:
                 "cause": self._cause(counts["events"], seconds)}
 
     def _cause(self, events: int, seconds: float) -> str:
-        status = self._status()
+        status, broken = self._status(), self._queue.broken
+        if broken:
+            return f"broken: {broken}"
         if not status.is_running:
             return "stopped"
         log_state = self._queue.log_state()

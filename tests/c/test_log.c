@@ -28,6 +28,23 @@ static void write_items(uint32_t count, uint64_t length)
     for (uint32_t n = 0; n < count; n++) EXPECT_EQUAL(owner_write(&owner, length + n % 57), WAN_OK);
 }
 
+static void a_log_with_a_failed_check_is_not_written_any_more(void)
+{
+    begin();
+    write_items(10, 400);
+    wan_stops_at_breakage = 0;
+    EXPECT_EQUAL(wan_log_drop_first(&owner.log, owner.log.count + 1, NULL, 0), WAN_BROKEN);
+    wan_stops_at_breakage = 1;
+    EXPECT_EQUAL(owner_write(&owner, 400), WAN_BROKEN);
+    EXPECT(strstr(wan_detail, "wan_log.c") && strstr(wan_detail, "drop <= log->writing"));
+    EXPECT_EQUAL(wan_log_drop_first(&owner.log, 0, NULL, 0), WAN_BROKEN);
+    EXPECT_EQUAL(wan_log_seal(&owner.log, NULL, 0), WAN_BROKEN);
+    EXPECT_EQUAL(reopen(), WAN_OK);         /* As after a crash. */
+    EXPECT(owner_is_whole(&owner));
+    EXPECT_EQUAL(owner.last, 10);
+    end();
+}
+
 static void what_was_committed_is_found_again(void)
 {
     begin();
@@ -604,6 +621,7 @@ static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_b
 }
 
 const test_case log_tests[] = {
+    {"a log with a failed check is not written any more", a_log_with_a_failed_check_is_not_written_any_more},
     {"what was committed is found again", what_was_committed_is_found_again},
     {"a block longer than a segment gets one of its own", a_block_longer_than_a_segment_gets_one_of_its_own},
     {"dropped segments leave no file and the rest is whole", dropped_segments_leave_no_file_and_the_rest_is_whole},

@@ -189,6 +189,31 @@ static void creates_destroys_and_lost_conflicts_always_travel(void)
     close_queue();
 }
 
+static void a_queue_with_a_failed_check_refuses_every_change(void)
+{
+    open_queue(1);
+    wan_record *records[10];
+    uint64_t size;
+    wan_reservation reservation;
+    append("k", WAN_UPDATE, 4);
+    append("l", WAN_UPDATE, 4);
+    peek(1, records);
+    wan_stops_at_breakage = 0;
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 0);    /* Through more than was peeked. */
+    wan_stops_at_breakage = 1;
+    EXPECT(queue.broken && queue.broken->line && strstr(queue.broken->condition, "peeked"));
+    EXPECT_EQUAL(queue.events, 2);
+    EXPECT_EQUAL(wan_queue_reserve(&queue, 0, 128, &reservation), WAN_BROKEN);
+    EXPECT(strstr(wan_detail, "wan_queue.c") && strstr(wan_detail, "through <= partition->peeked"));
+    EXPECT_EQUAL(wan_queue_peek(&queue, 0, 10, UINT64_MAX, 1, records, &size), 0);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 0);
+    wan_queue_punch(&queue, 0, 2, WAN_HOLE_FILTERED);
+    wan_queue_rewind(&queue, 0);
+    EXPECT_EQUAL(queue.events, 2);
+    EXPECT_EQUAL(queue.partitions[0].peeked, 1);
+    close_queue();
+}
+
 static void what_was_peeked_is_not_conflated(void)
 {
     open_queue(1);
@@ -521,6 +546,7 @@ const test_case queue_tests[] = {
     {"records longer than a reference can say keep their length", records_longer_than_a_reference_can_say_keep_their_length},
     {"of several updates of a key only the newest stays", of_several_updates_of_a_key_only_the_newest_stays},
     {"creates, destroys and lost conflicts always travel", creates_destroys_and_lost_conflicts_always_travel},
+    {"a queue with a failed check refuses every change", a_queue_with_a_failed_check_refuses_every_change},
     {"what was peeked is not conflated", what_was_peeked_is_not_conflated},
     {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
     {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},
