@@ -16,7 +16,7 @@ from measure import arguments, json_like, report
 from two_sites import Child, queue_of, two_sites
 
 EVENTS_PER_S = 10_000
-MESSAGE_BYTES = 176
+MESSAGE_BYTES = 160
 
 ECHO = """
 import socket

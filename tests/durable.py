@@ -90,7 +90,7 @@ class DurableQueue:
     # What is in it
 
     def events(self) -> list[Fields]:
-        return [read_record(record) for _, record in self.queue.records(1_000_000)]
+        return [read_record(record, sequence, partition) for partition, sequence, record in self.queue.records(1_000_000)]
 
     def sequences(self) -> list[int]:
         return [event.sequence for event in self.events()]
@@ -104,12 +104,12 @@ class DurableQueue:
 
     def send(self, count: int, partition: int = 0) -> list[Fields]:
         """As a dispatcher: takes the next events, and has them acknowledged."""
-        taken = [read_record(record) for record in self.queue.peek(partition, count)]
+        taken = [read_record(record, sequence, partition) for sequence, record in self.queue.peek(partition, count)]
         self.queue.remove(partition, self.queue.positions()[partition][1])
         return taken
 
     def peek(self, count: int = 1000, partition: int = 0) -> list[Fields]:
-        return [read_record(record) for record in self.queue.peek(partition, count)]
+        return [read_record(record, sequence, partition) for sequence, record in self.queue.peek(partition, count)]
 
     def check_ledger(self) -> None:
         entry = ledger(self.queue.counts())

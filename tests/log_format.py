@@ -5,12 +5,15 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from records import RECORD
+from records import split_records
 
 from pywan import _core
 
-SEGMENT = struct.Struct("<8sIIQQII")
-BLOCK = struct.Struct("<4sIIIQQ")
+SEGMENT = struct.Struct("<8sIIQQ16sII")
+BLOCK = struct.Struct("<4sIIIQQQ")
+SEAL_BYTES = 8
+PLACE = struct.Struct("<IIQ")
+LOGGED = struct.Struct("<IHBBQQBB6x")
 PART = struct.Struct("<IIQ")
 HOLE = struct.Struct("<IIQ")
 STATE = struct.Struct("<QIIQQ")
@@ -19,6 +22,8 @@ NAME = struct.Struct("<HHI")
 PAGE = 4096
 RECORDS, HOLES, STATES, MOVED, NAMES = range(1, 6)
 QUEUE, REGION = 1, 2
+FORGET, INVALID, MARK, LET_GO, RESTAMPED = 1, 2, 4, 8, 16
+VERSION = 2
 
 
 class Manifest(NamedTuple):
@@ -52,7 +57,7 @@ def read_manifest(folder: Path) -> Manifest:
     data = (folder / "MANIFEST").read_bytes()
     magic, version, kind, number, next_number, commit, first, count, partitions, state_bytes, identity_bytes, crc = MANIFEST.unpack_from(data)
     end = MANIFEST.size + 16 * count + identity_bytes + state_bytes
-    assert (magic, version) == (b"PWANMAN\0", 1)
+    assert (magic, version) == (b"PWANMAN\0", VERSION)
     assert crc == _core.crc32c(data[MANIFEST.size:end], _core.crc32c(data[:MANIFEST.size - 4]))
     segments = [struct.unpack_from("<QQ", data, MANIFEST.size + 16 * n) for n in range(count)]
     return Manifest(kind, number, next_number, commit, first, partitions, segments,
@@ -66,19 +71,69 @@ def segment_file(folder: Path, number: int) -> Path:
 def read_segment(folder: Path, number: int, manifest: Manifest) -> list[Block]:
     """Its whole blocks. Behind them are zeros."""
     data = segment_file(folder, number).read_bytes()
-    magic, version, kind, log_id, own_number, reserved, crc = SEGMENT.unpack_from(data)
-    assert (magic, version, kind, log_id, own_number, reserved) == (b"PWANSEG\0", 1, manifest.kind, manifest.id, number, 0)
+    magic, version, kind, log_id, own_number, secret, reserved, crc = SEGMENT.unpack_from(data)
+    assert (magic, version, kind, log_id, own_number, reserved) == (b"PWANSEG\0", VERSION, manifest.kind, manifest.id, number, 0)
     assert crc == _core.crc32c(data[:SEGMENT.size - 4])
     assert not any(data[SEGMENT.size:PAGE])
     found, at = [], PAGE
     while data[at:at + 4] == b"PWBK":
-        _, crc, length, count, commit, segment = BLOCK.unpack_from(data, at)
+        _, crc, length, count, commit, segment, seal = BLOCK.unpack_from(data, at)
         end = at + BLOCK.size + length
-        assert segment == number and crc == _core.crc32c(data[at + 8:end])
+        assert segment == number and crc == block_checksum(data, at) and seal == block_seal(data, at)
         found.append(Block(commit, at, end, list(_parts(data[at + BLOCK.size:end], count))))
         at = end
     assert not any(data[at:])
     return found
+
+
+def siphash(secret: bytes, data: bytes) -> int:
+    """SipHash-2-4."""
+    mask = (1 << 64) - 1
+    low, high = struct.unpack("<QQ", secret)
+    v = [low ^ 0x736F6D6570736575, high ^ 0x646F72616E646F6D, low ^ 0x6C7967656E657261, high ^ 0x7465646279746573]
+
+    def turn(number: int, bits: int) -> int:
+        return (number << bits | number >> 64 - bits) & mask
+
+    def mix(rounds: int) -> None:
+        for _ in range(rounds):
+            v[0] = v[0] + v[1] & mask
+            v[2] = v[2] + v[3] & mask
+            v[1], v[3] = turn(v[1], 13) ^ v[0], turn(v[3], 16) ^ v[2]
+            v[0] = turn(v[0], 32)
+            v[2] = v[2] + v[1] & mask
+            v[0] = v[0] + v[3] & mask
+            v[1], v[3] = turn(v[1], 17) ^ v[2], turn(v[3], 21) ^ v[0]
+            v[2] = turn(v[2], 32)
+
+    whole = len(data) & ~7
+    tail = data[whole:].ljust(7, b"\0") + bytes([len(data) & 255])
+    for word in struct.unpack(f"<{whole // 8 + 1}Q", data[:whole] + tail):
+        v[3] ^= word
+        mix(2)
+        v[0] ^= word
+    v[2] ^= 0xFF
+    mix(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def block_checksum(data: bytes, at: int) -> int:
+    """Of the block at `at`: its head behind the field, up to the seal, and its payload."""
+    payload = at + BLOCK.size
+    length = struct.unpack_from("<I", data, at + 8)[0]
+    return _core.crc32c(bytes(data[payload:payload + length]), _core.crc32c(bytes(data[at + 8:payload - SEAL_BYTES])))
+
+
+def block_seal(data: bytes, at: int) -> int:
+    """Of the block at `at` of the segment with these bytes."""
+    secret = SEGMENT.unpack_from(data)[5]
+    return siphash(secret, struct.pack("<Q", at) + bytes(data[at:at + BLOCK.size - SEAL_BYTES]))
+
+
+def seal_block(data: bytearray, at: int) -> None:
+    """Makes checksum and seal of a block hold, whatever was written into it."""
+    struct.pack_into("<I", data, at + 4, block_checksum(data, at))
+    struct.pack_into("<Q", data, at + BLOCK.size - SEAL_BYTES, block_seal(data, at))
 
 
 def _parts(payload: bytes, count: int):
@@ -99,12 +154,40 @@ def read_blocks(folder: Path) -> list[Block]:
     return found
 
 
-def records(part: bytes) -> list[bytes]:
+def records(part: bytes, items: int) -> dict[tuple[int, int], bytes]:
+    """{(partition, sequence): record} of a part of a queue's log, in its order."""
+    places = [PLACE.unpack_from(part, n * PLACE.size) for n in range(items)]
+    found = split_records(part[items * PLACE.size:])
+    each = [(partition, first + n) for partition, count, first in places for n in range(count)]
+    assert len(each) == len(found) == len(set(each)) and all(count for _, count, _ in places)
+    return dict(zip(each, found))
+
+
+class Logged(NamedTuple):
+    """A change as it lies in a region's log."""
+    kinds: int
+    stamp: int
+    site: int
+    other_stamp: int
+    operation: int
+    key: bytes
+    value: bytes
+    key_form: int
+    value_form: int
+
+
+def changes(part: bytes) -> list[Logged]:
+    """Of a part of a region's log."""
     found, at = [], 0
     while at < len(part):
-        length = struct.unpack_from("<I", part, at)[0]
-        found.append(part[at:at + length])
-        at += length
+        value, key, kinds, site, stamp, other, operation, value_form = LOGGED.unpack_from(part, at)
+        assert not any(part[at + 26:at + 32])
+        at += LOGGED.size
+        found.append(Logged(kinds, stamp, site, other, operation & 15, part[at:at + key], part[at + key:at + key + value], operation >> 4, value_form))
+        end = at + (key + value + 7 & ~7)
+        assert not any(part[at + key + value:end])
+        at = end
+    assert at == len(part)
     return found
 
 
@@ -147,11 +230,9 @@ def recover_queue(folder: Path) -> Recovered:
     for block in read_blocks(folder):
         for kind, items, data in block.parts:
             if kind in (RECORDS, MOVED):
-                assert items == len(records(data))
-                for record in records(data):
-                    fields = RECORD.unpack_from(record)
-                    events[fields[8], fields[2]] = record
-                    appended[fields[8]] = max(appended[fields[8]], fields[2])
+                for (partition, sequence), record in records(data, items).items():
+                    events[partition, sequence] = record
+                    appended[partition] = max(appended[partition], sequence)
             elif kind == HOLES:
                 for partition, _, sequence in holes(data):
                     events.pop((partition, sequence), None)

@@ -3,19 +3,20 @@ csrc/record/wan_frame.h, so that a change of either is noticed here and not only
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pywan import _core
 
-RECORD = struct.Struct("<IIQQQIIHHHHBBBBBBBB")
+RECORD = struct.Struct("<IHHQQIIHBBBBBB")
 FRAME = struct.Struct("<IBBHIIIIQ")
-SECTION = struct.Struct("<IIQQQQ")
+SECTION = struct.Struct("<IIQQQIIII")
 ACK = struct.Struct("<IIQ")
 FAILURE = struct.Struct("<IIQ")
 
 CREATE, UPDATE, DESTROY = 0, 1, 2
 BYTES, TEXT, NONE = 0, 1, 3
-POSSIBLE_DUPLICATE = 1
+GIVEN, FORCED = 1, 2
 REGION, BATCH, FRAME_ACK, REWIND, PING, PONG, BYE, ERROR = 3, 4, 5, 6, 7, 8, 9, 10
 MAGIC = 0x31445750
 REGION_NOT_FOUND, FUTURE_STAMP = 1, 2
@@ -23,17 +24,35 @@ REGION_NOT_FOUND, FUTURE_STAMP = 1, 2
 
 def make_record(key: bytes, value: bytes = b"", *, operation: int = UPDATE, stamp: int = 1, stamp_site: int = 1, origin_site: int = 1,
                 recipients: bytes = b"", region: int = 1, callback: bytes = b"", event: tuple[int, int, int] = (1, 1, 0),
-                key_form: int = BYTES, value_form: int = BYTES, flags: int = 0, sequence: int = 0, partition: int = 0) -> bytes:
+                key_form: int = BYTES, value_form: int = BYTES, flags: int = 0) -> bytes:
     body = key + value + callback + recipients
-    length = (RECORD.size + len(body) + 7) & ~7
     member, thread, number = event
-    head = RECORD.pack(length, len(value), sequence, stamp, number, member, thread, region, partition, len(key), len(callback),
-                       operation, flags, stamp_site, origin_site, len(recipients), key_form, value_form, BYTES if callback else NONE)
-    return (head + body).ljust(length, b"\0")
+    head = RECORD.pack(len(value), len(key), len(callback), stamp, number, member, thread, region, flags, len(recipients), stamp_site, origin_site,
+                       operation | key_form << 4, value_form | (BYTES if callback else NONE) << 4)
+    return padded(head + body)
+
+
+def padded(data: bytes) -> bytes:
+    return data.ljust(len(data) + 7 & ~7, b"\0")
+
+
+def record_length(data: bytes, at: int = 0) -> int:
+    """Of the record that begins there, with its padding."""
+    value, key, callback, *_ = RECORD.unpack_from(data, at)
+    return RECORD.size + value + key + callback + data[at + 35] + 7 & ~7
+
+
+def split_records(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        found.append(data[at:at + record_length(data, at)])
+        at += len(found[-1])
+    assert at == len(data)
+    return found
 
 
 class Fields(NamedTuple):
-    """What a test looks at of a record."""
+    """What a test looks at of a record; where it stands, as it was said beside it."""
     sequence: int
     stamp: int
     operation: int
@@ -41,13 +60,14 @@ class Fields(NamedTuple):
     partition: int
     key: bytes
     value: bytes
+    possible_duplicate: bool = False
 
 
-def read_record(record: bytes) -> Fields:
-    (length, value_length, sequence, stamp, _, _, _, _, partition, key_length, _, operation, flags, *_rest) = RECORD.unpack_from(record)
-    assert length == len(record)
+def read_record(record: bytes, sequence: int = 0, partition: int = 0, possible_duplicate: bool = False) -> Fields:
+    value_length, key_length, _, stamp, _, _, _, _, flags, _, _, _, operation, _ = RECORD.unpack_from(record)
+    assert len(record) == record_length(record)
     key_end = RECORD.size + key_length
-    return Fields(sequence, stamp, operation, flags, partition, record[RECORD.size:key_end], record[key_end:key_end + value_length])
+    return Fields(sequence, stamp, operation & 15, flags, partition, record[RECORD.size:key_end], record[key_end:key_end + value_length], possible_duplicate)
 
 
 class Frame(NamedTuple):
@@ -86,21 +106,33 @@ def read_batch(payload: bytes) -> list[Section]:
     at = 8 + sections * SECTION.size
     found = []
     for n in range(sections):
-        partition, count, first, through, settled, size = SECTION.unpack_from(payload, 8 + n * SECTION.size)
-        records, end = [], at + size
-        while at < end:
-            length = struct.unpack_from("<I", payload, at)[0]
-            records.append(read_record(payload[at:at + length]))
-            at += length
-        assert len(records) == count
+        partition, count, first, through, settled, size, _, duplicates, reserved = SECTION.unpack_from(payload, 8 + n * SECTION.size)
+        run = payload[at:at + size]
+        at += size
+        sequences: Sequence[int] = range(first, through + 1)
+        if count != through - first + 1:
+            sequences = struct.unpack_from(f"<{count}Q", run)
+            run = run[8 * count:]
+        raw = split_records(run)
+        assert len(raw) == len(sequences) == count and reserved == 0 and list(sequences) == sorted(set(sequences))
+        assert not count or first <= sequences[0] and sequences[-1] <= through
+        records = [read_record(record, sequence, partition, k < duplicates) for k, (record, sequence) in enumerate(zip(raw, sequences))]
         found.append(Section(partition, count, first, through, settled, records))
+    assert at == len(payload)
     return found
 
 
-def make_batch(*sections: tuple[int, int, int, int, list[bytes]]) -> tuple[bytes, int]:
-    """(payload, number of records) of runs given as (partition, first, through, settled, records with their sequences)."""
-    heads = b"".join(SECTION.pack(p, len(records), first, through, settled, sum(map(len, records))) for p, first, through, settled, records in sections)
-    body = b"".join(b"".join(records) for *_, records in sections)
+def make_batch(*sections: tuple[int, int, int, int, list[bytes] | list[tuple[int, bytes]]], duplicates: int = 0, unsure: int = 0) -> tuple[bytes, int]:
+    """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or each with its sequence. Of each
+    run the first `duplicates` are possible ones."""
+    heads, body = b"", b""
+    for partition, first, through, settled, given in sections:
+        records = [each if isinstance(each, tuple) else (first + n, each) for n, each in enumerate(given)]
+        run = b"".join(record for _, record in records)
+        if len(records) != through - first + 1:
+            run = struct.pack(f"<{len(records)}Q", *(sequence for sequence, _ in records)) + run
+        heads += SECTION.pack(partition, len(records), first, through, settled, len(run), unsure, min(duplicates, len(records)), 0)
+        body += run
     return struct.pack("<II", len(sections), 0) + heads + body, sum(len(records) for *_, records in sections)
 
 

@@ -100,7 +100,7 @@ def receive(region: Region, *changes: tuple) -> None:
     dispatcher = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
     dispatcher.configure(100, -1)
     dispatcher.connected(1000, 1 << 20, 1)
-    receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), lambda name: core_of(region), lambda core, record: core.callbacks.apply_record(record), credit_bytes=1 << 20)
+    receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), lambda name: core_of(region), lambda core, record, place: core.callbacks.apply_record(record, place), credit_bytes=1 << 20)
     receiver.receive_data(b"".join(iter(lambda: dispatcher.data_to_send(1), b"")))
     acknowledgement, = split_frames(receiver.data_to_send())
     assert acknowledgement.type == FRAME_ACK and read_ack(acknowledgement.payload)[2] == []

@@ -89,7 +89,7 @@ def receive(machine, *ahead_ms, flags=0):
     """Which events of those with stamps so far ahead of the true time are applied."""
     region = _core.RegionCore("data", machine.clock, site=LN, member=2)
     session = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {"data": region}.get, None)
-    records = [make_record(b"%d" % n, sequence=n + 1, stamp=machine.true_ms + ms << 16, flags=flags) for n, ms in enumerate(ahead_ms)]
+    records = [make_record(b"%d" % n, stamp=machine.true_ms + ms << 16, flags=flags) for n, ms in enumerate(ahead_ms)]
     payload, count = make_batch((0, 1, len(records), 0, records))
     session.receive_data(_core.pack_frame(REGION, b"data", 1))
     session.receive_data(_core.pack_frame(BATCH, payload, 0, count))

@@ -25,8 +25,8 @@ from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
 from sites import keep_doing
 from durable import DurableQueue
-from log_format import HOLES, holes, read_blocks, read_manifest, read_state, records, segment_file
-from records import check_ledger, read_record
+from log_format import FORGET, HOLES, INVALID, MARK, RESTAMPED, changes, holes, read_blocks, read_manifest, read_state, segment_file
+from records import check_ledger
 from test_clock import HOUR, Machine
 
 DRIFT = 300_000
@@ -531,13 +531,13 @@ def test_the_log_of_a_region_holds_each_entry_whenever_a_crash_comes(tmp_path):
     region.commit_once()
     new = {key: region.lookup(key)[1] for key in values}
 
-    written = [record for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for record in records(part)]
+    written = [change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)]
     *_, reset, after = written
-    assert [(read_record(r).flags, read_record(r).key.decode(), read_record(r).sequence, read_record(r).stamp) for r in written[7:12]] == [
-        (136, "k1", old["k1"], new["k1"]), *((128, key, old[key], new[key]) for key in ("k0", "k2", "k3", "k4"))]
-    assert [read_record(r).operation == DESTROYED for r in written[7:12]] == [False, True, False, False, False]
-    assert read_record(reset)[:4] == (0, reset_stamp := read_record(reset).stamp, DESTROYED, 68) and read_record(reset).key == b""
-    assert max(new.values()) <= reset_stamp < read_record(after).stamp and not read_record(after).flags
+    assert [(c.kinds, c.key.decode(), c.other_stamp, c.stamp) for c in written[7:12]] == [
+        (INVALID | RESTAMPED, "k1", old["k1"], new["k1"]), *((RESTAMPED, key, old[key], new[key]) for key in ("k0", "k2", "k3", "k4"))]
+    assert [c.operation == DESTROYED for c in written[7:12]] == [False, True, False, False, False]
+    assert (reset.kinds, reset.other_stamp, reset.operation, reset.key) == (MARK | FORGET, 0, DESTROYED, b"")
+    assert max(new.values()) <= reset.stamp < after.stamp and not after.kinds
 
     for commit, image in images(tmp_path / "log", tmp_path):
         if commit == 1:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from records import (
-    BATCH, ERROR, FRAME, FRAME_ACK, FUTURE_STAMP, MAGIC, POSSIBLE_DUPLICATE, REGION, REGION_NOT_FOUND, REWIND, check_ledger, make_batch,
+    BATCH, ERROR, FRAME, FRAME_ACK, FUTURE_STAMP, MAGIC, REGION, REGION_NOT_FOUND, REWIND, check_ledger, make_batch,
     make_record, read_ack, read_batch, split_frames,
 )
 
@@ -32,12 +32,12 @@ class History:
         self.applied = []
         self.fails = {}         # key -> reason
 
-    def apply(self, record):
+    def apply(self, record, place):
         fields = _core.record_fields(record)
         key = fields["key"][1].decode()
         if key in self.fails:
             return self.fails[key]
-        self.applied.append((key, fields["value"][1].decode(), fields["partition"], fields["sequence"]))
+        self.applied.append((key, fields["value"][1].decode(), *place[:2]))
         return 0
 
     def values(self, key):
@@ -72,7 +72,7 @@ class TwoSites:
         self.connect_receiver(self.remote.get)
 
     def connect_receiver(self, find_region):
-        self.receiver = _core.ReceiverSession(self.memory, self.counts, find_region, lambda region, record: self.history.apply(record),
+        self.receiver = _core.ReceiverSession(self.memory, self.counts, find_region, lambda region, record, place: self.history.apply(record, place),
                                               credit_bytes=self.credit_bytes)
 
     def reconnect(self, **credit):
@@ -228,7 +228,7 @@ def test_what_is_sent_again_is_marked_as_possible_duplicate_and_what_is_new_is_n
     sites.reconnect()
     sites.put(("k", "v2"))
     records = read_batch(split_frames(sites.sent())[-1].payload)[0].records
-    assert [r.flags & POSSIBLE_DUPLICATE for r in records] == [POSSIBLE_DUPLICATE, 0]
+    assert [r.possible_duplicate for r in records] == [True, False]
     assert sites.queue.counts()["possible_duplicates"] == 1
 
 
@@ -294,7 +294,7 @@ def test_a_gap_is_refused_with_the_sequence_that_is_expected(sites):
     sites.put(("k", "1"), ("k", "2"), ("k", "3"))
     region, first, second, third = split_frames(sites.sent())
     sites.deliver(region.raw + first.raw)
-    payload, count = make_batch((0, 3, 3, 0, [make_record(b"k", b"3", sequence=3, region=region.id)]))
+    payload, count = make_batch((0, 3, 3, 0, [make_record(b"k", b"3", region=region.id)]))
     with pytest.raises(ProtocolError, match="gap before sequence 3"):
         sites.receiver.receive_data(_core.pack_frame(BATCH, payload, 1, count))
     answer = split_frames(sites.receiver.data_to_send())[-1]
@@ -311,7 +311,7 @@ def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(s
     sites.dispatcher.configure(1, -1)
     sites.put(("k", "1"))
     region = split_frames(sites.sent())[0]
-    behind = make_record(b"k", b"9", sequence=9, stamp=9, region=region.id)
+    behind = make_record(b"k", b"9", stamp=9, region=region.id)
     sites.connect_receiver(sites.remote.get)
     payload, count = make_batch((0, 9, 9, 3, [behind]))
     with pytest.raises(ProtocolError, match="gap before sequence 9"):
@@ -327,7 +327,7 @@ def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(s
 
 def failing_batch(sites, first, count, *, times=1, settled=0):
     """A batch of one section, or the same one several times, of events whose region is not there."""
-    section = (0, first, first + count - 1, settled, [make_record(b"k", sequence=first + n, region=9) for n in range(count)])
+    section = (0, first, first + count - 1, settled, [make_record(b"k", region=9)] * count)
     return make_batch(*[section] * times)
 
 
@@ -361,7 +361,7 @@ def test_an_acknowledgement_names_no_failed_event_that_its_batch_has_not(sites):
     payload, count = failing_batch(sites, 1, 100)
     sites.deliver(_core.pack_frame(BATCH, payload, 0, count))
     sites.connect_receiver(sites.remote.get)
-    payload, count = make_batch((0, 1, 100, 0, [make_record(b"k", sequence=n, region=9) for n in (3, 50, 100)]))
+    payload, count = make_batch((0, 1, 100, 0, [(n, make_record(b"k", region=9)) for n in (3, 50, 100)]))
     [ack] = split_frames(sites.deliver(_core.pack_frame(BATCH, payload, 0, count)))
     assert read_ack(ack.payload)[2] == [(0, REGION_NOT_FOUND, 3), (0, REGION_NOT_FOUND, 50), (0, REGION_NOT_FOUND, 100)]
 
@@ -558,7 +558,7 @@ def test_the_clock_sees_the_stamps_that_arrive_even_where_the_first_event_of_the
     ahead = int(time.time() * 1000) + MINUTE << 16
     sites.queue.append_record(make_record(b"lost", b"v", stamp=1, region=65000))
     sites.queue.append_record(make_record(b"near", b"v", stamp=ahead, region=number))
-    batch = make_batch((0, 2, 3, 1, [make_record(b"lost", b"v", region=65000, sequence=2), make_record(b"near", b"v", stamp=ahead, region=number, sequence=3)]))
+    batch = make_batch((0, 2, 3, 1, [make_record(b"lost", b"v", region=65000), make_record(b"near", b"v", stamp=ahead, region=number)]))
     sites.receiver.receive_data(_core.pack_frame(BATCH, batch[0], 1, batch[1]))
     assert b"near" in remote
     assert clock.take() > ahead
@@ -621,7 +621,7 @@ def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites, failures
 # Filters and conflation
 
 def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
-    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r in records], None)
+    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r, _ in records], None)
     sites.put(("a", "1"), ("b", "secret"), ("c", "3"))
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["a", "c"]
@@ -642,7 +642,7 @@ def test_a_batch_of_nothing_but_filtered_events_settles_them_all(sites):
 
 
 def test_holes_survive_a_lost_acknowledgement(sites):
-    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r in records], None)
+    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r, _ in records], None)
     sites.put(("a", "1"), ("b", "secret"), ("c", "3"))
     sites.deliver(sites.sent())
     sites.dispatcher.configure(1, -1)
@@ -663,7 +663,7 @@ def test_a_filter_that_answers_nonsense_holds_nothing_up(sites, verdicts):
 def test_after_the_acknowledgement_the_callback_sees_what_was_applied_and_not_what_failed(sites):
     told = []
     sites.history.fails["bad"] = 4
-    sites.dispatcher.set_callbacks(None, lambda records: told.extend(_core.record_fields(r)["key"][1] for r in records))
+    sites.dispatcher.set_callbacks(None, lambda records: told.extend(_core.record_fields(r)["key"][1] for r, _ in records))
     sites.put(("a", "1"), ("bad", "2"), ("b", "3"))
     data = sites.sent()
     assert told == []
@@ -861,7 +861,7 @@ def test_well_sealed_nonsense_never_breaks_a_session(seed):
     number = _region_number(sites)
     for _ in range(200):
         records = [make_record(rng.randbytes(rng.randrange(9)), rng.randbytes(rng.randrange(40)), operation=rng.randrange(3), region=number,
-                               sequence=n + 1, stamp=rng.randrange(100)) for n in range(rng.randrange(4))]
+                               stamp=rng.randrange(100)) for n in range(rng.randrange(4))]
         payload, count = make_batch((rng.randrange(2), 1, max(1, len(records)), 0, records))
         payload = bytearray(payload)
         for _ in range(rng.randrange(4)):
@@ -957,7 +957,7 @@ def test_an_event_is_passed_on_to_sites_that_do_not_have_it_and_to_no_other():
     sites.put(("k", "v"))
     sites.settle()
     assert len(back) == 0 and back.counts()["not_queued_loop"] == 1
-    (_, record), = onward.records()
+    (_, _, record), = onward.records()
     fields = _core.record_fields(record)
     assert fields["origin_site"] == 1 and {2, 3} <= set(fields["recipients"])
     check_ledger(back.counts())

@@ -34,7 +34,7 @@ def opened(site, home, *, store_mb=4, **sender):
 
 
 def queued(sender):
-    events = [read_record(record) for _, record in sender._core.queue.records(1 << 20)]
+    events = [read_record(record) for _, _, record in sender._core.queue.records(1 << 20)]
     return {event.key.decode(): event.value for event in events}
 
 
@@ -98,7 +98,7 @@ def whole_entries(folder):
         while at < len(data):
             end = block_end(data, at, int(file.stem))
             if end is not None:
-                found.update((applied.key, applied.value) for applied in applications(data, at))
+                found.update((applied.key, applied.value) for applied in applications(data, at, in_queue=folder.name.startswith("queue")))
             at = end if end is not None else at + 8
     return found
 
@@ -227,7 +227,7 @@ def rewrite(file, **fields):
         length = 72 + 16 * struct.unpack_from("<I", data, 48)[0] + struct.unpack_from("<I", data, 64)[0] + struct.unpack_from("<Q", data, 56)[0]
         struct.pack_into("<I", data, 68, _core.crc32c(bytes(data[72:length]), _core.crc32c(bytes(data[:68]))))
     else:
-        struct.pack_into("<I", data, 36, _core.crc32c(bytes(data[:36])))
+        struct.pack_into("<I", data, 52, _core.crc32c(bytes(data[:52])))
     file.write_bytes(data)
 
 
@@ -235,9 +235,19 @@ def rewrite(file, **fields):
 @pytest.mark.parametrize("file", ["MANIFEST", "000000000001.seg", "000000000002.seg"])
 def test_a_newer_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log, file):
     store = copied(kept.stopped, tmp_path)
-    rewrite(store / log / file, version=2)
+    rewrite(store / log / file, version=3)
     before = image(store / log)
-    with pytest.raises((ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 2.*upgrade"):
+    with pytest.raises((ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 3.*upgrade"):
+        opened(ny, tmp_path)
+    assert image(store / log) == before
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_record_format_1_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log):
+    store = copied(kept.stopped, tmp_path)
+    rewrite(store / log / "MANIFEST", version=1)
+    before = image(store / log)
+    with pytest.raises((ConfigurationError, DiskError), match="MANIFEST is in record format 1.*drain it with the version that wrote it"):
         opened(ny, tmp_path)
     assert image(store / log) == before
 

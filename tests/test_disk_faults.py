@@ -209,7 +209,7 @@ def test_what_a_crash_left_both_queued_and_parked_is_in_the_ledger_when_it_is_re
     region.attach([queue])
     region.put("key", "value")
     assert queue.commit_once()
-    parked.append_record(queue.records()[0][1])     # It was parked; that the queue gave it up did not get onto the disk.
+    parked.append_record(queue.records()[0][2])     # It was parked; that the queue gave it up did not get onto the disk.
     region.attach([])
     del queue
     disk.crash()
@@ -229,7 +229,7 @@ def test_a_clock_that_went_back_over_a_restart_makes_no_event_that_loses_against
         region.attach([queue])
         region.put("key", now_ms)
         assert queue.commit_once()
-        stamps += [_core.record_fields(record)["stamp"] for record in queue.peek(0, 10)]
+        stamps += [_core.record_fields(record)["stamp"] for _, record in queue.peek(0, 10)]
         queue.remove(0, queue.positions()[0][1])
         assert queue.commit_once()
         region.attach([])
@@ -374,5 +374,5 @@ def test_what_half_of_a_commit_has_is_not_durable_where_the_other_half_replaces_
     region.attach([])
     disk.crash(power=False)
     again = open_queue(disk)
-    found = [fields["value"] for _, record in again.records(1000) for fields in (_core.record_fields(record),) if fields["key"][1] == b"key"]
+    found = [fields["value"] for _, _, record in again.records(1000) for fields in (_core.record_fields(record),) if fields["key"][1] == b"key"]
     assert len(found) == 2 and b"older" in found[1][1]

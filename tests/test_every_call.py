@@ -73,7 +73,7 @@ class PersistentQueue:
         self.queue = None
 
     def events(self) -> dict[tuple[int, int], bytes]:
-        return {(partition, _core.record_fields(record)["sequence"]): identity(record) for partition, record in self.queue.records(1_000_000)}
+        return {(partition, sequence): identity(record) for partition, sequence, record in self.queue.records(1_000_000)}
 
     def put(self, region: int, key: str, value: bytes) -> None:
         before = [appended for _, _, appended in self.queue.positions()]
@@ -285,7 +285,7 @@ def open_image(folder: Path) -> dict[tuple[int, int], bytes]:
     """What a queue finds in this log."""
     queue = _core.EventQueue("ln", remote_site=2, partitions=2, log_directory=str(folder), log_id=5, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES))
     assert ledger(queue.counts())["balanced"]
-    return {(partition, _core.record_fields(record)["sequence"]): record for partition, record in queue.records(1_000_000)}
+    return {(partition, sequence): record for partition, sequence, record in queue.records(1_000_000)}
 
 
 def renumbered(record: bytes, names: dict[int, str]) -> bytes:

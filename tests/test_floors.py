@@ -7,7 +7,7 @@ import os
 import struct
 
 import pytest
-from records import BATCH, PING, PONG, REGION, make_batch, make_record, read_record, split_frames
+from records import BATCH, FORCED, GIVEN, PING, PONG, REGION, make_batch, make_record, read_record, split_frames
 
 import pywan
 import pywan.member.cache
@@ -20,7 +20,6 @@ from sites import QUICK, Site
 
 NY, LN, TK, HK = 1, 2, 3, 4
 FORGOTTEN = 6
-GIVEN = 16
 
 
 def coming(stamp, **others):
@@ -218,8 +217,8 @@ def test_a_put_that_waited_with_an_old_stamp_takes_a_new_one():
     low = clock.raise_low()
     region.put_columns([b"given"], [b"v"], timestamps=[5])      # A stamp that a caller gave stays.
     region.put(b"k", b"v")
-    given, own = [read_record(record) for record in queue.peek(0, 2)]
-    assert given.stamp == 5 << 16 and given.flags & 16
+    given, own = [read_record(record) for _, record in queue.peek(0, 2)]
+    assert given.stamp == 5 << 16 and given.flags == GIVEN
     assert own.stamp > low and not own.flags
 
 
@@ -239,12 +238,11 @@ def destroyed(count, limit, tmp_path=None):
 def send(region, *records, memory=None):
     """Failures by key."""
     receiver = receiver_of(region, memory)
-    numbered = [record[:8] + struct.pack("<Q", n + 1) + record[16:40] + struct.pack("<H", 1) + record[42:] for n, record in enumerate(records)]
-    payload, count = make_batch((0, 1, len(records), 0, numbered))
+    payload, count = make_batch((0, 1, len(records), 0, list(records)))
     receiver.receive_data(_core.pack_frame(REGION, region.name.encode(), 1))
     receiver.receive_data(_core.pack_frame(BATCH, payload, 0, count))
     [ack] = split_frames(receiver.data_to_send())
-    return {numbered[sequence - 1][56:56 + 2]: reason for _, reason, sequence in struct.iter_unpack("<IIQ", ack.payload[16:])}
+    return {read_record(records[sequence - 1]).key: reason for _, reason, sequence in struct.iter_unpack("<IIQ", ack.payload[16:])}
 
 
 def test_with_too_many_of_them_tombstones_shrink_to_sixteen_bytes_and_older_events_are_parked():
@@ -267,7 +265,7 @@ def test_beyond_that_the_older_half_is_forgotten_and_an_older_event_for_an_absen
     assert send(region, make_record(b"k1", b"old", stamp=5), make_record(b"zz", b"?", stamp=mark), make_record(b"yy", b"newer", stamp=mark + 1),
                 make_record(b"pp", b"older", stamp=5)) == {b"k1": FORGOTTEN, b"zz": FORGOTTEN}
     assert region.get(b"yy") == b"newer" and region.get(b"pp") == b"present"
-    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=32)) == {}
+    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=FORCED)) == {}
     assert region.get(b"k1") == b"forced"
     assert send(region, make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {b"xx": FORGOTTEN}
     region.keep_tombstones(mark + 1, 0, 8_000)          # Nothing so old can come any more, from those who were waited for.
@@ -296,7 +294,7 @@ def test_an_event_older_than_tombstones_that_were_let_go_is_parked_where_its_key
     assert send(region, make_record(b"k1", b"old", stamp=5), make_record(b"yy", b"as old", stamp=through), make_record(b"zz", b"newer", stamp=through + 1),
                 make_record(b"pp", b"old", stamp=5)) == {b"k1": FORGOTTEN, b"yy": FORGOTTEN}
     assert b"k1" not in region and region.get(b"pp") == b"present" and region.get(b"zz") == b"newer"
-    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=32), make_record(b"yy", b"given", stamp=6, flags=GIVEN)) == {}
+    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=FORCED), make_record(b"yy", b"given", stamp=6, flags=GIVEN)) == {}
     assert region.get(b"k1") == b"forced" and region.get(b"yy") == b"given"
     region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
     assert region.tombstone_state["let_go_through"] == through

@@ -5,14 +5,13 @@ import struct
 
 import pytest
 from durable import DurableQueue
-from log_format import BLOCK, MANIFEST, PART, RECORDS, STATE, STATES, read_blocks, read_manifest, segment_file
-from records import RECORD
+from log_format import BLOCK, MANIFEST, PART, RECORDS, STATE, STATES, read_blocks, read_manifest, seal_block, segment_file
 
 from pywan import _core
 from pywan.errors import DiskError
 
 ABSURD = [1 << 63, 1 << 40, 1 << 24]
-SEQUENCE_AT = 8                 # In a record.
+SEQUENCE_AT = 8                 # In the first place of a part of records.
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def forge(file, at, number):
         if block < at < end:
             break
         block = end
-    struct.pack_into("<I", data, block + 4, _core.crc32c(bytes(data[block + 8:end])))
+    seal_block(data, block)
     file.write_bytes(data)
     return block
 
@@ -153,5 +152,5 @@ def test_what_is_left_of_an_old_log_is_saved_without_its_manifest(tmp_path):
     (log / "MANIFEST").unlink()
     with pytest.raises(DiskError, match="damaged"):
         queue.open()
-    saved = [RECORD.unpack_from(record)[2] for _, record in salvaged(queue).records(1 << 20)]
+    saved = [sequence for _, sequence, _ in salvaged(queue).records(1 << 20)]
     assert saved[-1_000:] == list(range(299_001, 300_001))

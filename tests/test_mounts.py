@@ -241,8 +241,8 @@ def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused()
     memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
     region.set_slow(lambda *change: None)
     session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get,
-                                    lambda core, record: -1 if _core.record_fields(record)["sequence"] == 4 else 0)
-    payload, count = make_batch((0, 1, 4, 0, [make_record(b"key", b"value", stamp=5, sequence=n) for n in (1, 3, 4)]))
+                                    lambda core, record, place: -1 if place[1] == 4 else 0)
+    payload, count = make_batch((0, 1, 4, 0, [(n, make_record(b"key", b"value", stamp=5)) for n in (1, 3, 4)]))
     session.receive_data(_core.pack_frame(REGION, b"there", 1))
     with pytest.raises(QueueFullError):
         session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
@@ -258,9 +258,7 @@ def test_a_receiver_remembers_what_failed_until_the_senders_disk_knows(unsure):
         """Failures, as a new connection hears of them."""
         session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get, lambda *args: None)
         record = make_record(b"key", b"value", stamp=5)
-        record = record[:8] + struct.pack("<Q", sequence) + record[16:40] + struct.pack("<H", 1) + record[42:]
-        payload, count = make_batch((0, sequence, sequence, settled, [record]))
-        payload = payload[:8 + 36] + struct.pack("<I", unsure) + payload[8 + 40:]
+        payload, count = make_batch((0, sequence, sequence, settled, [record]), unsure=unsure)
         session.receive_data(_core.pack_frame(REGION, name.encode(), 1))
         session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
         [ack] = split_frames(session.data_to_send())

@@ -90,7 +90,7 @@ class QueueMachine(RuleBasedStateMachine):
             p.peeked += 1
             if p.peeked in p.events:
                 expected.append(p.events[p.peeked])
-        found = [read_record(record) for record in self.queue.peek(partition, count)]
+        found = [read_record(record, sequence, partition) for sequence, record in self.queue.peek(partition, count)]
         assert [(f.sequence, f.key, f.operation, f.stamp, f.partition) for f in found] == \
             [(e.sequence, e.key, e.operation, e.stamp, partition) for e in expected]
         assert all(set(f.value) <= {0x5a} for f in found)
@@ -122,7 +122,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 50))
     def look(self, limit):
         expected = [(n, e.sequence, e.key) for n, p in enumerate(self.model) for e in sorted(p.events.values(), key=lambda e: e.sequence)]
-        found = [(n, read_record(record)) for n, record in self.queue.records(limit)]
+        found = [(n, read_record(record, sequence, n)) for n, sequence, record in self.queue.records(limit)]
         assert [(n, f.sequence, f.key) for n, f in found] == expected[:limit]
 
     @rule()

@@ -375,7 +375,7 @@ def test_failures_of_senders_that_never_came_back_make_room_for_others(monkeypat
     def fails_once(sender):
         with memory.connected(_hello(sender)) as (source, _):
             session = _core.ReceiverSession(source, _core.ReceiverCounts(), lambda name: None, None)
-            payload, count = make_batch((0, 1, 1, 0, [make_record(b"k", sequence=1)]))
+            payload, count = make_batch((0, 1, 1, 0, [make_record(b"k")]))
             session.receive_data(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count))
 
     with memory.connected(_hello("connected")) as (connected, _):

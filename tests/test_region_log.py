@@ -10,8 +10,8 @@ import shutil
 import time
 
 import pytest
-from log_format import read_blocks, records
-from records import NONE, RECORD, TEXT, read_record
+from log_format import INVALID, RESTAMPED, changes, read_blocks
+from records import NONE, TEXT
 
 from pywan import _core
 from pywan.errors import EventTooLargeError
@@ -160,10 +160,9 @@ def test_an_invalidation_is_in_the_log_as_described(tmp_path):
     assert region.commit_once()
     block, = read_blocks(tmp_path / "log")
     (_, _, part), = block.parts
-    put, invalidated = map(_core.record_fields, records(part))
-    flags = [record[RECORD.size - 7] for record in records(part)]
-    assert flags == [0, 8] and put["value"][1] == b"value" and invalidated["value"] == (NONE, b"")
-    assert [(fields["key"], fields["stamp"], fields["stamp_site"]) for fields in (put, invalidated)] == [((TEXT, b"k"), stamp, site)] * 2
+    put, invalidated = changes(part)
+    assert (put.kinds, invalidated.kinds) == (0, INVALID) and put.value == b"value" and (invalidated.value_form, invalidated.value) == (NONE, b"")
+    assert [(c.key_form, c.key, c.stamp, c.site, c.other_stamp) for c in (put, invalidated)] == [(TEXT, b"k", stamp, site, 0)] * 2
 
 
 def test_a_copy_waits_for_a_disk_that_is_slower_and_goes_on(tmp_path):
@@ -240,8 +239,8 @@ def test_what_a_resolver_decided_is_in_the_log_as_described_whenever_a_crash_com
         assert region.commit_once()
         states.append(value)
         assert after_a_crash(tmp_path / "log").get("k") == value
-    written = [read_record(record) for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for record in records(part)]
-    assert [(record.flags, record.sequence, record.stamp) for record in written] == [(0, 0, stamp), *((128, stamp - n + 1, stamp - n) for n in (1, 2, 3))]
+    written = [change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)]
+    assert [(c.kinds, c.other_stamp, c.stamp) for c in written] == [(0, 0, stamp), *((RESTAMPED, stamp - n + 1, stamp - n) for n in (1, 2, 3))]
     again = opened(tmp_path / "log")
     assert "k" not in again and again.lookup("k")[1:3] == (stamp - 3, 5)
 

@@ -48,8 +48,8 @@ def test_an_event_that_vanishes_at_the_receiver_is_noticed_with_its_seed(monkeyp
     """The simulator itself is tried out: a receiver that acknowledges and does not apply."""
     apply = Link.apply
 
-    def forget_some(link, core, record, connection):
-        return 0 if b"k3" in record else apply(link, core, record, connection)
+    def forget_some(link, core, fields, connection):
+        return 0 if b"k3" in fields["key"][1] else apply(link, core, fields, connection)
 
     monkeypatch.setattr(Link, "apply", forget_some)
     with pytest.raises(Failure, match=r"(?s)seed 1, step .*of key k3 was acknowledged.*repeat: python -m tests.simulator --world network --seed 1"):

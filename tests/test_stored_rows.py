@@ -25,8 +25,7 @@ class Member:
         """(key, value, stamp, operation) of what is queued, by partition."""
         found = []
         for partition in range(partitions):
-            for record in self.queue.peek(partition, 1_000_000):
-                record = record if isinstance(record, bytes) else record[0]
+            for _, record in self.queue.peek(partition, 1_000_000):
                 fields = _core.record_fields(record)
                 found.append((fields["key"][1], fields["value"][1], fields["stamp"], fields["operation"]))
         return found

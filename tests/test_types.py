@@ -32,12 +32,12 @@ from pywan.errors import BatchError, DiskError, SerializationError
 from pywan.disk.salvage import salvage_store
 from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
-from log_format import BLOCK
-from records import RECORD, make_batch, make_record
+from log_format import BLOCK, LOGGED, seal_block
+from records import make_batch, make_record
 
 BYTES, TEXT, TAGGED, NONE, INT, FLOAT, USER = range(7)
 DEPTH = 64
-KEY_FORM_AT = 53    # In a record.
+KEY_FORM_AT = 24    # In a change of a region's log, in the high half of the byte.
 PAGE = (Path(__file__).parents[1] / "docs" / "types.md").read_text()
 
 
@@ -482,9 +482,9 @@ def receiver(region):
 @poisons
 def test_a_receiver_refuses_a_record_whose_key_is_none(form, key):
     region = _core.RegionCore("poisoned", _core.Clock(), site=2, member=1)
-    good = make_record(b"good", sequence=1)
+    good = make_record(b"good")
     session = receiver(region)
-    bad = make_record(key, sequence=2, key_form=form)
+    bad = make_record(key, key_form=form)
     payload, count = make_batch((0, 1, 2, 0, [good, bad]))
     with pytest.raises(pywan.PywanError):
         session.receive_data(_core.pack_frame(3, region.name.encode(), 1) + _core.pack_frame(_core.FRAME_BATCH, payload, 0, count))
@@ -495,7 +495,7 @@ def test_a_receiver_refuses_a_record_whose_key_is_none(form, key):
 
 @poisons
 def test_a_clients_rows_are_refused_with_a_key_that_is_none(form, key):
-    payload, count = make_batch((0, 1, 1, 0, [make_record(key, sequence=1, key_form=form)]))
+    payload, count = make_batch((0, 1, 1, 0, [make_record(key, key_form=form)]))
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1))
@@ -541,10 +541,9 @@ def forge(folder, stand_in, form, key):
         if at < 0:
             continue
         data[at:at + len(key)] = key
-        data[at - RECORD.size + KEY_FORM_AT] = form
+        data[at - LOGGED.size + KEY_FORM_AT] = data[at - LOGGED.size + KEY_FORM_AT] & 15 | form << 4
         block = data.rfind(b"PWBK", 0, at)
-        end = block + BLOCK.size + BLOCK.unpack_from(data, block)[2]
-        struct.pack_into("<I", data, block + 4, _core.crc32c(bytes(data[block + 8:end])))
+        seal_block(data, block)
         file.write_bytes(data)
         return
     raise AssertionError("it is not there")

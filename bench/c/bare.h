@@ -12,7 +12,7 @@
 
 #define KEY_BYTES 16
 #define VALUE_BYTES 100
-#define RECORD_BYTES 176    /* 56 of header, key, value, one recipient, padding. */
+#define RECORD_BYTES 160    /* 40 of header, key, value, one recipient, padding. */
 
 _Static_assert(RECORD_BYTES == (sizeof(wan_record) + KEY_BYTES + VALUE_BYTES + 1 + 7) / 8 * 8, "the same bytes as the core's");
 
@@ -28,7 +28,7 @@ static inline void lay_out(uint8_t *to, const uint8_t *key, const uint8_t *value
     wan_record *record = (wan_record *)to;
     *(uint64_t *)(to + RECORD_BYTES - 8) = 0;
     *record = (wan_record){
-        .length = RECORD_BYTES, .value_length = VALUE_BYTES, .sequence = sequence, .stamp = stamp, .event_sequence = sequence,
+        .value_length = VALUE_BYTES, .stamp = stamp, .event_sequence = sequence,
         .event_member = 1, .event_thread = 1, .region = 1, .key_length = KEY_BYTES, .operation = WAN_UPDATE, .stamp_site = 1,
         .origin_site = 1, .recipients_count = 1, .callback_form = WAN_FORM_NONE};
     memcpy(to + sizeof *record, key, KEY_BYTES);

@@ -16,7 +16,7 @@ static void apply(bare_table *table, const uint8_t *payload, uint32_t count)
         const uint8_t *first = payload + (uint64_t)at * RECORD_BYTES;
         for (uint32_t k = 0; k < n; k++) {
             const wan_record *record = (const wan_record *)(first + k * RECORD_BYTES);
-            if (record->length != RECORD_BYTES || record->key_length != KEY_BYTES
+            if (wan_record_length(record) != RECORD_BYTES || record->key_length != KEY_BYTES
                 || record->value_length != VALUE_BYTES)
                 refuse("bad record");
             hashes[k] = wan_key_hash(wan_record_key(record), KEY_BYTES, WAN_FORM_BYTES);

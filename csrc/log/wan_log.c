@@ -1,8 +1,10 @@
 /* The log as it is written: segments, blocks, manifest. */
 #include "log/wan_log_inner.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
 {
@@ -192,6 +194,13 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
     head->kind = log->kind;
     head->log_id = log->id;
     head->number = segment->number;
+    if (getrandom(head->secret, sizeof head->secret, 0) != sizeof head->secret) {
+        log->env->close(log->env, segment->file);
+        log->env->remove(log->env, path);
+        free(segment->highest);
+        return WAN_FAIL(WAN_IO, "the system draws no random numbers, which a segment needs: %s", strerror(errno));
+    }
+    memcpy(segment->secret, head->secret, sizeof segment->secret);
     head->crc = wan_crc32c(0, head, offsetof(wan_segment_head, crc));
     status = log->env->write(log->env, segment->file, path, 0, page, sizeof page);
     if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
@@ -277,6 +286,43 @@ wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
     return WAN_OK;
 }
 
+static uint64_t gather(uint8_t *to, const void *bytes, uint64_t length)
+{
+    if (length) memcpy(to, bytes, length);
+    return length;
+}
+
+#define GATHERED_BYTES (64u << 10)      /* A block up to there is written by one call. */
+
+static wan_status write_block(wan_log *log, const wan_log_segment *segment, const char *path, const wan_block_head *head, const wan_part *parts,
+                              uint32_t count)
+{
+    const wan_env *env = log->env;
+    uint64_t at = segment->used + sizeof *head;
+    wan_status status = WAN_OK;
+    if (sizeof *head + head->length <= GATHERED_BYTES) {
+        uint8_t all[GATHERED_BYTES];
+        uint64_t filled = gather(all, head, sizeof *head);
+        for (uint32_t k = 0; k < count; k++) {
+            filled += gather(all + filled, &parts[k].head, sizeof parts[k].head);
+            filled += gather(all + filled, parts[k].first, parts[k].first_length);
+            filled += gather(all + filled, parts[k].bytes, parts[k].head.length - parts[k].first_length);
+        }
+        return env->write(env, segment->file, path, segment->used, all, filled);
+    }
+    for (uint32_t k = 0; k < count && status == WAN_OK; k++) {
+        const wan_part *part = &parts[k];
+        const uint64_t rest = part->head.length - part->first_length;
+        status = env->write(env, segment->file, path, at, &part->head, sizeof part->head);
+        at += sizeof part->head;
+        if (status == WAN_OK && part->first_length) status = env->write(env, segment->file, path, at, part->first, part->first_length);
+        at += part->first_length;
+        if (status == WAN_OK && rest) status = env->write(env, segment->file, path, at, part->bytes, rest);
+        at += rest;
+    }
+    return status == WAN_OK ? env->write(env, segment->file, path, segment->used, head, sizeof *head) : status;
+}
+
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
 {
     uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
@@ -295,20 +341,18 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
         if (status != WAN_OK) return status;
     }
     wan_log_segment *segment = &log->segments[n];
-    wan_block_head head = {BLOCK_MAGIC, 0, (uint32_t)length, count, log->commit + 1, segment->number};
+    wan_block_head head = {.magic = BLOCK_MAGIC, .length = (uint32_t)length, .parts = count, .commit = log->commit + 1, .segment = segment->number};
     head.crc = head_crc(&head);
+    for (uint32_t k = 0; k < count; k++) {
+        const wan_part *part = &parts[k];
+        WAN_DEBUG_CHECK(part->first_length <= part->head.length);
+        head.crc = wan_crc32c(wan_crc32c(head.crc, &part->head, sizeof part->head), part->first, part->first_length);
+        head.crc = wan_crc32c(head.crc, part->bytes, part->head.length - part->first_length);
+    }
+    head.seal = head_seal(segment->secret, segment->used, &head);
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    uint64_t at = segment->used + sizeof head;
-    wan_status status = WAN_OK;
-    for (uint32_t k = 0; k < count && status == WAN_OK; k++) {
-        head.crc = wan_crc32c(wan_crc32c(head.crc, &parts[k].head, sizeof parts[k].head), parts[k].bytes, parts[k].head.length);
-        status = log->env->write(log->env, segment->file, path, at, &parts[k].head, sizeof parts[k].head);
-        if (status == WAN_OK && parts[k].head.length)
-            status = log->env->write(log->env, segment->file, path, at + sizeof parts[k].head, parts[k].bytes, parts[k].head.length);
-        at += sizeof parts[k].head + parts[k].head.length;
-    }
-    if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, segment->used, &head, sizeof head);
+    wan_status status = write_block(log, segment, path, &head, parts, count);
     if (status != WAN_OK) { segment->torn = 1; return status; }     /* Not counted as used: the next attempt writes over it. */
     /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
     status = log->env->sync(log->env, segment->file, path);

@@ -4,7 +4,8 @@
  * What is staged (in memory, by many) is written as blocks by one writer and is durable when `wan_log_commit` returns:
  * group commit. Staging is guarded by the owner's lock; writing belongs to one thread at a time.
  *
- * Invariants: a block counts only if its checksum holds and it names its segment; one block is written between two syncs,
+ * Invariants: a block counts only if its checksum holds and its head is sealed with the secret of its segment, for the place
+ * where it stands: no bytes that a value holds are ever taken for a block, be they copied from the disk; one block is written between two syncs,
  * so a damaged block with a whole one behind it is never a torn tail; the commits of the blocks count up by one from the
  * manifest's first, and reach its newest: what is missing between is loss, never a torn tail; the segments' numbers
  * only grow and are never used twice; what a manifest does not name does not exist; a segment is there only beside a manifest. */
@@ -14,7 +15,7 @@
 #include "base/wan_env.h"
 #include "base/wan_stage.h"
 
-#define WAN_LOG_VERSION 1u
+#define WAN_LOG_VERSION 2u                      /* As WAN_RECORD_FORMAT. */
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
 #define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* That part of the budget where that is less: several logs have some each. */
 #define WAN_LOG_SEGMENT_PART 128u
@@ -33,17 +34,20 @@ typedef struct {
     uint32_t kind;              /* WAN_LOG_QUEUE, ... */
     uint64_t log_id;            /* Of the log this segment belongs to. */
     uint64_t number;
+    uint64_t secret[2];         /* Drawn when the segment is made: what the heads of its blocks are sealed with. */
     uint32_t reserved;
     uint32_t crc;               /* CRC32C of the bytes before. */
 } wan_segment_head;
 
 typedef struct {                /* One commit: all that was staged when it was taken, in parts. */
     uint32_t magic;             /* "PWBK" */
-    uint32_t crc;               /* CRC32C of the header behind this field, continued over the payload. */
+    uint32_t crc;               /* CRC32C of the header behind this field, up to the seal, continued over the payload. */
     uint32_t length;            /* Payload bytes, a multiple of 8: the parts. */
     uint32_t parts;
     uint64_t commit;            /* Counts up by one from block to block, over segments and restarts. */
-    uint64_t segment;           /* Number of the segment: a recycled file's old blocks name another. */
+    uint64_t segment;           /* Number of the segment. */
+    uint64_t seal;              /* SipHash-2-4, by the segment's secret, of where in the file the block begins (8 bytes) and of
+                                 * the header before this field. */
 } wan_block_head;
 
 typedef struct {                /* Followed by `length` bytes, a multiple of 8. */
@@ -52,12 +56,14 @@ typedef struct {                /* Followed by `length` bytes, a multiple of 8. 
     uint64_t length;
 } wan_part_head;
 
-typedef struct { wan_part_head head; const uint8_t *bytes; } wan_part;
+/* Its bytes are `first_length` at `first`, then the rest of head.length at `bytes`. */
+typedef struct { wan_part_head head; const uint8_t *bytes; const uint8_t *first; uint64_t first_length; } wan_part;
 
-_Static_assert(sizeof(wan_segment_head) == 40 && sizeof(wan_block_head) == 32, "segment and block headers are a format");
+_Static_assert(sizeof(wan_segment_head) == 56 && sizeof(wan_block_head) == 40, "segment and block headers are a format");
 
 typedef struct {
     uint64_t number;
+    uint64_t secret[2];         /* As its head says. */
     uint64_t bytes;             /* Of the file. */
     uint64_t used;              /* Up to where blocks were written. */
     uint64_t first_commit;      /* Of its oldest block; 0: it has none. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/wan_crc32c.h"
+#include "base/wan_siphash.h"
 #include "log/wan_log.h"
 
 #define BLOCK_MAGIC 0x4b425750u     /* "PWBK" */
@@ -36,7 +37,16 @@ static inline void segment_path(const wan_log *log, uint64_t number, char *path,
 
 static inline uint32_t head_crc(const wan_block_head *head)
 {
-    return wan_crc32c(0, &head->length, sizeof *head - offsetof(wan_block_head, length));
+    return wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - offsetof(wan_block_head, length));
+}
+
+/* The seal of a head that stands at `at` of its file. */
+static inline uint64_t head_seal(const uint64_t secret[2], uint64_t at, const wan_block_head *head)
+{
+    uint8_t sealed[8 + offsetof(wan_block_head, seal)];
+    memcpy(sealed, &at, 8);
+    memcpy(sealed + 8, head, sizeof sealed - 8);
+    return wan_siphash(secret, sealed, sizeof sealed);
 }
 
 /* wan_log.c: room for `wanted` segments in the list of them; no trace of an attempt that failed behind a segment's last block. */

@@ -49,6 +49,13 @@ static const char *contradiction(const manifest_head *head)
     return NULL;
 }
 
+/* Nothing reads it any more: what it holds has to leave by the version that wrote it. */
+static wan_status older_format(const char *path, uint32_t version)
+{
+    return WAN_FAIL(WAN_INVALID, "%.300s is in record format %" PRIu32 ", and this version reads format %u only: drain it with the version that wrote it, or move "
+                    "its disk store away and begin another one", path, version, WAN_LOG_VERSION);
+}
+
 /* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
 static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
@@ -80,6 +87,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
                    || head->identity_bytes > WAN_LOG_IDENTITY_BYTES_MAX || head->identity_bytes % 8 || length > bytes
                    || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
             wrong = "the manifest's checksum does not hold";
+        else if (head->version < WAN_LOG_VERSION) status = older_format(path, head->version);
         else if ((wrong = contradiction(head))) {}
         else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
         else if (head->owner_slots != log->owner_slots)
@@ -110,11 +118,18 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
 
 /* Reading. */
 
-static int block_is_whole(const uint8_t *bytes, uint64_t left, uint64_t number)
+/* Whether a block's head stands here that this log wrote here. `segment`: with its secret; in salvage that may be lost, and is not asked for. */
+static int head_is_ours(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes, int has_secret)
 {
-    const wan_block_head *head = (const wan_block_head *)bytes;
-    if (left < sizeof *head || head->magic != BLOCK_MAGIC || head->segment != number || head->length > left - sizeof *head || head->length % 8)
-        return 0;
+    const wan_block_head *head = (const wan_block_head *)(all + at);
+    return at + sizeof *head <= bytes && head->magic == BLOCK_MAGIC && head->segment == segment->number
+        && (!has_secret || head->seal == head_seal(segment->secret, at, head));
+}
+
+static int block_is_whole(const wan_log_segment *segment, const uint8_t *all, uint64_t begin, uint64_t bytes, int has_secret)
+{
+    const wan_block_head *head = (const wan_block_head *)(all + begin);
+    if (!head_is_ours(segment, all, begin, bytes, has_secret) || head->length > bytes - begin - sizeof *head || head->length % 8) return 0;
     if (wan_crc32c(head_crc(head), head + 1, head->length) != head->crc) return 0;
     uint64_t at = 0;
     for (uint32_t n = 0; n < head->parts; n++) {
@@ -175,26 +190,32 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
     if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
+    int has_secret = 0;
+    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_LOG_VERSION)
+        return older_format(path, head->version);
     if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
         status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
     } else if (head->version > WAN_LOG_VERSION) {
         status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
                           head->version, WAN_LOG_VERSION);
-    } else if (bytes < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
+    } else {
+        memcpy(segment->secret, head->secret, sizeof segment->secret);
+        has_secret = 1;
+    }
+    if (status == WAN_OK && has_secret && bytes < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
         snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
         status = refuse(reader, damage, path, bytes, reason);
     }
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
-        if (!block_is_whole(all + at, bytes - at, segment->number)) {
+        if (!block_is_whole(segment, all, at, bytes, has_secret)) {
             /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
             uint64_t ahead = at;
             int begun = 0;
             for (; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
-                const wan_block_head *block = (const wan_block_head *)(all + ahead);
-                if (block->magic != BLOCK_MAGIC) continue;
-                if (ahead > at && block_is_whole(all + ahead, bytes - ahead, segment->number)) break;
-                begun |= block->segment == segment->number && block->commit > *commit + 1;
+                if (!head_is_ours(segment, all, ahead, bytes, has_secret)) continue;
+                if (ahead > at && block_is_whole(segment, all, ahead, bytes, has_secret)) break;
+                begun |= ((const wan_block_head *)(all + ahead))->commit > *commit + 1;
             }
             int whole = ahead + sizeof(wan_block_head) <= bytes;
             if (!whole && !begun) break;

@@ -41,22 +41,32 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
     const wan_section *section = (const wan_section *)(head + 1);
     uint64_t records = 0;
     for (uint32_t n = 0; n < head->sections; n++, section++) {
-        if (section->bytes > length - at)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes is longer than the batch", n, section->bytes);
+        if (section->bytes > length - at || section->bytes % 8)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes does not fit into the batch", n, section->bytes);
         if (section->first == 0 || section->through < section->first || section->through == UINT64_MAX || section->settled >= section->first
             || section->count > section->through - section->first + 1)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records", n,
                             section->first, section->through, section->count);
-        uint64_t end = at + section->bytes, sequence = section->first;
+        if (section->duplicates > section->count || section->reserved)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " records with %" PRIu32 " possible duplicates (%" PRIu32 ")", n,
+                            section->count, section->duplicates, section->reserved);
+        const uint64_t end = at + section->bytes, head_bytes = wan_section_head_bytes(section);
+        if (head_bytes > section->bytes)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes cannot hold the sequences of %" PRIu32 " records", n,
+                            section->bytes, section->count);
+        uint64_t least = section->first;
+        for (uint64_t k = 0; k < head_bytes / sizeof(uint64_t); k++) {
+            const uint64_t sequence = ((const uint64_t *)(payload + at))[k];
+            if (sequence < least || sequence > section->through)
+                return WAN_FAIL(WAN_CORRUPT, "record %" PRIu64 " is out of order in %" PRIu64 "..%" PRIu64, sequence, section->first,
+                                section->through);
+            least = sequence + 1;
+        }
+        at += head_bytes;
         for (uint32_t k = 0; k < section->count; k++) {
             wan_status status = wan_record_check(payload + at, end - at);
             if (status != WAN_OK) return status;
-            const wan_record *record = (const wan_record *)(payload + at);
-            if (record->sequence < sequence || record->sequence > section->through)
-                return WAN_FAIL(WAN_CORRUPT, "record %" PRIu64 " is out of order in %" PRIu64 "..%" PRIu64, record->sequence,
-                                section->first, section->through);
-            sequence = record->sequence + 1;
-            at += record->length;
+            at += wan_record_length((const wan_record *)(payload + at));
         }
         if (at != end) return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " has %" PRIu64 " bytes too many", n, end - at);
         records += section->count;

@@ -30,15 +30,38 @@ typedef struct {
 
 _Static_assert(sizeof(wan_frame) == 32, "the frame header is a format");
 
-typedef struct {                /* One run of a partition in a batch; the payload opens with `sections` of them. */
+/* One run of a partition in a batch; the payload opens with `sections` of them. It says where its records stand: they have the
+ * sequences first..through; where those are more than `count`, so that there are holes (conflated, filtered), the run begins
+ * with the sequence of each record, 8 bytes each. */
+typedef struct {
     uint32_t partition;
-    uint32_t count;             /* Records of this run in the batch; holes (conflated, filtered) are not there. */
-    uint64_t first;             /* The run covers the sequences first..through, holes included. */
+    uint32_t count;             /* Records of this run in the batch. */
+    uint64_t first;
     uint64_t through;
     uint64_t settled;           /* All up to here was acknowledged to the sender: the receiver can forget it. */
-    uint32_t bytes;             /* Bytes of the records of this run. */
-    uint32_t unsure;            /* Of the last so many that are settled the sender's disk may not know it yet: the receiver cannot forget what failed of them. */
+    uint32_t bytes;             /* Bytes of this run: of its sequences, if it has them, and of its records. */
+    uint32_t unsure;            /* Of the last so many that are settled the sender's disk may not know it yet: the receiver
+                                 * cannot forget what failed of them. */
+    uint32_t duplicates;        /* The first so many of its records may have been applied before. */
+    uint32_t reserved;          /* 0 */
 } wan_section;
+
+static inline int wan_section_has_holes(const wan_section *section)
+{
+    return section->through - section->first + 1 != section->count;
+}
+
+/* Bytes of the sequences in front of the records. */
+static inline uint64_t wan_section_head_bytes(const wan_section *section)
+{
+    return wan_section_has_holes(section) ? (uint64_t)section->count * sizeof(uint64_t) : 0;
+}
+
+/* The sequence of record number `n` of a run that was checked and begins at `at`. */
+static inline uint64_t wan_section_sequence(const wan_section *section, const uint8_t *at, uint32_t n)
+{
+    return wan_section_has_holes(section) ? ((const uint64_t *)at)[n] : section->first + n;
+}
 
 /* Up to here the sender's disk knows that all is settled. */
 static inline uint64_t wan_section_sure(const wan_section *section)
@@ -46,7 +69,7 @@ static inline uint64_t wan_section_sure(const wan_section *section)
     return section->unsure < section->settled ? section->settled - section->unsure : 0;
 }
 
-_Static_assert(sizeof(wan_section) == 40, "the section header is a format");
+_Static_assert(sizeof(wan_section) == 48, "the section header is a format");
 
 typedef struct { uint32_t sections; uint32_t reserved; } wan_batch_head;
 
@@ -83,7 +106,7 @@ static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload
 /* Checks what can be told from the header alone, before its length is believed. */
 wan_status wan_frame_check(const wan_frame *frame);
 
-/* Checks a BATCH payload (unpacked): sections, their sums, and every record in them. */
+/* Checks a BATCH payload (unpacked): sections, their sums, their sequences, and every record in them. */
 wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count);
 
 #endif

@@ -13,46 +13,48 @@
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
+#define WAN_RECORD_FORMAT 2u        /* Of records, batches and logs: it changes with any of them. */
+
 enum {
-    WAN_FLAG_POSSIBLE_DUPLICATE = 1,    /* It may have been applied before: sent again after a reset. */
-    WAN_FLAG_FORGET = 4,                /* In a region's log: the entry was taken out on this member only. */
-    WAN_FLAG_INVALID = 8,               /* In a region's log: the entry of this version has lost its value, on this member only. */
-    WAN_FLAG_GIVEN = 16,                /* The stamp is one that a caller gave: no sender's floor speaks of it. */
-    WAN_FLAG_FORCED = 32,               /* An operator sends it again although its key may have been destroyed later. */
-    WAN_FLAG_MARK = 64,                 /* In a region's log: no event, but up to which stamp destroys have been forgotten. */
-    WAN_FLAG_LET_GO = 128,              /* With that one: they were let go, as no site that was known could send anything older. */
-    WAN_FLAG_RESTAMPED = 128,           /* In a region's log, without that one: it replaces the version whose stamp, a later one, is in `sequence`. */
+    WAN_FLAG_GIVEN = 1,     /* The stamp is one that a caller gave: no sender's floor speaks of it. */
+    WAN_FLAG_FORCED = 2,    /* An operator sends it again although its key may have been destroyed later. */
+    WAN_FLAGS = 3           /* All there are. */
 };
 
+/* Where a record stands is not in it: a queue's entry, a section of a batch and a part of a log say that beside it. So one
+ * record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire. */
 typedef struct {
-    uint32_t length;            /* The whole record with its padding: a multiple of 8. */
     uint32_t value_length;
-    uint64_t sequence;          /* Position in its queue partition, from 1; written when it is appended. */
+    uint16_t key_length;
+    uint16_t callback_length;
     uint64_t stamp;             /* Hybrid logical clock: milliseconds << 16 | counter. */
     uint64_t event_sequence;    /* With member and thread: the event's identity at its producer. */
     uint32_t event_member;
     uint32_t event_thread;
     uint16_t region;            /* Number of the region at the member that wrote the record. */
-    uint16_t partition;
-    uint16_t key_length;
-    uint16_t callback_length;
-    uint8_t operation;
     uint8_t flags;
+    uint8_t recipients_count;
     uint8_t stamp_site;         /* Site whose clock made the stamp: the second half of the version. */
     uint8_t origin_site;        /* Site in which the event happened. */
-    uint8_t recipients_count;
-    uint8_t key_form;
-    uint8_t value_form;
-    uint8_t callback_form;
-    /* Then: key, value, callback argument, recipients (a byte a site), zeros up to `length`. */
+    uint8_t operation : 4;      /* The low half of its byte, */
+    uint8_t key_form : 4;       /* and the high one. */
+    uint8_t value_form : 4;
+    uint8_t callback_form : 4;
+    /* Then: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
 } wan_record;
 
-_Static_assert(sizeof(wan_record) == 56, "the record header is a format");
+_Static_assert(sizeof(wan_record) == 40, "the record header is a format");
 
 static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length,
                                        uint32_t recipients_count)
 {
     return wan_align8(sizeof(wan_record) + (uint64_t)key_length + value_length + callback_length + recipients_count);
+}
+
+/* The whole record with its padding: a multiple of 8. */
+static inline uint32_t wan_record_length(const wan_record *record)
+{
+    return (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count);
 }
 
 static inline uint8_t *wan_record_key(const wan_record *record) { return (uint8_t *)(record + 1); }
@@ -119,17 +121,41 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
+/* Lays a record out at `to`, where `length` bytes are (its size): the head, its parts, and zeros behind them. The head says how
+ * long each part is; a part without bytes may be NULL. The one place that does so: whoever makes a record goes through here. */
+static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length, const wan_record head,
+                                                                   const uint8_t *key, const uint8_t *value,
+                                                                   const uint8_t *callback, const uint8_t *recipients)
+{
+    WAN_DEBUG_CHECK(length == wan_record_length(&head));
+    const uint64_t none = 0;
+    memcpy(to + length - 8, &none, 8);      /* The padding; what is not padding is written over it. */
+    memcpy(to, &head, sizeof head);
+    to += sizeof head;
+    wan_copy_small(to, key, head.key_length);
+    to += head.key_length;
+    wan_copy_small(to, value, head.value_length);
+    to += head.value_length;
+    if (WAN_UNLIKELY(head.callback_length != 0)) {
+        wan_copy_small(to, callback, head.callback_length);
+        to += head.callback_length;
+    }
+    if (head.recipients_count == 1) *to = *recipients;      /* What most have. */
+    else wan_copy_small(to, recipients, head.recipients_count);
+}
+
 /* `wan_record_check`, one thing after the other: of what is not of the usual kind. */
 wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes);
 
-/* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go through here
- * before any field is believed; values and callback arguments are believed by nobody until they are read. WAN_CORRUPT with the reason otherwise. */
+/* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go
+ * through here before any field is believed; values and callback arguments are believed by nobody until they are read.
+ * WAN_CORRUPT with the reason otherwise. */
 static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
 {
     const wan_record *record = (const wan_record *)at;
-    if (WAN_LIKELY(bytes >= sizeof *record && record->length <= bytes && record->value_length <= WAN_VALUE_BYTES_MAX
-                   && record->length == wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count)
-                   && record->operation < WAN_OPERATION_COUNT && record->value_form < WAN_FORM_COUNT && record->callback_form < WAN_FORM_COUNT
+    if (WAN_LIKELY(bytes >= sizeof *record && record->value_length <= WAN_VALUE_BYTES_MAX && wan_record_length(record) <= bytes
+                   && record->operation < WAN_OPERATION_COUNT && record->value_form < WAN_FORM_COUNT
+                   && record->callback_form < WAN_FORM_COUNT && record->flags <= WAN_FLAGS
                    && wan_key_is_plain(wan_record_key(record), record->key_length, record->key_form)))
         return WAN_OK;
     return wan_record_check_slow(at, bytes);
@@ -138,7 +164,7 @@ static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
 /* Whether a record that did not pass at least says where the next one begins. */
 static inline int wan_record_has_end(const wan_record *record, uint64_t bytes)
 {
-    return bytes >= sizeof *record && record->length >= sizeof *record && record->length % 8 == 0 && record->length <= bytes;
+    return bytes >= sizeof *record && record->value_length <= WAN_VALUE_BYTES_MAX && wan_record_length(record) <= bytes;
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/wan_clock.h"
 #include "base/wan_memory.h"
 #include "base/wan_thread.h"
+#include "region/wan_logged.h"
 
 #define TOMBSTONE_BYTES 8u
 /* Full ones, to a free slot, before a shard is laid out by seats. By chance there are a few dozens. */
@@ -574,7 +575,7 @@ wan_status wan_table_shrink(wan_shard *shard)
         const wan_entry *entry = wan_shard_entry(shard, at);
         if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) { at++; continue; }
         grown->items[count++] = (wan_shrunk){wan_entry_hash(entry), entry->stamp};
-        set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_record_size(entry->key_length, 0, 0, 0));
+        set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_logged_size(entry->key_length, 0));
         take_out(shard, slot_at(shard, at));
     }
     set_shrunk(shard, grown, count);

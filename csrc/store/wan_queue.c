@@ -8,32 +8,51 @@
 #include <string.h>
 #include <sys/uio.h>
 
+static wan_status check_partitions(uint32_t partitions)
+{
+    if (partitions > 0 && partitions <= 65535) return WAN_OK;
+    return WAN_FAIL(WAN_INVALID, "a queue has 1 to 65535 partitions, not %" PRIu32, partitions);
+}
+
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                           uint32_t partitions, int conflate)
 {
+    wan_store *store = NULL;
     memset(queue, 0, sizeof *queue);
-    if (partitions == 0 || partitions > 65535)
-        return WAN_FAIL(WAN_INVALID, "a queue has 1 to 65535 partitions, not %" PRIu32, partitions);
-    wan_status status = wan_store_init(&queue->store, env, directory, memory_limit);
+    wan_status status = check_partitions(partitions);
+    if (status == WAN_OK) status = wan_store_new(env, directory, memory_limit, &store);
+    if (status != WAN_OK) return status;
+    status = wan_queue_init_in(queue, store, partitions, conflate);
+    wan_store_release(store);       /* It is the queue's now, if there is one. */
+    return status;
+}
+
+wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate)
+{
+    memset(queue, 0, sizeof *queue);
+    wan_status status = check_partitions(partitions);
     if (status != WAN_OK) return status;
     queue->partitions = calloc(partitions, sizeof *queue->partitions);
-    if (!queue->partitions) {
-        wan_store_close(&queue->store);
-        return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
-    }
+    if (!queue->partitions) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " partitions", partitions);
+    queue->store = store;
+    queue->blocks.holds_blocks = 1;
     queue->partition_count = partitions;
     queue->conflate = (uint8_t)(conflate != 0);
+    wan_store_hold(store);
     return WAN_OK;
 }
 
+static void give_back(wan_queue *queue);
+
 void wan_queue_close(wan_queue *queue)
 {
+    if (queue->store && !wan_store_is_own(queue->store)) give_back(queue);
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         free(queue->partitions[n].blocks);
         free(queue->partitions[n].index);
     }
     free(queue->partitions);
-    if (queue->store.segments) wan_store_close(&queue->store);
+    if (queue->store) wan_store_release(queue->store);
     memset(queue, 0, sizeof *queue);
 }
 
@@ -69,15 +88,31 @@ wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint6
     uint8_t *at;
     uint32_t segment;
     wan_status status = wan_queue_block_room(partition);
-    if (status == WAN_OK) status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    if (status == WAN_OK) status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
     if (status == WAN_OK) wan_queue_push_block(partition, number, at, segment);
     return status;
 }
 
 static void give_block(wan_queue *queue, wan_block *block)
 {
-    if (block->entries) wan_store_give(&queue->store, block->segment, WAN_BLOCK_BYTES);
+    if (block->entries) wan_store_give(queue->store, &queue->blocks, block->segment, WAN_BLOCK_BYTES);
     block->entries = NULL;
+}
+
+/* Others go on with the store: what this queue refers to is given back. */
+static void give_back(wan_queue *queue)
+{
+    for (uint32_t n = 0; n < queue->partition_count; n++) {
+        wan_partition *partition = &queue->partitions[n];
+        for (uint64_t sequence = partition->removed; (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended));) {
+            const wan_entry_ref ref = *entry_of(partition, sequence);
+            wan_store_give(queue->store, &queue->records, ref_segment(ref), ref_length(queue->store, ref));
+        }
+        for (uint64_t number = partition->first_block; number < partition->first_block + partition->block_count; number++)
+            give_block(queue, &partition->blocks[number & (partition->block_capacity - 1)]);
+    }
+    wan_store_end_lease(queue->store, &queue->records);
+    wan_store_end_lease(queue->store, &queue->blocks);
 }
 
 static void drop_first_block(wan_queue *queue, wan_partition *partition)
@@ -92,7 +127,7 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 {
     if (partition->removed != partition->appended || !partition->block_count) return;
     wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
-    if (block->entries && queue->store.segments[block->segment].is_file) drop_first_block(queue, partition);
+    if (block->entries && wan_store_segment(queue->store, block->segment)->is_file) drop_first_block(queue, partition);
 }
 
 /* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
@@ -138,7 +173,7 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition);
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
  * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
-void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record)
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record)
 {
     if (record->operation != WAN_UPDATE) return;
     uint64_t hash = conflation_hash(record);
@@ -150,12 +185,12 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const w
         if (slot->sequence <= partition->peeked) break;     /* Left the queue: its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
         if (!ref) break;
-        const wan_record *older = ref_record(&queue->store, ref);
+        const wan_record *older = ref_record(queue->store, ref);
         if (!same_key(older, record)) continue;
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
         if (wan_record_order(older, record) > 0) return;
         if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
-            (void)wan_stage_add(queue->superseded, &(wan_hole){record->partition, WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
+            (void)wan_stage_add(queue->superseded, &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
         } else {        /* Both reach the disk in one block, or this one later. */
             punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
@@ -163,7 +198,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const w
         break;
     }
     slot->hash = hash;
-    slot->sequence = record->sequence;
+    slot->sequence = sequence;
 }
 
 /* Append. */
@@ -171,13 +206,13 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const w
 /* Only where nobody has a record in hand that was not peeked: it may be moved. */
 static inline void tidy(wan_queue *queue)
 {
-    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES)) wan_queue_move_out_of_sparse(queue, 4);
+    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES || queue->is_sweeping)) wan_queue_sweep(queue);
 }
 
 /* Beyond the limit an entry block is not kept for the next event. */
 static void give_unused_block(wan_queue *queue, wan_partition *partition)
 {
-    if (WAN_LIKELY(!wan_store_is_over(&queue->store)) || !partition->block_count) return;
+    if (WAN_LIKELY(!wan_store_is_over(queue->store)) || !partition->block_count) return;
     uint64_t newest = partition->first_block + partition->block_count - 1;
     if (newest * WAN_BLOCK_ENTRIES < partition->appended) return;
     give_block(queue, &partition->blocks[newest & (partition->block_capacity - 1)]);
@@ -191,7 +226,7 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     tidy(queue);
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
-    status = wan_store_take(&queue->store, &queue->store.record_segment, length, &reservation->at, &reservation->segment);
+    status = wan_store_take(queue->store, &queue->records, length, &reservation->at, &reservation->segment);
     if (status != WAN_OK) {     /* An entry block in memory stays for the next one. */
         wan_queue_unpin_file(queue, partition);
         give_unused_block(queue, partition);
@@ -205,38 +240,45 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
 
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t length, wan_reservation *reservation)
 {
-    wan_store *store = &queue->store;
+    const wan_store *store = queue->store;
     if (wan_store_is_over(store) || length > store->memory_limit)
         return WAN_FAIL(WAN_FULL, "the queue is over its memory limit of %" PRIu64 " bytes with what is on its way, and has no more room", store->memory_limit);
-    store->may_pass_limit = 1;
+    queue->records.may_pass_limit = queue->blocks.may_pass_limit = 1;
     wan_status status = wan_queue_reserve(queue, number, length, reservation);
-    store->may_pass_limit = 0;
+    queue->records.may_pass_limit = queue->blocks.may_pass_limit = 0;
     if (status == WAN_OK) reservation->beyond = 1;
     return status;
 }
 
+wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t number, wan_reservation *reservation)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
+    tidy(queue);
+    wan_status status = entry_room(queue, partition);
+    if (status != WAN_OK) {
+        wan_queue_unpin_file(queue, partition);
+        give_unused_block(queue, partition);
+        return status;
+    }
+    *reservation = (wan_reservation){.partition = number};
+    return WAN_OK;
+}
+
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
 {
-    wan_segment *segment = &queue->store.segments[reservation->segment];
-    if (segment->is_current) {
-        wan_store_untake(&queue->store, reservation->segment, reservation->length);
-        if (segment->live == 0) wan_store_emptied(&queue->store, reservation->segment);
-    } else {
-        wan_store_give(&queue->store, reservation->segment, reservation->length);
-    }
+    if (reservation->length) wan_store_untake(queue->store, &queue->records, reservation->segment, reservation->length);
     wan_queue_unpin_file(queue, &queue->partitions[reservation->partition]);
     give_unused_block(queue, &queue->partitions[reservation->partition]);
 }
 
-void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
+/* The record becomes the newest of its partition, where an entry has room. */
+static inline void append(wan_queue *queue, wan_reservation *reservation, wan_entry_ref ref, const wan_record *record)
 {
     wan_partition *partition = &queue->partitions[reservation->partition];
-    wan_record *record = (wan_record *)reservation->at;
-    record->sequence = ++partition->appended;
-    record->partition = (uint16_t)reservation->partition;
-    *entry_of(partition, record->sequence) = make_ref(
-        reservation->segment, (uint64_t)(reservation->at - queue->store.segments[reservation->segment].base), reservation->length);
-    block_of(partition, record->sequence)->live++;
+    const uint64_t sequence = reservation->sequence = ++partition->appended;
+    *entry_of(partition, sequence) = ref;
+    block_of(partition, sequence)->live++;
     partition->events++;
     partition->unpeeked++;
     partition->uncounted_events += queue_waits(queue);
@@ -244,22 +286,42 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
     wan_tally(&queue->events, 1);
     wan_tally(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
-    for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch(reservation->at + reservation->length + ahead, 1);
-    if (queue->conflate) wan_queue_conflate_with(queue, partition, record);
+    for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
+    if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
     check_positions(partition);
+}
+
+void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
+{
+    WAN_DEBUG_CHECK(wan_record_length((const wan_record *)reservation->at) == reservation->length);
+    const uint8_t *base = WAN_LIKELY(reservation->segment == queue->records.segment)
+                              ? queue->records.base : wan_store_segment(queue->store, reservation->segment)->base;
+    append(queue, reservation, make_ref(reservation->segment, (uint64_t)(reservation->at - base), reservation->length),
+           (const wan_record *)reservation->at);
+}
+
+void wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t number, uint64_t sequence)
+{
+    WAN_CHECK(queue, queue->store == from->store);
+    const wan_entry_ref ref = *entry_of(&from->partitions[number], sequence);
+    WAN_CHECK(queue, ref);
+    const wan_record *record = ref_record(queue->store, ref);
+    reservation->length = ref_length(queue->store, ref);
+    wan_store_refer(queue->store, &queue->records, ref_segment(ref), reservation->length);
+    append(queue, reservation, ref, record);
 }
 
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 {
-    wan_store *store = &queue->store;
     if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, least <= WAN_RUN_RECORD_BYTES_MAX, WAN_BROKEN);
     tidy(queue);
-    wan_status status = wan_store_take(store, &store->record_segment, least, &run->at, &run->segment);
+    wan_status status = wan_store_take(queue->store, &queue->records, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
-    wan_store_untake(store, run->segment, least);
-    const wan_segment *segment = &store->segments[run->segment];
-    run->room = segment->bytes - segment->used;
+    WAN_CHECK(queue, run->segment == queue->records.segment, WAN_BROKEN);      /* One that is lent: so short a record stands alone in none. */
+    queue->records.used -= (uint32_t)least;     /* It stays, even if nothing lives in it: the run's end looks at that. */
+    queue->records.live -= (uint32_t)least;
+    run->room = queue->records.bytes - queue->records.used;
     return WAN_OK;
 }
 
@@ -279,15 +341,17 @@ wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_
     return status;
 }
 
-uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions,
+                              uint32_t count, uint64_t *sequences)
 {
-    uint8_t *at = run->at;
-    uint64_t offset = (uint64_t)(at - queue->store.segments[run->segment].base), whole = 0;
+    wan_lease *lease = &queue->records;
+    const uint8_t *at = run->at;
+    uint64_t offset = (uint64_t)(at - lease->base), whole = 0;
     uint32_t done = 0;
     for (uint32_t n = 0; n < count; n++) whole += lengths[n];
-    WAN_DEBUG_CHECK(whole <= run->room && queue->store.segments[run->segment].used == offset);
-    queue->store.segments[run->segment].used += (uint32_t)whole;    /* All of it first: what it conflates may be the last that lives there. */
-    queue->store.segments[run->segment].live += (uint32_t)whole;
+    WAN_DEBUG_CHECK(whole <= run->room && lease->segment == run->segment && lease->used == offset);
+    lease->used += (uint32_t)whole;     /* All of it first: what it conflates may be the last that lives there. */
+    lease->live += (uint32_t)whole;
     while (done < count) {
         uint32_t number = partitions ? partitions[done] : 0;
         wan_partition *partition = &queue->partitions[number];
@@ -298,13 +362,12 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         wan_block *block = block_of(partition, sequence + 1);
         const uint8_t *first = at;
         do {
-            wan_record *record = (wan_record *)at;
-            record->sequence = sequence + n + 1;
-            record->partition = (uint16_t)number;
+            WAN_DEBUG_CHECK(wan_record_length((const wan_record *)at) == lengths[done]);
             block->entries[in_block + n] = make_ref(run->segment, offset, lengths[done]);
             at += lengths[done];
             offset += lengths[done];
             n++;
+            if (sequences) sequences[done] = sequence + n;
             done++;
         } while (done < count && in_block + n < WAN_BLOCK_ENTRIES && !queue->conflate && (!partitions || partitions[done] == number));
         uint64_t bytes = (uint64_t)(at - first);
@@ -317,11 +380,10 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         wan_tally(&queue->events, n);
         wan_tally(&queue->bytes, bytes);
         whole -= bytes;
-        if (queue->conflate) wan_queue_conflate_with(queue, partition, (const wan_record *)first);
+        if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence + 1, (const wan_record *)first);
         check_positions(partition);
     }
-    wan_store_untake(&queue->store, run->segment, whole);
-    if (queue->store.segments[run->segment].live == 0) wan_store_emptied(&queue->store, run->segment);
+    wan_store_untake(queue->store, lease, run->segment, whole);
     return done;
 }
 
@@ -329,7 +391,7 @@ wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition,
 {
     WAN_DEBUG_CHECK(sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref ref = *entry_of(partition, sequence);
-    return ref ? ref_record(&queue->store, ref) : NULL;
+    return ref ? ref_record(queue->store, ref) : NULL;
 }
 
 uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through)
@@ -359,13 +421,14 @@ wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
 }
 
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint64_t bytes, int at_least_one,
-                        wan_record **records, uint64_t *peeked_bytes)
+                        wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes)
 {
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
     uint32_t file = 0;      /* That all of it lies in. 0: in none. */
     int ends = queue->broken != NULL;
+    const int adopted = wan_read(&queue->store->adopted_bytes) != 0;
     while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
         uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
         if (left > end - peeked) left = end - peeked;
@@ -374,17 +437,18 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
         for (const wan_entry_ref *entry = entries + in_block; left && taken < count; left--, entry++, peeked++) {
             wan_entry_ref ref = *entry;
             if (!ref) continue;
-            if (WAN_UNLIKELY(queue->store.adopted_bytes)) {
-                uint32_t here = queue->store.segments[ref_segment(ref)].is_adopted ? ref_segment(ref) : 0;
+            if (WAN_UNLIKELY(adopted)) {
+                uint32_t here = wan_store_segment(queue->store, ref_segment(ref))->is_adopted ? ref_segment(ref) : 0;
                 ends = taken && here != file;
                 if (ends) break;
                 file = here;
             }
-            uint64_t length = ref_length(&queue->store, ref);
+            uint64_t length = ref_length(queue->store, ref);
             ends = (taken || !at_least_one) && taken_bytes + length > bytes;
             if (WAN_UNLIKELY(ends)) break;
             taken_bytes += length;
-            records[taken++] = ref_record(&queue->store, ref);
+            if (sequences) sequences[taken] = peeked + 1;
+            records[taken++] = ref_record(queue->store, ref);
         }
     }
     if (taken || !ends) partition->peeked = peeked;     /* Else no run is made of holes alone: it would be missed as a gap. */
@@ -398,12 +462,12 @@ wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t 
 {
     const wan_partition *partition = &queue->partitions[number];
     wan_store_span span = {0};
-    if (WAN_LIKELY(!queue->store.adopted_bytes)) return span;
+    if (WAN_LIKELY(!wan_read(&queue->store->adopted_bytes))) return span;
     for (; (from = wan_queue_next_live(partition, from, through)); from++) {
         wan_entry_ref ref = *entry_of(partition, from);
-        const wan_segment *segment = &queue->store.segments[ref_segment(ref)];
+        const wan_segment *segment = wan_store_segment(queue->store, ref_segment(ref));
         if (!segment->is_adopted) continue;
-        uint64_t at = (uint64_t)((const uint8_t *)ref_record(&queue->store, ref) - segment->base), end = at + ref_length(&queue->store, ref);
+        uint64_t at = (uint64_t)((const uint8_t *)ref_record(queue->store, ref) - segment->base), end = at + ref_length(queue->store, ref);
         if (!span.file) span = (wan_store_span){segment->file, segment->base, segment->bytes, at, end};
         WAN_DEBUG_CHECK(span.file == segment->file);
         if (at < span.from) span.from = at;
@@ -415,12 +479,12 @@ wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t 
 void wan_queue_lengths(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through, uint32_t *lengths)
 {
     const wan_partition *partition = &queue->partitions[number];
-    for (; (from = wan_queue_next_live(partition, from, through)); from++) *lengths++ = (uint32_t)ref_length(&queue->store, *entry_of(partition, from));
+    for (; (from = wan_queue_next_live(partition, from, through)); from++) *lengths++ = (uint32_t)ref_length(queue->store, *entry_of(partition, from));
 }
 
 wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
 {
-    const wan_env *env = queue->store.env;
+    const wan_env *env = queue->store->env;
     struct iovec pieces[256];
     if (!env->copy) return WAN_OK;
     for (uint32_t at = 0; at < count;) {
@@ -442,7 +506,7 @@ wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wa
 
 wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
 {
-    const wan_env *env = queue->store.env;
+    const wan_env *env = queue->store->env;
     if (!env->copy) { memcpy(to, span->base + span->from, span->to - span->from); return WAN_OK; }
     return env->copy(env, span->file, span->mapped, &(struct iovec){(void *)(span->base + span->from), span->to - span->from}, 1, to);
 }
@@ -462,7 +526,7 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     wan_entry_ref *entry = entry_of(partition, sequence);
     wan_block *block = block_of(partition, sequence);
     wan_entry_ref ref = *entry;
-    uint64_t length = ref_length(&queue->store, ref);
+    uint64_t length = ref_length(queue->store, ref);
     *entry = 0;
     /* A block that is past and holds nothing gives its memory back; the newest one still takes entries. */
     if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
@@ -470,7 +534,7 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     partition->bytes -= length;
     wan_tally(&queue->events, -(uint64_t)1);
     wan_tally(&queue->bytes, -length);
-    wan_store_give(&queue->store, ref_segment(ref), length);
+    wan_store_give(queue->store, &queue->records, ref_segment(ref), length);
 }
 
 /* `count` entries of one block, from the sequence `first` on: what lies together is given back together. */
@@ -484,9 +548,9 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
     for (uint64_t n = 0; n < count; n++) {
         wan_entry_ref ref = entry[n];
         if (!ref) continue;
-        uint64_t length = ref_length(&queue->store, ref);
+        uint64_t length = ref_length(queue->store, ref);
         if (ref_segment(ref) != segment) {
-            if (together) wan_store_give(&queue->store, segment, together);
+            if (together) wan_store_give(queue->store, &queue->records, segment, together);
             segment = ref_segment(ref);
             together = 0;
         }
@@ -496,7 +560,7 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
         entry[n] = 0;
     }
     if (!forgotten) return;
-    wan_store_give(&queue->store, segment, together);
+    wan_store_give(queue->store, &queue->records, segment, together);
     block->live -= forgotten;
     if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
     partition->events -= forgotten;
@@ -546,7 +610,7 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
     if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
-    queue->punched_bytes += ref_length(&queue->store, *entry);
+    queue->punched_bytes += ref_length(queue->store, *entry);
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
@@ -636,7 +700,7 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
                 wan_status status = wan_queue_grow_index(partition, 1);
                 if (status != WAN_OK) return status;
             }
-            wan_queue_conflate_with(queue, partition, record);
+            wan_queue_conflate_with(queue, partition, sequence, record);
         }
     }
     queue->conflate = 1;

@@ -52,7 +52,8 @@ typedef struct {
 } wan_partition;
 
 typedef struct {
-    wan_store store;
+    wan_store *store;               /* Shared, perhaps, with other queues: one record may stand in several. */
+    wan_lease records, blocks;      /* Where it puts them in there. */
     wan_partition *partitions;
     uint32_t partition_count;
     uint8_t conflate;
@@ -61,6 +62,9 @@ typedef struct {
     uint64_t events, bytes;         /* Sums over the partitions. May be read without the lock: wan_read. */
     wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
+    uint8_t is_sweeping;            /* What lives in sparse segments is on its way out of them: */
+    uint32_t sweep_partition;       /* up to here it is done. */
+    uint64_t sweep_sequence;
     /* With persistence: older updates (as wan_hole) that wait to be taken out until the newer one is on the disk. Else a crash
      * could leave neither: the older one passed over by a batch, or removed; the newer one not written. NULL otherwise. */
     wan_stage *superseded;
@@ -68,8 +72,11 @@ typedef struct {
     const wan_breakage *broken;     /* Where a check of our own failed first; NULL: none did. Nothing is changed or handed out from then on. */
 } wan_queue;
 
+/* With a store of its own, */
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                           uint32_t partitions, int conflate);
+/* or in one that others use too. */
+wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate);
 void wan_queue_close(wan_queue *queue);
 
 typedef struct {
@@ -77,6 +84,7 @@ typedef struct {
     uint32_t segment;
     uint32_t partition;
     uint64_t length;
+    uint64_t sequence;          /* Of the record, from commit on. */
     uint8_t beyond;             /* By wan_queue_reserve_beyond. */
 } wan_reservation;
 
@@ -87,9 +95,16 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t leng
  * memory limit is passed by a segment of each kind. WAN_FULL: it is passed already, or the record alone would. Nothing changed. */
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
-/* The record has been written at reservation->at (all but its sequence and partition): it becomes the newest. With
- * conflation an update takes out the older update of its key that was not peeked. The record stays where it is until the next reservation or hole. */
+/* The record has been written at reservation->at: it becomes the newest. With conflation an update takes out the older update
+ * of its key that was not peeked. The record stays where it is until the next reservation or hole. */
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation);
+
+/* Room for an entry alone: of a record that another queue in the same store has. Cancelled as any other. */
+wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t partition, wan_reservation *reservation);
+/* The record at a sequence of a partition of `from`, whose lock is held too, becomes the newest here as well. It is not copied:
+ * its bytes live as long as either refers to them. */
+void wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t partition,
+                                uint64_t sequence);
 
 /* A run: records written one behind the other at the end of the current segment, and made the newest together. */
 typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
@@ -101,8 +116,10 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
 wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count);
 /* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all of the
  * first), in this order, as commit does it. Returns how many: fewer where there is no memory for more entries; the rest is as if
- * it had never been written. 0 records end a run unused. They stay where they are, also those that a later one of them takes out, until the next reservation or hole. */
-uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count);
+ * it had never been written. 0 records end a run unused. They stay where they are, also those that a later one of them takes out,
+ * until the next reservation or hole. `sequences` gets those of all that were appended; NULL: nobody asks. */
+uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions,
+                              uint32_t count, uint64_t *sequences);
 
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
@@ -112,10 +129,10 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition);
 
 /* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
- * `at_least_one`. Fills `records`, moves `peeked` past them and past holes (past nothing if none fits). Of records in a mapped file it takes
+ * `at_least_one`. Fills `records`, and `sequences` unless that is NULL; moves `peeked` past them and past holes (past nothing if none fits). Of records in a mapped file it takes
  * those of one such file, which the caller checks before touching them (wan_queue_span). Returns how many. */
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, int at_least_one,
-                        wan_record **records, uint64_t *peeked_bytes);
+                        wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes);
 /* The part of a mapped file that the records of from..through lie in, for wan_store_check: what one peek took lies in one such file at most.
  * removed < from, through <= appended. */
 wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through);
@@ -142,12 +159,12 @@ void wan_queue_set_copied(wan_queue *queue, int copied);
 void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
 /* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
 void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
-/* Recovery: a record at the sequence it carries. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
+/* Recovery: a record at its sequence. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
  * hole (or is there already: nothing happens). Only while nothing is peeked. */
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record);
+wan_status wan_queue_restore(wan_queue *queue, uint32_t partition, uint64_t sequence, const wan_record *record);
 
 /* As restore, for a record that lies in the segment that is being adopted (wan_store_adopt), and stays there. */
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record);
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t partition, uint64_t sequence, const wan_record *record);
 /* After recovery: moves what lives out of segments that are mostly dead, as far as it is worth it. */
 void wan_queue_compact(wan_queue *queue);
 /* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */

@@ -15,13 +15,13 @@ static inline uint32_t ref_segment(wan_entry_ref ref) { return (uint32_t)(ref >>
 static inline wan_record *ref_record(const wan_store *store, wan_entry_ref ref)
 {
     uint64_t offset = (ref >> WAN_REF_LENGTH_BITS & ((1u << WAN_REF_OFFSET_BITS) - 1)) * 8;
-    return (wan_record *)(store->segments[ref_segment(ref)].base + offset);
+    return (wan_record *)(wan_store_segment(store, ref_segment(ref))->base + offset);
 }
 
 static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
 {
     uint64_t units = ref & ((1u << WAN_REF_LENGTH_BITS) - 1);
-    return units ? units * 8 : ref_record(store, ref)->length;
+    return units ? units * 8 : wan_record_length(ref_record(store, ref));
 }
 
 static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
@@ -66,9 +66,9 @@ void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *en
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
-void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, const wan_record *record);
-/* wan_queue_move.c: `segments` of them at most. Nobody has a record in hand that was not peeked. */
-void wan_queue_move_out_of_sparse(wan_queue *queue, uint32_t segments);
+void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
+/* wan_queue_move.c: a step of moving what lives out of sparse segments. Nobody has a record in hand that was not peeked. */
+void wan_queue_sweep(wan_queue *queue);
 
 /* The next sequence has an entry, and a slot in the index. */
 static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)

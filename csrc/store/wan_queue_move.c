@@ -2,95 +2,114 @@
 #include "store/wan_queue_inner.h"
 
 #include <string.h>
+#include <sys/uio.h>
 
-/* The sealed record segment with the smallest part of it alive, under a half; 0: none. */
-static uint32_t sparsest_segment(const wan_store *store)
+#define SWEPT_ENTRIES 4096u             /* Looked at in one step, and */
+#define SWEPT_BYTES (256u << 10)        /* moved in it. */
+
+/* Conflation for days leaves segments with a few live records each. */
+static int is_sparse(const wan_segment *segment)
 {
-    uint32_t best = 0;
-    double best_part = 0.5;
+    return segment->base && !segment->is_lent && !segment->holds_blocks && segment->used
+        && !__atomic_load_n(&segment->is_lost, __ATOMIC_RELAXED) && wan_read(&segment->live) * 2 < segment->used;
+}
+
+/* Marks the segments that are sparse, if `mark`; else takes the marks away. Whether there are any. */
+static int mark_sparse(wan_store *store, int mark)
+{
+    int any = 0;
+    wan_lock_take(&store->lock);
     for (uint32_t id = 1; id < store->segment_count; id++) {
-        const wan_segment *segment = &store->segments[id];
-        if (!segment->base || segment->is_current || segment->is_lost || segment->holds_blocks || !segment->used) continue;
-        double part = (double)segment->live / segment->used;
-        if (part < best_part) { best_part = part; best = id; }
+        wan_segment *segment = wan_store_segment(store, id);
+        const uint8_t leaves = mark && is_sparse(segment);
+        __atomic_store_n(&segment->is_leaving, leaves, __ATOMIC_RELAXED);
+        any |= leaves;
     }
-    return best;
+    wan_lock_release(&store->lock);
+    return any;
 }
 
-/* The entry of a live record that lies here, or NULL: what is dead keeps its bytes until its segment goes. */
-static wan_entry_ref *entry_here(wan_queue *queue, uint32_t id, const wan_record *record, uint64_t offset)
+/* One record gets a new place. Whatever another queue refers to stays: its bytes live there. 0: there is no room, or it cannot be read. */
+static int move(wan_queue *queue, wan_entry_ref *entry)
 {
-    wan_partition *partition = &queue->partitions[record->partition];
-    if (record->sequence <= partition->removed || record->sequence > partition->appended) return NULL;
-    wan_entry_ref *entry = entry_of(partition, record->sequence);
-    return *entry == make_ref(id, offset, record->length) ? entry : NULL;
-}
-
-/* A walk over the records of a segment, dead ones too; 0 begins it. NULL behind the last. */
-typedef struct { uint32_t run; uint64_t at, end; } segment_walk;
-
-static const wan_record *next_record(const wan_segment *segment, segment_walk *walk)
-{
-    if (walk->at == walk->end) {
-        if (walk->run == (segment->is_adopted ? segment->run_count : 1)) return NULL;
-        walk->at = segment->is_adopted ? segment->runs[walk->run].offset : 0;
-        walk->end = segment->is_adopted ? walk->at + segment->runs[walk->run].bytes : segment->used;
-        walk->run++;
-        if (walk->at == walk->end) return NULL;
-    }
-    const wan_record *record = (const wan_record *)(segment->base + walk->at);
-    walk->at += record->length;
-    return record;
-}
-
-static int can_be_read(const wan_store *store, wan_segment *segment)
-{
-    for (uint32_t n = 0; n < segment->run_count && !segment->is_lost; n++) {
-        uint64_t from = segment->runs[n].offset, end = from + segment->runs[n].bytes;
-        for (; from < end && !segment->is_lost; from += WAN_SPAN_FETCHED_BYTES) {
-            uint64_t to = end - from > WAN_SPAN_FETCHED_BYTES ? from + WAN_SPAN_FETCHED_BYTES : end;
-            segment->is_lost = wan_store_check(store, &(wan_store_span){segment->file, segment->base, segment->bytes, from, to}) != WAN_OK;
+    wan_store *store = queue->store;
+    const uint32_t id = ref_segment(*entry);
+    wan_segment *segment = wan_store_segment(store, id);
+    const uint64_t length = ref_length(store, *entry);
+    const wan_record *record = ref_record(store, *entry);
+    uint8_t *to;
+    uint32_t new_id;
+    if (wan_store_take(store, &queue->records, length, &to, &new_id) != WAN_OK) return 0;
+    /* A log's file may be cut off by others at any moment. */
+    if (segment->is_adopted && store->env->copy) {
+        const struct iovec piece = {(void *)(uintptr_t)record, length};
+        if (store->env->copy(store->env, segment->file, segment->bytes, &piece, 1, to) != WAN_OK) {
+            __atomic_store_n(&segment->is_lost, 1, __ATOMIC_RELAXED);       /* It stays, and is not tried again. */
+            __atomic_store_n(&segment->is_leaving, 0, __ATOMIC_RELAXED);
+            wan_store_untake(store, &queue->records, new_id, length);
+            return 1;
         }
-    }
-    return !segment->is_lost;
-}
-
-/* Moves what lives out of one segment, which is freed by that. 0: it stays, since something in it is on its way. */
-static int move_out(wan_queue *queue, uint32_t id)
-{
-    if (!can_be_read(&queue->store, &queue->store.segments[id])) return 1;     /* It stays, and is not tried again. */
-    const uint8_t *base = queue->store.segments[id].base;
-    const wan_record *record;
-    segment_walk walk = {0};
-    while ((record = next_record(&queue->store.segments[id], &walk)))
-        if (entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base)) && record->sequence <= queue->partitions[record->partition].peeked) return 0;
-    walk = (segment_walk){0};
-    while ((record = next_record(&queue->store.segments[id], &walk))) {
-        uint64_t length = record->length;
-        wan_entry_ref *entry = entry_here(queue, id, record, (uint64_t)((const uint8_t *)record - base));
-        if (!entry) continue;
-        uint8_t *to;
-        uint32_t new_id;
-        if (wan_store_take(&queue->store, &queue->store.record_segment, length, &to, &new_id) != WAN_OK) return 0;
+    } else {
         memcpy(to, record, length);
-        *entry = make_ref(new_id, (uint64_t)(to - queue->store.segments[new_id].base), length);
-        int was_last = queue->store.segments[id].live == length;
-        wan_store_give(&queue->store, id, length);
-        if (was_last) break;    /* The segment is gone with it. */
     }
+    *entry = make_ref(new_id, (uint64_t)(to - wan_store_segment(store, new_id)->base), length);
+    wan_store_give(store, &queue->records, id, length);
     return 1;
 }
 
-/* Conflation for days leaves segments with a few live records each. Once they hold more than twice what lives, the sparsest
- * are emptied: a segment's worth of dead bytes pays for moving less than half a segment. */
-void wan_queue_move_out_of_sparse(wan_queue *queue, uint32_t segments)
+static void end_sweep(wan_queue *queue)
 {
-    queue->punched_bytes = 0;
-    while (segments--) {
-        if (queue->store.memory_bytes + queue->store.file_bytes + queue->store.adopted_bytes < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
-        uint32_t id = sparsest_segment(&queue->store);
-        if (!id || !move_out(queue, id)) return;
-    }
+    queue->is_sweeping = 0;
+    (void)mark_sparse(queue->store, 0);
 }
 
-void wan_queue_compact(wan_queue *queue) { wan_queue_move_out_of_sparse(queue, queue->store.segment_count); }
+/* What a record's place was is not in the record: the entries say it, and are gone through in order, some in each step. */
+static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
+{
+    while (queue->sweep_partition < queue->partition_count) {
+        wan_partition *partition = &queue->partitions[queue->sweep_partition];
+        /* What was peeked is on its way, and stays where it is. */
+        uint64_t sequence = queue->sweep_sequence > partition->peeked ? queue->sweep_sequence : partition->peeked;
+        while (entries && bytes && (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended))) {
+            wan_entry_ref *entry = entry_of(partition, sequence);
+            queue->sweep_sequence = sequence;
+            entries--;
+            if (!__atomic_load_n(&wan_store_segment(queue->store, ref_segment(*entry))->is_leaving, __ATOMIC_RELAXED)) continue;
+            const uint64_t length = ref_length(queue->store, *entry);
+            if (!move(queue, entry)) { end_sweep(queue); return; }
+            bytes -= length < bytes ? length : bytes;
+        }
+        if (!entries || !bytes) return;
+        queue->sweep_partition++;
+        queue->sweep_sequence = 0;
+    }
+    end_sweep(queue);
+}
+
+/* Once the segments hold more than twice what lives: a segment's worth of dead bytes pays for moving less than half of one. */
+static void begin_sweep(wan_queue *queue)
+{
+    const wan_store *store = queue->store;
+    queue->punched_bytes = 0;
+    if (wan_read(&store->memory_bytes) + wan_read(&store->file_bytes) + wan_read(&store->adopted_bytes)
+        < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
+    queue->is_sweeping = (uint8_t)mark_sparse(queue->store, 1);
+    queue->sweep_partition = 0;
+    queue->sweep_sequence = 0;
+}
+
+void wan_queue_sweep(wan_queue *queue)
+{
+    if (!queue->is_sweeping) {
+        /* A sweep looks at every entry: there has to be as much to be had. */
+        if (queue->punched_bytes < queue->bytes / 16) return;
+        begin_sweep(queue);
+    }
+    if (queue->is_sweeping) sweep(queue, SWEPT_ENTRIES, SWEPT_BYTES);
+}
+
+void wan_queue_compact(wan_queue *queue)
+{
+    begin_sweep(queue);
+    while (queue->is_sweeping) sweep(queue, UINT64_MAX, UINT64_MAX);
+}

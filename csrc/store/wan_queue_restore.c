@@ -25,23 +25,22 @@ static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t a
     return WAN_OK;
 }
 
-/* An entry for the record: at the end, or in a hole. *known: it is there already, or removed. */
-static inline wan_status restore_room(wan_queue *queue, const wan_record *record, int *known)
+/* An entry for a sequence: at the end, or in a hole. *known: it is there already, or removed. */
+static inline wan_status restore_room(wan_queue *queue, wan_partition *partition, uint64_t sequence, int *known)
 {
-    wan_partition *partition = &queue->partitions[record->partition];
     wan_status status;
-    *known = record->sequence <= partition->removed;
+    *known = sequence <= partition->removed;
     if (*known) return WAN_OK;
-    if (record->sequence > partition->appended) {
-        status = record->sequence == partition->appended + 1 ? WAN_OK : skip_to(queue, partition, record->sequence - 1);
+    if (sequence > partition->appended) {
+        status = sequence == partition->appended + 1 ? WAN_OK : skip_to(queue, partition, sequence - 1);
         return status == WAN_OK ? entry_room(queue, partition) : status;
     }
-    *known = *entry_of(partition, record->sequence) != 0;
-    wan_block *block = block_of(partition, record->sequence);
+    *known = *entry_of(partition, sequence) != 0;
+    wan_block *block = block_of(partition, sequence);
     if (*known || block->entries) return WAN_OK;
     uint8_t *at;
     uint32_t segment;           /* Given back when its last entry became a hole. */
-    status = wan_store_take(&queue->store, &queue->store.block_segment, WAN_BLOCK_BYTES, &at, &segment);
+    status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
     if (status != WAN_OK) return status;
     memset(at, 0, WAN_BLOCK_BYTES);
     block->entries = (wan_entry_ref *)at;
@@ -51,50 +50,52 @@ static inline wan_status restore_room(wan_queue *queue, const wan_record *record
 }
 
 /* The record lies in the segment, and its bytes count as live there. */
-static inline void restore_entry(wan_queue *queue, const wan_record *record, uint32_t segment)
+static inline void restore_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record, uint32_t length,
+                                 uint32_t segment)
 {
-    wan_partition *partition = &queue->partitions[record->partition];
-    int newest = record->sequence > partition->appended;
-    if (newest) partition->appended = record->sequence;
-    *entry_of(partition, record->sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - queue->store.segments[segment].base), record->length);
-    block_of(partition, record->sequence)->live++;
-    if (record->sequence <= partition->known_holes) partition->known_holes = 0;
+    int newest = sequence > partition->appended;
+    if (newest) partition->appended = sequence;
+    *entry_of(partition, sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - wan_store_segment(queue->store, segment)->base), length);
+    block_of(partition, sequence)->live++;
+    if (sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
-    partition->uncounted_events += queue_waits(queue) && record->sequence > partition->counted;
-    partition->bytes += record->length;
+    partition->uncounted_events += queue_waits(queue) && sequence > partition->counted;
+    partition->bytes += length;
     wan_tally(&queue->events, 1);
-    wan_tally(&queue->bytes, record->length);
-    if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, record);
+    wan_tally(&queue->bytes, length);
+    if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
     check_positions(partition);
 }
 
-wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
+wan_status wan_queue_restore(wan_queue *queue, uint32_t number, uint64_t sequence, const wan_record *record)
 {
+    wan_partition *partition = &queue->partitions[number];
     int known;
     uint8_t *at;
-    uint32_t segment;
-    wan_status status = restore_room(queue, record, &known);
+    uint32_t segment, length = wan_record_length(record);
+    wan_status status = restore_room(queue, partition, sequence, &known);
     if (status != WAN_OK || known) return status;
-    status = wan_store_take(&queue->store, &queue->store.record_segment, record->length, &at, &segment);
+    status = wan_store_take(queue->store, &queue->records, length, &at, &segment);
     if (status != WAN_OK) return status;
-    memcpy(at, record, record->length);
-    restore_entry(queue, (const wan_record *)at, segment);
+    memcpy(at, record, length);
+    restore_entry(queue, partition, sequence, (const wan_record *)at, length, segment);
     return WAN_OK;
 }
 
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t number, uint64_t sequence, const wan_record *record)
 {
+    wan_partition *partition = &queue->partitions[number];
+    const uint32_t length = wan_record_length(record);
     int known;
-    wan_status status = restore_room(queue, record, &known);
+    wan_status status = restore_room(queue, partition, sequence, &known);
     if (status != WAN_OK || known) return status;
     /* A length that the entry does not hold would be asked of the file, whenever the queue wants to know it. */
-    if (record->length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, record);
-    wan_segment *segment = &queue->store.segments[segment_id];
-    status = wan_store_add_run(&queue->store, segment_id, (uint64_t)((const uint8_t *)record - segment->base), record->length);
+    if (length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, number, sequence, record);
+    status = wan_store_add_run(queue->store, segment_id, (uint64_t)((const uint8_t *)record - wan_store_segment(queue->store, segment_id)->base), length);
     if (status != WAN_OK) return status;
-    segment->live += record->length;
-    restore_entry(queue, record, segment_id);
+    wan_store_refer(queue->store, &queue->records, segment_id, length);
+    restore_entry(queue, partition, sequence, record, length, segment_id);
     return WAN_OK;
 }
 

@@ -8,22 +8,38 @@
 
 #define PAGE_BYTES 4096u
 
-wan_status wan_store_init(wan_store *store, const wan_env *env, const char *directory, uint64_t memory_limit)
+wan_status wan_store_new(const wan_env *env, const char *directory, uint64_t memory_limit, wan_store **made)
 {
-    memset(store, 0, sizeof *store);
+    wan_store *store = calloc(1, sizeof *store);
+    if (!store) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a store");
     store->env = env;
     const uint64_t least = WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES;
     store->memory_limit = memory_limit > least ? memory_limit : least;
-    store->segment_capacity = 16;
-    store->segments = calloc(store->segment_capacity, sizeof *store->segments);
-    store->free_ids = calloc(store->segment_capacity, sizeof *store->free_ids);
-    store->directory = directory ? strdup(directory) : NULL;
-    if (!store->segments || !store->free_ids || (directory && !store->directory)) {
-        wan_store_close(store);
-        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a queue's segments");
-    }
+    store->users = 1;
     store->segment_count = 1;   /* Id 0 stands for "none" and has no bytes. */
+    store->pages[0] = calloc(WAN_FIRST_SEGMENTS, sizeof *store->pages[0]);
+    store->directory = directory ? strdup(directory) : NULL;
+    if (!store->pages[0] || (directory && !store->directory)) {
+        wan_store_release(store);
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for a store's segments");
+    }
+    *made = store;
     return WAN_OK;
+}
+
+void wan_store_hold(wan_store *store)
+{
+    wan_lock_take(&store->lock);
+    store->users++;
+    wan_lock_release(&store->lock);
+}
+
+int wan_store_is_own(wan_store *store)
+{
+    wan_lock_take(&store->lock);
+    int own = store->users == 1;
+    wan_lock_release(&store->lock);
+    return own;
 }
 
 static void release_mapping(wan_store *store, uint8_t *base, uint64_t bytes, int is_file)
@@ -32,10 +48,14 @@ static void release_mapping(wan_store *store, uint8_t *base, uint64_t bytes, int
     else munmap(base, bytes);
 }
 
-void wan_store_close(wan_store *store)
+void wan_store_release(wan_store *store)
 {
+    wan_lock_take(&store->lock);
+    uint32_t left = --store->users;
+    wan_lock_release(&store->lock);
+    if (left) return;
     for (uint32_t id = 1; id < store->segment_count; id++) {
-        wan_segment *segment = &store->segments[id];
+        wan_segment *segment = wan_store_segment(store, id);
         free(segment->runs);
         free(segment->file);
         if (segment->base) release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
@@ -43,33 +63,36 @@ void wan_store_close(wan_store *store)
     for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
     for (uint32_t n = 0; n < store->spare_file_count; n++)
         store->env->unmap(store->env, store->spare_files[n], WAN_FILE_SEGMENT_BYTES);
-    free(store->segments);
+    for (uint32_t n = 0; n < WAN_SEGMENT_PAGES; n++) free(store->pages[n]);
     free(store->free_ids);
     free(store->directory);
-    memset(store, 0, sizeof *store);
+    free(store);
 }
 
+/* Under the lock, as all below. An id that can be given back: there is room to note that. */
 static wan_status new_id(wan_store *store, uint32_t *id)
 {
     if (store->free_id_count) { *id = store->free_ids[--store->free_id_count]; return WAN_OK; }
-    if (store->segment_count == store->segment_capacity) {
-        uint32_t capacity = store->segment_capacity * 2;
-        wan_segment *segments = realloc(store->segments, capacity * sizeof *segments);
-        if (segments) store->segments = segments;
+    if (store->segment_count >= WAN_SEGMENT_IDS) return WAN_FAIL(WAN_FULL, "a store holds at most %u segments", WAN_SEGMENT_IDS);
+    if (store->segment_count >= store->free_id_capacity) {
+        uint32_t capacity = store->free_id_capacity ? store->free_id_capacity * 2 : WAN_FIRST_SEGMENTS;
         uint32_t *free_ids = realloc(store->free_ids, capacity * sizeof *free_ids);
-        if (free_ids) store->free_ids = free_ids;
-        if (!segments || !free_ids) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
-        store->segment_capacity = capacity;
+        if (!free_ids) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", capacity);
+        store->free_ids = free_ids;
+        store->free_id_capacity = capacity;
     }
-    if (store->segment_count >= (1u << 24)) return WAN_FAIL(WAN_FULL, "a queue holds at most %u segments", 1u << 24);
+    const uint32_t at = store->segment_count + WAN_FIRST_SEGMENTS, page = 31u - (uint32_t)__builtin_clz(at) - 4;
+    if (!store->pages[page]) {
+        store->pages[page] = calloc(WAN_FIRST_SEGMENTS << page, sizeof *store->pages[page]);
+        if (!store->pages[page]) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", WAN_FIRST_SEGMENTS << page);
+    }
     *id = store->segment_count++;
-    memset(&store->segments[*id], 0, sizeof *store->segments);
     return WAN_OK;
 }
 
 static void drop_id(wan_store *store, uint32_t id)
 {
-    memset(&store->segments[id], 0, sizeof *store->segments);
+    memset(wan_store_segment(store, id), 0, sizeof(wan_segment));
     store->free_ids[store->free_id_count++] = id;
 }
 
@@ -107,22 +130,43 @@ static wan_status map_file(wan_store *store, uint64_t bytes, uint8_t **base)
         return WAN_FAIL(WAN_FULL, "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
                         store->memory_limit);
     wan_status status = store->env->map_overflow(store->env, store->directory, bytes, base);
-    if (status == WAN_OK) store->files_made++;
+    if (status == WAN_OK) wan_tally(&store->files_made, 1);
     return status;
 }
 
-static void retire_current(wan_store *store, uint32_t id)
+static void free_segment(wan_store *store, uint32_t id);
+
+static void end_lease(wan_store *store, wan_lease *lease)
 {
-    wan_segment *segment = &store->segments[id];
-    segment->is_current = 0;
+    if (!lease->segment) return;
+    wan_segment *segment = wan_store_segment(store, lease->segment);
+    segment->is_lent = 0;
+    segment->used = lease->used;
     /* The file has the bytes; the process need not: a long backlog must not fill memory with its pages. */
     if (segment->is_file) madvise(segment->base, segment->bytes, MADV_DONTNEED);
-    if (segment->live == 0) wan_store_emptied(store, id);
+    if (__atomic_sub_fetch(&segment->live, lease->bytes - lease->live, __ATOMIC_ACQ_REL) == 0) free_segment(store, lease->segment);
+    lease->base = NULL;
+    lease->segment = lease->bytes = lease->used = lease->live = 0;
 }
 
-wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+void wan_store_end_lease(wan_store *store, wan_lease *lease)
 {
-    int is_block = current == &store->block_segment;
+    wan_lock_take(&store->lock);
+    end_lease(store, lease);
+    wan_lock_release(&store->lock);
+}
+
+void wan_store_lease_emptied(wan_store *store, wan_lease *lease)
+{
+    const wan_segment *segment = wan_store_segment(store, lease->segment);
+    if (segment->is_file || wan_store_is_over(store)) wan_store_end_lease(store, lease);
+    /* Written again while it is warm, unless another queue refers to what was put here. */
+    else if (__atomic_load_n(&segment->live, __ATOMIC_ACQUIRE) == lease->bytes) lease->used = 0;
+}
+
+static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+{
+    int is_block = lease->holds_blocks;
     uint64_t size = is_block ? WAN_BLOCK_SEGMENT_BYTES : WAN_SEGMENT_BYTES;
     uint64_t file_size = is_block ? WAN_FILE_BLOCK_BYTES : WAN_FILE_SEGMENT_BYTES;
     if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
@@ -135,29 +179,41 @@ wan_status wan_store_take_slow(wan_store *store, uint32_t *current, uint64_t byt
     if (status != WAN_OK) return status;
     uint8_t *base;
     status = is_file ? map_file(store, size, &base) : map_memory(store, size, &base);
-    if (status == WAN_FULL && store->may_pass_limit) {
+    if (status == WAN_FULL && lease->may_pass_limit) {
         is_file = 0;
         size = memory_size;
         status = map_memory(store, size, &base);
     }
     if (status != WAN_OK) { drop_id(store, id); return status; }
 
-    wan_segment *segment = &store->segments[id];
+    wan_segment *segment = wan_store_segment(store, id);
     segment->base = base;
     segment->bytes = (uint32_t)size;
-    segment->used = segment->live = (uint32_t)bytes;
+    segment->used = (uint32_t)bytes;
+    segment->live = bytes;
     segment->is_file = (uint8_t)is_file;
     segment->holds_blocks = (uint8_t)is_block;
-    if (is_file) store->file_bytes += size; else store->memory_bytes += size;
+    wan_tally(is_file ? &store->file_bytes : &store->memory_bytes, size);
     *at = base;
     *segment_id = id;
-    if (size - bytes >= bytes) {    /* Has room for more like it: it becomes the current one. A huge record stands alone. */
-        segment->is_current = 1;
-        uint32_t old = *current;
-        *current = id;
-        if (old) retire_current(store, old);
+    if (size - bytes >= bytes) {    /* Has room for more like it: it is lent. A huge record stands alone. */
+        end_lease(store, lease);
+        segment->is_lent = 1;
+        segment->live = size;
+        lease->base = base;
+        lease->segment = id;
+        lease->bytes = (uint32_t)size;
+        lease->used = lease->live = (uint32_t)bytes;
     }
     return WAN_OK;
+}
+
+wan_status wan_store_take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+{
+    wan_lock_take(&store->lock);
+    wan_status status = take_slow(store, lease, bytes, at, segment_id);
+    wan_lock_release(&store->lock);
+    return status;
 }
 
 wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
@@ -171,21 +227,26 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
 {
     if (bytes > WAN_ADOPTED_BYTES_MAX) return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
     char *path = strdup(file);
-    wan_status status = path ? new_id(store, segment_id) : WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
-    if (status != WAN_OK) { free(path); return status; }
-    wan_segment *segment = &store->segments[*segment_id];
-    segment->file = path;
-    segment->base = (uint8_t *)base;
-    segment->bytes = (uint32_t)bytes;
-    segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
-    segment->is_adopted = 1;
-    store->adopted_bytes += bytes;
-    return WAN_OK;
+    if (!path) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
+    wan_lock_take(&store->lock);
+    wan_status status = new_id(store, segment_id);
+    if (status == WAN_OK) {
+        wan_segment *segment = wan_store_segment(store, *segment_id);
+        segment->file = path;
+        segment->base = (uint8_t *)base;
+        segment->bytes = (uint32_t)bytes;
+        segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
+        segment->is_adopted = 1;
+        wan_tally(&store->adopted_bytes, bytes);
+    }
+    wan_lock_release(&store->lock);
+    if (status != WAN_OK) free(path);
+    return status;
 }
 
 wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
 {
-    wan_segment *segment = &store->segments[segment_id];
+    wan_segment *segment = wan_store_segment(store, segment_id);
     if (segment->run_count == segment->run_capacity) {
         uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
         wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
@@ -200,34 +261,30 @@ wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t o
 
 void wan_store_adopted(wan_store *store, uint32_t segment_id)
 {
-    wan_segment *segment = &store->segments[segment_id];
+    wan_segment *segment = wan_store_segment(store, segment_id);
     /* Its file has the bytes: beyond the limit they come back page by page when they are sent. */
-    if (segment->live > 1 && store->memory_bytes + store->adopted_bytes > store->memory_limit) madvise(segment->base, segment->bytes, MADV_DONTNEED);
-    wan_store_give(store, segment_id, 1);
+    if (wan_read(&segment->live) > 1 && wan_read(&store->memory_bytes) + wan_read(&store->adopted_bytes) > store->memory_limit)
+        madvise(segment->base, segment->bytes, MADV_DONTNEED);
+    if (__atomic_sub_fetch(&segment->live, 1, __ATOMIC_ACQ_REL) == 0) wan_store_emptied(store, segment_id);
 }
 
-void wan_store_emptied(wan_store *store, uint32_t segment_id)
+static void free_segment(wan_store *store, uint32_t id)
 {
-    wan_segment *segment = &store->segments[segment_id];
-    WAN_DEBUG_CHECK(segment->base && segment->live == 0);
-    if (segment->is_current && !segment->is_file && !wan_store_is_over(store)) { segment->used = 0; return; }   /* Written again while warm. */
-    if (segment->is_current) {
-        if (store->record_segment == segment_id) store->record_segment = 0;
-        if (store->block_segment == segment_id) store->block_segment = 0;
-    }
+    wan_segment *segment = wan_store_segment(store, id);
+    WAN_DEBUG_CHECK(segment->base && segment->live == 0 && !segment->is_lent);
     uint8_t *base = segment->base;
     uint64_t bytes = segment->bytes;
     int is_file = segment->is_file;
     if (segment->is_adopted) {
         free(segment->runs);
         free(segment->file);
-        store->adopted_bytes -= bytes;
-        drop_id(store, segment_id);
+        wan_tally(&store->adopted_bytes, -bytes);
+        drop_id(store, id);
         store->env->unmap(store->env, base, bytes);
         return;
     }
-    if (is_file) store->file_bytes -= bytes; else store->memory_bytes -= bytes;
-    drop_id(store, segment_id);
+    wan_tally(is_file ? &store->file_bytes : &store->memory_bytes, -bytes);
+    drop_id(store, id);
     if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {
         store->spare_memory[store->spare_memory_count++] = base;
         return;
@@ -240,4 +297,11 @@ void wan_store_emptied(wan_store *store, uint32_t segment_id)
     if (is_file && !store->file_bytes)    /* The backlog is gone: so are its files. */
         while (store->spare_file_count)
             store->env->unmap(store->env, store->spare_files[--store->spare_file_count], WAN_FILE_SEGMENT_BYTES);
+}
+
+void wan_store_emptied(wan_store *store, uint32_t segment_id)
+{
+    wan_lock_take(&store->lock);
+    free_segment(store, segment_id);
+    wan_lock_release(&store->lock);
 }

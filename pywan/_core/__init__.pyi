@@ -200,10 +200,10 @@ class EventQueue:
         """Wakes every dispatcher, to look at what it was told."""
     def append_record(self, record: _Bytes, partition: int = 0) -> None:
         """Appends one record in wire form (checked first)."""
-    def records(self, limit: int = 100) -> list[tuple[int, _Record]]:
-        """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
-    def peek(self, partition: int, count: int) -> list[_Record]:
-        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+    def records(self, limit: int = 100) -> list[tuple[int, int, _Record]]:
+        """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
+    def peek(self, partition: int, count: int) -> list[tuple[int, _Record]]:
+        """Takes up to `count` records of a partition, as a dispatcher would: (sequence, bytes) of each."""
     def remove(self, partition: int, through: int) -> int:
         """Drops every event up to and including `through`: the receiver has them."""
     def punch(self, partition: int, sequence: int) -> None:
@@ -215,6 +215,7 @@ class EventQueue:
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
 
+_Place = tuple[int, int, bool]        # (partition, sequence, whether it may have been applied before)
 _Record = bytes     # Outside the class, whose property `bytes` hides the type.
 
 # Regions
@@ -439,7 +440,7 @@ def region_name(number: int) -> str | None:
     """The name behind a region number of this process."""
 
 def record_flags(record: bytes) -> int:
-    """The flags of a whole record: 1 possible duplicate, 16 a caller gave the stamp, 32 an operator forces it."""
+    """The flags of a whole record: 1 a caller gave the stamp, 2 an operator forces it."""
 
 def record_fields(record: bytes) -> dict[str, Any]:
     """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
@@ -476,8 +477,8 @@ class DispatcherSession:
     """Dispatcher `index` of a queue, over one connection after another."""
 
     def __new__(
-        cls, queue: EventQueue, index: int, parked: EventQueue, *, transmit_filter: Callable[[list[bytes]], Sequence[bool]] | None = None,
-        acknowledged: Callable[[list[bytes]], None] | None = None, on_failure: Callable[[int, int, int], None] | None = None,
+        cls, queue: EventQueue, index: int, parked: EventQueue, *, transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None = None,
+        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None = None, on_failure: Callable[[int, int, int], None] | None = None,
     ) -> Self: ...
     @property
     def index(self) -> int: ...
@@ -490,7 +491,7 @@ class DispatcherSession:
     ) -> None:
         """Takes effect with the next batch."""
     def set_callbacks(
-        self, transmit_filter: Callable[[list[bytes]], Sequence[bool]] | None, acknowledged: Callable[[list[bytes]], None] | None,
+        self, transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None, acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None,
     ) -> None:
         """Replaces the user's callbacks; takes effect with the next batch."""
     def tell_floors(self, floors: bytes) -> None:
@@ -568,7 +569,7 @@ class ReceiverSession:
 
     def __new__(
         cls, memory: SourceMemory, counts: ReceiverCounts, find_region: Callable[[str], RegionCore | None],
-        on_slow: Callable[[Any, bytes], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
+        on_slow: Callable[[Any, bytes, _Place], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
         on_no_memory: Callable[[], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:

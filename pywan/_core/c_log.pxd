@@ -12,6 +12,8 @@ cdef extern from "log/wan_log.h" nogil:
     ctypedef struct wan_part:
         wan_part_head head
         const uint8_t *bytes
+        const uint8_t *first
+        uint64_t first_length
     ctypedef struct wan_log_segment:
         uint64_t number
         uint64_t bytes

@@ -12,17 +12,14 @@ cdef extern from "record/wan_form.h" nogil:
 cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_POSSIBLE_DUPLICATE, WAN_FLAG_FORGET, WAN_FLAG_INVALID, WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_FLAG_MARK, WAN_FLAG_LET_GO, WAN_FLAG_RESTAMPED
+    enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_RECORD_FORMAT
     ctypedef struct wan_record:
-        uint32_t length
         uint32_t value_length
-        uint64_t sequence
         uint64_t stamp
         uint64_t event_sequence
         uint32_t event_member
         uint32_t event_thread
         uint16_t region
-        uint16_t partition
         uint16_t key_length
         uint16_t callback_length
         uint8_t operation
@@ -34,6 +31,9 @@ cdef extern from "record/wan_record.h" nogil:
         uint8_t value_form
         uint8_t callback_form
     uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
+    uint32_t wan_record_length(const wan_record *record)
+    void wan_record_write(uint8_t *to, uint64_t length, wan_record head, const uint8_t *key, const uint8_t *value,
+                          const uint8_t *callback, const uint8_t *recipients)
     uint8_t *wan_record_key(const wan_record *record)
     uint8_t *wan_record_value(const wan_record *record)
     uint8_t *wan_record_callback(const wan_record *record)
@@ -44,14 +44,29 @@ cdef extern from "record/wan_record.h" nogil:
     wan_status wan_record_check(const uint8_t *at, uint64_t length)
     int wan_record_has_end(const wan_record *record, uint64_t length)
 
-cdef extern from "record/wan_record_set.h" nogil:
-    ctypedef struct wan_record_set:
-        uint64_t count
-        bint of_events
+cdef extern from "record/wan_place.h" nogil:
+    ctypedef struct wan_place:
+        uint32_t partition
+        uint32_t count
+        uint64_t first
+    uint32_t wan_places_join(wan_place *to, const wan_place *places, uint32_t count)
+    ctypedef struct wan_place_walk:
+        const uint8_t *at
+        uint64_t left
+    wan_status wan_places_begin(wan_place_walk *walk, const uint8_t *part, uint64_t length, uint32_t items)
+    int wan_places_next(wan_place_walk *walk, uint32_t *partition, uint64_t *sequence)
+    void wan_places_pass(wan_place_walk *walk, uint64_t length)
 
-    wan_status wan_record_set_find(wan_record_set *chosen, const wan_stage *stage, const wan_record *record, uint64_t **slot)
-    void wan_record_set_choose(wan_record_set *chosen, uint64_t *slot, uint64_t at)
-    void wan_record_set_empty(wan_record_set *chosen)
+cdef extern from "record/wan_item_set.h" nogil:
+    ctypedef struct wan_item_key:
+        uint16_t length
+    ctypedef struct wan_item_set:
+        uint64_t count
+        wan_item_key (*key_of)(const uint8_t *item) noexcept nogil
+
+    wan_status wan_item_set_find(wan_item_set *chosen, const wan_stage *stage, const void *item, uint64_t **slot)
+    void wan_item_set_choose(wan_item_set *chosen, uint64_t *slot, uint64_t at)
+    void wan_item_set_empty(wan_item_set *chosen)
 
 cdef extern from "record/wan_frame.h" nogil:
     enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
@@ -76,7 +91,12 @@ cdef extern from "record/wan_frame.h" nogil:
         uint64_t settled
         uint32_t bytes
         uint32_t unsure
+        uint32_t duplicates
+        uint32_t reserved
     uint64_t wan_section_sure(const wan_section *section)
+    bint wan_section_has_holes(const wan_section *section)
+    uint64_t wan_section_head_bytes(const wan_section *section)
+    uint64_t wan_section_sequence(const wan_section *section, const uint8_t *at, uint32_t n)
     ctypedef struct wan_batch_head:
         uint32_t sections
         uint32_t reserved

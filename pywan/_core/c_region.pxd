@@ -1,6 +1,29 @@
 # Owns nothing but names: the C of csrc/region as Cython sees it.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+
+cdef extern from "region/wan_logged.h" nogil:
+    enum: WAN_LOGGED_FORGET, WAN_LOGGED_INVALID, WAN_LOGGED_MARK, WAN_LOGGED_LET_GO, WAN_LOGGED_RESTAMPED
+    ctypedef struct wan_logged:
+        uint32_t value_length
+        uint16_t key_length
+        uint8_t kinds
+        uint8_t stamp_site
+        uint64_t stamp
+        uint64_t other_stamp
+        uint8_t operation
+        uint8_t key_form
+        uint8_t value_form
+    uint64_t wan_logged_size(uint32_t key_length, uint32_t value_length)
+    uint32_t wan_logged_length(const wan_logged *logged)
+    uint8_t *wan_logged_key(const wan_logged *logged)
+    uint8_t *wan_logged_value(const wan_logged *logged)
+    void wan_logged_write(uint8_t *to, uint64_t length, wan_logged head, const uint8_t *key, const uint8_t *value)
+    wan_status wan_logged_check(const uint8_t *at, uint64_t length)
+    int wan_logged_has_end(const wan_logged *logged, uint64_t length)
+    int wan_logged_order(const wan_logged *a, const wan_logged *b)
+    wan_item_key wan_logged_item_key(const uint8_t *item)
 
 cdef extern from "region/wan_table.h" nogil:
     enum: WAN_BUCKETS_DEFAULT, WAN_BUCKETS_MAX

@@ -26,7 +26,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t taken
         uint64_t replicated
     ctypedef struct wan_queue:
-        wan_store store
+        wan_store *store
         wan_partition *partitions
         uint32_t partition_count
         uint8_t conflate
@@ -43,6 +43,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint32_t segment
         uint32_t partition
         uint64_t length
+        uint64_t sequence
         uint8_t beyond
     wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                               uint32_t partitions, int conflate)
@@ -59,12 +60,13 @@ cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_RUN_RECORD_BYTES_MAX
     wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count)
     wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
-    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count)
+    uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions, uint32_t count,
+                                  uint64_t *sequences)
     uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from_, uint64_t through)
     wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition)
     wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence)
     uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
-                            wan_record **records, uint64_t *peeked_bytes)
+                            wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
@@ -83,10 +85,10 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
     wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
     void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked)
-    wan_status wan_queue_restore(wan_queue *queue, const wan_record *record)
+    wan_status wan_queue_restore(wan_queue *queue, uint32_t partition, uint64_t sequence, const wan_record *record)
     wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t length, uint32_t *segment_id)
     void wan_store_adopted(wan_store *store, uint32_t segment_id)
-    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, const wan_record *record)
+    wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t partition, uint64_t sequence, const wan_record *record)
     void wan_queue_compact(wan_queue *queue)
     wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended)
     wan_status wan_queue_start_conflating(wan_queue *queue)

@@ -99,12 +99,13 @@ cdef wan_status queue_append_restamped(gateway_queue *g, uint64_t hash, const wa
     """A copy with another stamp: an event of its own. Takes and releases the lock."""
     cdef wan_reservation reservation
     cdef int wake = -1
+    cdef uint32_t length = wan_record_length(record)
     cdef uint32_t partition = queue_partition(g, wan_region_names[record.region].buckets, hash, record.event_member,
                                               record.event_thread)
     wan_lock_take(&g.lock)
-    cdef wan_status status = queue_reserve(g, partition, record.length, &reservation)
+    cdef wan_status status = queue_reserve(g, partition, length, &reservation)
     if status == WAN_OK:
-        memcpy(reservation.at, record, record.length)
+        memcpy(reservation.at, record, length)
         queue_note_copy(g, record)
         wake = queue_commit(g, &reservation)
         g.counts.queued += 1
@@ -223,7 +224,7 @@ cdef class ClockRepair:
                 place.sequence, place.partition, place.stays = sequence[0], p, 0
                 status = wan_stage_add(&self.places, &place, sizeof(place))
                 if status == WAN_OK:
-                    status = wan_stage_add(&self.events, record, record.length)
+                    status = wan_stage_add(&self.events, record, wan_record_length(record))
             else:
                 stamp.old, stamp.fresh = record.stamp, 0
                 status = wan_stage_add(&self.stamps, &stamp, sizeof(stamp))
@@ -322,7 +323,7 @@ cdef class ClockRepair:
                     wan_lock_take(&r.log.lock)
                     status = region_log_reserve(r.log, &c)
                     if status == WAN_OK:
-                        region_log_stage(r.log, &c, WAN_FLAG_INVALID, entry.stamp)
+                        region_log_stage(r.log, &c, WAN_LOGGED_INVALID, entry.stamp)
                     wan_lock_release(&r.log.lock)
                 if status == WAN_OK:
                     entry.stamp, entry.stamp_site = c.stamp, c.stamp_site
@@ -470,7 +471,7 @@ cdef class ClockRepair:
                 wan_lock_take(&r.log.lock)
                 status = region_log_reserve(r.log, &c)
                 if status == WAN_OK:
-                    region_log_stage(r.log, &c, WAN_FLAG_MARK | WAN_FLAG_FORGET, mark)
+                    region_log_stage(r.log, &c, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
                     r.log.reset_staged = r.log.staged
                 wan_lock_release(&r.log.lock)
             if status == WAN_OK:
@@ -480,7 +481,7 @@ cdef class ClockRepair:
                 if mark:
                     status = region_raise_mark(r, mark, 0)
                 if let_go and status == WAN_OK:
-                    status = region_raise_mark(r, let_go, WAN_FLAG_LET_GO)
+                    status = region_raise_mark(r, let_go, WAN_LOGGED_LET_GO)
         if status != WAN_OK:
             region.fail(status, "repair of the clock")
         region.forgetting = min(region.forgetting, stamp)
@@ -567,8 +568,8 @@ cdef class ClockRepair:
         for n in range(self.places.used // sizeof(event_place)):
             record = <const wan_record *>(self.events.bytes + at)
             if place[n].stays == 2:
-                stale.append((by_number[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length)))
-            at += record.length
+                stale.append((by_number[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))))
+            at += wan_record_length(record)
         return 0
 
     cdef wan_status replace_events(self, gateway_queue *g, const uint8_t *feeds, uint64_t *done) noexcept nogil:
@@ -582,7 +583,7 @@ cdef class ClockRepair:
         cdef wan_status status = WAN_OK
         for n in range(self.places.used // sizeof(event_place)):
             record = <wan_record *>(self.events.bytes + at)
-            at += record.length
+            at += wan_record_length(record)
             if n < done[0]:
                 continue
             r = self.regions[record.region]
@@ -617,7 +618,7 @@ cdef class ClockRepair:
             place.stays = 1
             return WAN_OK
         record.stamp, record.stamp_site = stamp, self.site
-        record.flags &= ~(WAN_FLAG_GIVEN | WAN_FLAG_POSSIBLE_DUPLICATE)
+        record.flags &= ~WAN_FLAG_GIVEN
         status = queue_append_restamped(g, hash, record)
         if status != WAN_OK:
             record.stamp, record.stamp_site, record.flags = old, site, flags
@@ -630,25 +631,17 @@ cdef class ClockRepair:
         cdef uint32_t value_length = 0 if destroyed else entry.value_length
         cdef uint64_t length = wan_record_size(record.key_length, value_length, record.callback_length,
                                                record.recipients_count)
-        cdef wan_record *copy
-        cdef uint8_t *to
+        cdef wan_record head = record[0]
         wan_stage_empty(&self.scratch)
         cdef wan_status status = wan_stage_reserve(&self.scratch, length)
         if status != WAN_OK:
             return status
-        memset(self.scratch.bytes, 0, length)
-        copy = <wan_record *>self.scratch.bytes
-        copy[0] = record[0]
-        copy.length, copy.value_length = <uint32_t>length, value_length
-        copy.stamp, copy.stamp_site = entry.stamp, entry.stamp_site
-        copy.operation = WAN_DESTROY if destroyed else WAN_UPDATE
-        copy.value_form = WAN_FORM_NONE if destroyed else entry.value_form
-        copy.flags = 0
-        memcpy(wan_record_key(copy), wan_record_key(record), record.key_length)
-        memcpy(wan_record_value(copy), wan_entry_value(entry), value_length)
-        memcpy(wan_record_callback(copy), wan_record_callback(record), record.callback_length)
-        memcpy(wan_record_recipients(copy), wan_record_recipients(record), record.recipients_count)
-        return queue_append_restamped(g, hash, copy)
+        head.value_length, head.stamp, head.stamp_site, head.flags = value_length, entry.stamp, entry.stamp_site, 0
+        head.operation = WAN_DESTROY if destroyed else WAN_UPDATE
+        head.value_form = WAN_FORM_NONE if destroyed else entry.value_form
+        wan_record_write(self.scratch.bytes, length, head, wan_record_key(record), wan_entry_value(entry), wan_record_callback(record),
+                         wan_record_recipients(record))
+        return queue_append_restamped(g, hash, <const wan_record *>self.scratch.bytes)
 
     cdef uint64_t take_out(self, gateway_queue *source, gateway_queue *to) noexcept nogil:
         """Those events become holes that are not on their way by now."""

@@ -40,18 +40,6 @@ cdef inline void swap_stages(wan_stage *a, wan_stage *b) noexcept nogil:
     b[0] = kept
 
 
-cdef inline wan_status stage_once(wan_stage *stage, wan_record_set *staged, const wan_record *record) noexcept nogil:
-    """Unless the set says that one like it is there: where moving failed, or a crash ended it, the log has copies."""
-    cdef uint64_t *slot
-    cdef uint64_t at = stage.used
-    cdef wan_status status = wan_record_set_find(staged, stage, record, &slot)
-    if status == WAN_OK and slot[0] == 0:
-        status = wan_stage_add(stage, record, record.length)
-        if status == WAN_OK:
-            wan_record_set_choose(staged, slot, at)
-    return status
-
-
 cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t now) noexcept nogil:
     """Whether the disk has taken nothing for longer than somebody who waits for it should."""
     if not failing:

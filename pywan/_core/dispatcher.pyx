@@ -66,8 +66,8 @@ cdef int copy_order(const void *a, const void *b) noexcept nogil:
 cdef class DispatcherSession(Session):
     """Dispatcher `index` of a queue, over one connection after another.
 
-    `transmit_filter(records' bytes, one by one) -> list of bool` and `acknowledged(records' bytes, one by one)` are the user's
-    callbacks, None where there are none; `parked` takes failed events.
+    `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)` are the user's callbacks, None where
+    there are none; a record is (its bytes, (partition, sequence, whether it may have been applied before)). `parked` takes failed events.
     """
     cdef EventQueue queue
     cdef EventQueue parked
@@ -112,6 +112,7 @@ cdef class DispatcherSession(Session):
 
     # Scratch of batch building
     cdef wan_record **records
+    cdef uint64_t *sequences                    # Of each of them.
     cdef uint32_t records_capacity
     cdef wan_section *sections
     cdef wan_store_span *spans                  # Of each section.
@@ -131,10 +132,11 @@ cdef class DispatcherSession(Session):
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
+        self.sequences = <uint64_t *>malloc(self.records_capacity * sizeof(uint64_t))
         self.sections = <wan_section *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_section))
         self.spans = <wan_store_span *>malloc((queue.g.queue.partition_count + 1) * sizeof(wan_store_span))
         self.lengths = <uint32_t *>malloc(self.records_capacity * sizeof(uint32_t))
-        if self.records == NULL or self.lengths == NULL or self.sections == NULL or self.spans == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
+        if self.records == NULL or self.sequences == NULL or self.lengths == NULL or self.sections == NULL or self.spans == NULL or not self.grow_flights(IN_FLIGHT_BATCHES):
             raise MemoryError()
         wan_window_init(&self.window, 0, 0)
         self.configure(100, 1000)
@@ -144,6 +146,7 @@ cdef class DispatcherSession(Session):
             free(self.flights[n].section)
         free(self.flights)
         free(self.records)
+        free(self.sequences)
         free(self.sections)
         free(self.spans)
         free(self.lengths)
@@ -330,6 +333,10 @@ cdef class DispatcherSession(Session):
                 if grown == NULL:
                     return 0
                 self.records = <wan_record **>grown
+                grown = realloc(self.sequences, p * sizeof(uint64_t))
+                if grown == NULL:
+                    return 0
+                self.sequences = <uint64_t *>grown
                 grown = realloc(self.lengths, p * sizeof(uint32_t))
                 if grown == NULL:
                     return 0
@@ -347,7 +354,8 @@ cdef class DispatcherSession(Session):
             if wan_partition_ready(partition) == 0:
                 continue
             before = partition.peeked
-            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, count == 0, self.records + count, &size)
+            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.batch_bytes_max - total, count == 0, self.records + count, self.sequences + count,
+                                   &size)
             if taken == 0:
                 continue
             section = &self.sections[sections]
@@ -357,7 +365,7 @@ cdef class DispatcherSession(Session):
             section.through = partition.peeked
             section.settled = partition.removed
             section.bytes = <uint32_t>size
-            section.unsure = 0
+            section.unsure = section.duplicates = section.reserved = 0
             if self.g.durable != NULL:
                 section.unsure = <uint32_t>min(partition.removed - self.g.durable.removed[p], <uint64_t>0xffffffff)
             self.spans[sections] = wan_queue_span(&self.g.queue, p, section.first, section.through)
@@ -410,6 +418,7 @@ cdef class DispatcherSession(Session):
             if readable:
                 if kept != at:
                     memmove(self.records + kept, self.records + at, taken * sizeof(wan_record *))
+                    memmove(self.sequences + kept, self.sequences + at, taken * sizeof(uint64_t))
                 kept += taken
                 self.sections[left] = section
                 left += 1
@@ -428,7 +437,7 @@ cdef class DispatcherSession(Session):
         cdef uint32_t n
         if not self.lies_together(section, span):
             if self.transmit_filter is None:
-                return wan_store_check(&self.g.queue.store, span) == WAN_OK
+                return wan_store_check(self.g.queue.store, span) == WAN_OK
             self.copied.used += section.bytes
             return wan_queue_copy(&self.g.queue, span, self.records + at, self.lengths + at, section.count, to) == WAN_OK
         self.copied.used += span.end - span.first
@@ -478,17 +487,15 @@ cdef class DispatcherSession(Session):
 
     cdef void drop_from_batch(self, wan_section *section, uint32_t at, uint64_t *counter, uint32_t reason) noexcept nogil:
         # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
-        section.bytes -= self.records[at].length
-        wan_queue_punch(&self.g.queue, section.partition, self.records[at].sequence, reason)
+        section.bytes -= wan_record_length(self.records[at])
+        wan_queue_punch(&self.g.queue, section.partition, self.sequences[at], reason)
         self.records[at] = NULL
         counter[0] += 1
 
-    cdef bytes copy_of(self, const wan_record *record):
-        """The record as it travels: with its mark where it may have been applied before."""
-        cdef bytes data = PyBytes_FromStringAndSize(<const char *>record, record.length)
-        if record.sequence <= self.g.queue.partitions[record.partition].duplicate_through:
-            (<wan_record *>PyBytes_AS_STRING(data)).flags |= WAN_FLAG_POSSIBLE_DUPLICATE
-        return data
+    cdef tuple copy_of(self, const wan_record *record, uint32_t partition, uint64_t sequence):
+        """The record as it travels, and where it stands: partition, sequence, whether it may have been applied before."""
+        return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
+                (partition, sequence, sequence <= self.g.queue.partitions[partition].duplicate_through))
 
     def _one_by_one(self, list records):
         """Records for the user's callbacks. Between two of them the receiver hears that we live: their time together is not its time-out."""
@@ -518,7 +525,7 @@ cdef class DispatcherSession(Session):
             raw = []
             for s in range(sections):
                 for k in range(self.sections[s].count):
-                    raw.append(self.copy_of(self.records[at]))
+                    raw.append(self.copy_of(self.records[at], self.sections[s].partition, self.sequences[at]))
                     at += 1
             try:
                 verdicts = [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(raw))]    # All of the user's Python ends before the lock.
@@ -588,13 +595,16 @@ cdef class DispatcherSession(Session):
     cdef int lay_out_batch(self, uint32_t sections) noexcept nogil:
         cdef flight *f
         cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section), length
-        cdef uint32_t s, k, at = 0, kept = 0, in_section, total
+        cdef uint32_t s, k, at = 0, kept = 0, in_section, total_here, total
+        cdef bint has_holes
         cdef wan_record *record
-        cdef wan_record *copy
+        cdef wan_section *section
         cdef wan_frame *frame
         cdef wan_batch_head *head
         cdef uint8_t *to
-        cdef uint64_t duplicates = 0
+        cdef uint64_t *sequence
+        cdef uint64_t duplicates = 0, duplicate_through
+        cdef uint32_t size
         cdef int packed
         cdef bint compress
         cdef wan_section *held
@@ -608,12 +618,17 @@ cdef class DispatcherSession(Session):
             f.section, f.capacity = held, sections
         at = 0
         for s in range(sections):
-            payload += self.sections[s].bytes
-            for k in range(self.sections[s].count):
-                if self.records[at] != NULL and not region_is_announced(self.announced, self.records[at].region):
-                    if not self.announce(self.records[at].region):
+            section = &self.sections[s]
+            in_section = 0
+            for k in range(section.count):
+                if self.records[at] != NULL:
+                    in_section += 1
+                    if not region_is_announced(self.announced, self.records[at].region) and not self.announce(self.records[at].region):
                         return 0
                 at += 1
+            payload += section.bytes
+            if section.through - section.first + 1 != in_section:      # Each says its sequence.
+                payload += in_section * sizeof(uint64_t)
         total = at
         # Laid out where it is sent from; to be packed, beside it, so that packing is the only copy into what is sent.
         compress = self.options.compress and payload > 256
@@ -628,8 +643,19 @@ cdef class DispatcherSession(Session):
         to = <uint8_t *>(head + 1) + sections * sizeof(wan_section)
         at = 0
         for s in range(sections):
+            section = &self.sections[s]
+            total_here = section.count
+            duplicate_through = self.g.queue.partitions[section.partition].duplicate_through
             in_section = 0
-            for k in range(self.sections[s].count):
+            for k in range(total_here):
+                in_section += self.records[at + k] != NULL
+            sequence = <uint64_t *>to
+            section.count = in_section
+            has_holes = wan_section_has_holes(section)
+            to += wan_section_head_bytes(section)
+            section.bytes += <uint32_t>wan_section_head_bytes(section)
+            section.duplicates = 0
+            for k in range(total_here):
                 record = self.records[at]
                 at += 1
                 if at + 4 < total and self.records[at + 4] != NULL:
@@ -638,14 +664,14 @@ cdef class DispatcherSession(Session):
                     wan_prefetch(<uint8_t *>self.records[at + 4] + 128)
                 if record == NULL:
                     continue
-                wan_copy_small(to, <uint8_t *>record, record.length)
-                copy = <wan_record *>to
-                if record.sequence <= self.g.queue.partitions[self.sections[s].partition].duplicate_through:
-                    copy.flags |= WAN_FLAG_POSSIBLE_DUPLICATE
-                    duplicates += 1
-                to += record.length
-                in_section += 1
-            self.sections[s].count = in_section
+                size = wan_record_length(record)
+                wan_copy_small(to, <uint8_t *>record, size)
+                to += size
+                if has_holes:
+                    sequence[0] = self.sequences[at - 1]
+                    sequence += 1
+                section.duplicates += self.sequences[at - 1] <= duplicate_through
+            duplicates += section.duplicates
             kept += in_section
         memcpy(head + 1, self.sections, sections * sizeof(wan_section))
         frame.magic = WAN_FRAME_MAGIC
@@ -769,7 +795,7 @@ cdef class DispatcherSession(Session):
             partition = &self.g.queue.partitions[f.section[s].partition]
             sequence = max(f.section[s].first, partition.removed + 1) - 1
             span = wan_queue_span(&self.g.queue, f.section[s].partition, sequence + 1, f.section[s].through)
-            if wan_store_check(&self.g.queue.store, &span) != WAN_OK:
+            if wan_store_check(self.g.queue.store, &span) != WAN_OK:
                 continue
             while True:
                 sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
@@ -812,6 +838,7 @@ cdef class DispatcherSession(Session):
     cdef bint park_copies(self, const flight *f, const wan_failure *failures, uint32_t count, uint32_t *n, uint64_t most) noexcept nogil:
         """Of up to `most` bytes, or one. *n: behind the last. False: there is no room for one."""
         cdef uint64_t copied = 0
+        cdef uint32_t length
         cdef wan_record *record
         cdef parked_copy copy
         cdef bint readable
@@ -823,7 +850,8 @@ cdef class DispatcherSession(Session):
             if not readable:        # The connection ends with the reason; what is sent again stops at this file.
                 return False
             if record != NULL:
-                if copied and copied + record.length > most:
+                length = wan_record_length(record)
+                if copied and copied + length > most:
                     break
                 if not self.is_copied(&failures[n[0]]):
                     copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
@@ -832,7 +860,7 @@ cdef class DispatcherSession(Session):
                         self.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
                         return False
                     wan_stage_put(&self.copies, &copy, sizeof(copy))
-                copied += record.length
+                copied += length
             n[0] += 1
         return True
 
@@ -903,7 +931,7 @@ cdef class DispatcherSession(Session):
                         raise DiskError(f"not told of events from {f.section[s].partition}/{sequence} on: {detail_text()}")
                     if record == NULL:
                         break
-                    raw.append(self.copy_of(record))
+                    raw.append(self.copy_of(record, f.section[s].partition, sequence))
             if raw:
                 try:
                     self.acknowledged(self._one_by_one(raw))

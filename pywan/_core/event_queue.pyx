@@ -106,7 +106,6 @@ cdef class EventQueue:
         if d == NULL:
             raise MemoryError()
         self.g.durable = d
-        d.of_moved.of_events = True
         d.log_numbers = <uint16_t *>calloc(65536, 2)
         d.process_numbers = <uint16_t *>calloc(65536, 2)
         d.appended = <uint64_t *>calloc(partitions, 8)
@@ -156,6 +155,11 @@ cdef class EventQueue:
         if d != NULL:
             wan_log_close(&d.log)
             wan_stage_close(&d.records)
+            wan_stage_close(&d.places)
+            wan_stage_close(&d.taken_places)
+            wan_stage_close(&d.moved_places)
+            wan_stage_close(&d.joined[0])
+            wan_stage_close(&d.joined[1])
             wan_stage_close(&d.holes)
             wan_stage_close(&d.names)
             wan_stage_close(&d.superseded)
@@ -429,9 +433,9 @@ cdef class EventQueue:
             conflated = self.g.queue.conflated
             events = self.g.queue.events
             size = self.g.queue.bytes
-            files = self.g.queue.store.files_made
-            file_bytes = self.g.queue.store.file_bytes
-            memory_bytes = self.g.queue.store.memory_bytes
+            files = self.g.queue.store[0].files_made
+            file_bytes = self.g.queue.store[0].file_bytes
+            memory_bytes = self.g.queue.store[0].memory_bytes
             wan_lock_release(&self.g.lock)
         cdef dict result = c
         del result["newest_stamp"], result["clock_repairs"]
@@ -497,14 +501,17 @@ cdef class EventQueue:
         raise_for(queue_append_copy(self.g, partition, <const wan_record *>&record[0], False, 0), f"queue {self.name!r}")
 
     def records(self, uint64_t limit=100):
-        """Up to `limit` queued events as (partition, record bytes), oldest first within each partition."""
+        """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
         cdef uint64_t sequence, at
         cdef uint32_t p
         cdef wan_partition *partition
         cdef wan_record *record
-        cdef wan_stage copies
+        cdef wan_stage copies, places
+        cdef wan_place place
         cdef bint whole = True, readable = True
         memset(&copies, 0, sizeof(copies))
+        memset(&places, 0, sizeof(places))
+        place.count = 1
         with nogil:
             wan_lock_take(&self.g.lock)
             for p in range(self.g.queue.partition_count):
@@ -518,7 +525,9 @@ cdef class EventQueue:
                     readable = queue_can_read(self.g, p, sequence)
                     if not readable:
                         break
-                    whole = wan_stage_add(&copies, record, record.length) == WAN_OK
+                    place.partition, place.first = p, sequence
+                    whole = (wan_stage_add(&places, &place, sizeof(place)) == WAN_OK
+                             and wan_stage_add(&copies, record, wan_record_length(record)) == WAN_OK)
             wan_lock_release(&self.g.lock)
         try:
             if not readable:
@@ -526,13 +535,15 @@ cdef class EventQueue:
             if not whole:
                 raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
             found, at = [], 0
-            while at < copies.used:
+            for n in range(copies.count):
+                place = (<const wan_place *>places.bytes)[n]
                 record = <wan_record *>(copies.bytes + at)
-                found.append((record.partition, PyBytes_FromStringAndSize(<char *>record, record.length)))
-                at += record.length
+                found.append((place.partition, place.first, PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))))
+                at += wan_record_length(record)
             return found
         finally:
             wan_stage_close(&copies)
+            wan_stage_close(&places)
 
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.g.queue.partition_count:
@@ -547,29 +558,33 @@ cdef class EventQueue:
         return detail_text() if health_of(self.g) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
-        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+        """Takes up to `count` records of a partition, as a dispatcher would: (sequence, bytes) of each."""
         self.check_partition(partition)
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
+        cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t))
         cdef uint64_t size, before
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
-        if records == NULL:
+        if records == NULL or sequences == NULL:
+            free(records)
+            free(sequences)
             raise MemoryError()
         try:
             wan_lock_take(&self.g.lock)
             before = self.g.queue.partitions[partition].peeked
-            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, &size)
+            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, sequences, &size)
             if taken:
                 span = wan_queue_span(&self.g.queue, partition, before + 1, self.g.queue.partitions[partition].peeked)
-                status = wan_store_check(&self.g.queue.store, &span)
+                status = wan_store_check(self.g.queue.store, &span)
             if status != WAN_OK:
                 wan_queue_unpeek(&self.g.queue, partition, before)
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
             wan_lock_release(&self.g.lock)
             raise_for(status, f"queue {self.name!r}")
-            return [PyBytes_FromStringAndSize(<char *>records[n], records[n].length) for n in range(taken)]
+            return [(sequences[n], PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))) for n in range(taken)]
         finally:
             free(records)
+            free(sequences)
 
     def remove(self, uint32_t partition, uint64_t through):
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
@@ -648,7 +663,7 @@ cdef class EventQueue:
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
         """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
         cdef uint64_t most = wan_log_record_bytes(&other.g.durable.log) // 2 if other.g.durable != NULL else NEVER
-        cdef uint64_t size, copied = 0
+        cdef uint64_t size, sequence, copied = 0
         cdef wan_record *record
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
@@ -659,20 +674,20 @@ cdef class EventQueue:
                 through[p] = 0
                 while status == WAN_OK and self.g.queue.partitions[p].peeked < ends[p]:
                     wan_lock_take(&self.g.lock)
-                    if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &size):
+                    if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &sequence, &size):
                         wan_lock_release(&self.g.lock)
                         break
                     span = wan_queue_span(&self.g.queue, p, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].peeked)
                     wan_lock_release(&self.g.lock)
-                    status = wan_store_check(&self.g.queue.store, &span)
+                    status = wan_store_check(self.g.queue.store, &span)
                     if status != WAN_OK:
                         break
                     status = queue_append_copy(other.g, queue_partition(
                         other.g, wan_region_names[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                         record.event_member, record.event_thread), record, True, flags)
                     if status == WAN_OK:
-                        through[p] = record.sequence
-                        copied += record.length
+                        through[p] = sequence
+                        copied += wan_record_length(record)
                         moved[0] += 1
         try:
             # Given up here only when they are on the disk there: either log may be written first.

@@ -1,3 +1,3 @@
 # The interface of names.pyx.
 
-cdef int region_number(str name) except -1
+cdef int region_number(str name, int wanted=*) except -1

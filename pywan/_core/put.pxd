@@ -51,35 +51,15 @@ cdef inline const uint8_t *union_recipients(const origin *from_, const attachmen
 cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint8_t operation,
                               const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
                               const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
-    cdef wan_record *record = <wan_record *>at
-    cdef uint8_t *to
-    (<uint64_t *>(at + length - 8))[0] = 0      # The padding; what is not padding is written over it.
-    record.length = <uint32_t>length
-    record.value_length = value_length
-    record.stamp = c.stamp
-    record.event_sequence = from_.event_sequence
-    record.event_member = from_.event_member
-    record.event_thread = from_.event_thread
-    record.region = r.number
-    record.key_length = c.key_length
-    record.callback_length = from_.callback_length
-    record.operation = operation
-    record.flags = c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
-    record.stamp_site = c.stamp_site
-    record.origin_site = from_.site
-    record.recipients_count = <uint8_t>recipient_count
-    record.key_form = c.key_form
-    record.value_form = value_form
-    record.callback_form = from_.callback_form
-    to = <uint8_t *>(record + 1)
-    wan_copy_small(to, c.key, c.key_length)
-    to += c.key_length
-    wan_copy_small(to, value, value_length)
-    to += value_length
-    if from_.callback_length:
-        wan_copy_small(to, from_.callback, from_.callback_length)
-        to += from_.callback_length
-    wan_copy_small(to, recipients, recipient_count)
+    cdef wan_record head
+    head.value_length, head.key_length, head.callback_length = value_length, c.key_length, from_.callback_length
+    head.stamp, head.event_sequence = c.stamp, from_.event_sequence
+    head.event_member, head.event_thread = from_.event_member, from_.event_thread
+    head.region, head.flags, head.recipients_count = r.number, c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED), <uint8_t>recipient_count
+    head.stamp_site, head.origin_site = c.stamp_site, from_.site
+    head.operation, head.key_form = operation, c.key_form
+    head.value_form, head.callback_form = value_form, from_.callback_form
+    wan_record_write(at, length, head, c.key, value, from_.callback, recipients)
 
 
 cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept nogil:
@@ -317,7 +297,7 @@ cdef inline void change_from_record(wan_change *c, const wan_record *record, uin
     c.keep = 0
 
 
-cdef inline void origin_from_record(origin *from_, const wan_record *record) noexcept nogil:
+cdef inline void origin_from_record(origin *from_, const wan_record *record, bint possible_duplicate) noexcept nogil:
     from_.site = record.origin_site
     from_.recipient_count = record.recipients_count
     from_.recipients = wan_record_recipients(record)
@@ -327,14 +307,14 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record) noe
     from_.callback = wan_record_callback(record)
     from_.callback_length = record.callback_length
     from_.callback_form = record.callback_form
-    from_.possible_duplicate = record.flags & WAN_FLAG_POSSIBLE_DUPLICATE
+    from_.possible_duplicate = possible_duplicate
 
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
     if log.view.failing:
         return not_written(&log.view)
-    cdef uint64_t length = wan_record_size(c.key_length, c.value_length, 0, 0)
+    cdef uint64_t length = wan_logged_size(c.key_length, c.value_length)
     if length > wan_log_record_bytes(&log.log):
         wan_tell(WAN_TOO_LARGE, "a change of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
                       <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&log.log))
@@ -360,32 +340,20 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
     return entry.stamp
 
 
-cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t flags, uint64_t replaced) noexcept nogil:
-    """Under the log's lock, when there is room for it. `replaced`: of `region_log_replaced`; of a mark, what its record
-    says beside its stamp."""
-    cdef wan_record record
+cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t kinds, uint64_t other) noexcept nogil:
+    """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a mark,
+    what it says beside its stamp."""
+    cdef wan_logged head
     cdef uint32_t value_length = 0 if c.operation == WAN_DESTROY else c.value_length
-    cdef uint64_t length = wan_record_size(c.key_length, value_length, 0, 0)
-    cdef uint8_t *to = log.records.bytes + log.records.used
-    memset(&record, 0, sizeof(record))
-    record.length = <uint32_t>length
-    record.value_length = value_length
-    record.stamp = c.stamp
-    record.key_length = c.key_length
-    record.operation = c.operation
-    record.flags = flags
-    record.stamp_site = c.stamp_site
-    record.key_form, record.value_form, record.callback_form = c.key_form, c.value_form, WAN_FORM_NONE
-    record.sequence = replaced
-    if replaced and not flags & WAN_FLAG_MARK:
-        record.flags |= WAN_FLAG_RESTAMPED
+    cdef uint64_t length = wan_logged_size(c.key_length, value_length)
+    memset(&head, 0, sizeof(head))
+    head.value_length, head.key_length, head.kinds = value_length, c.key_length, kinds
+    head.stamp, head.stamp_site, head.other_stamp = c.stamp, c.stamp_site, other
+    head.operation, head.key_form, head.value_form = c.operation, c.key_form, c.value_form
+    if other and not kinds & WAN_LOGGED_MARK:
+        head.kinds |= WAN_LOGGED_RESTAMPED
         set_bit(log.restamped, c.hash >> (64 - UNWRITTEN_BITS))
-    (<uint64_t *>(to + length - 8))[0] = 0
-    memcpy(to, &record, sizeof(record))
-    to += sizeof(record)
-    wan_copy_small(to, c.key, c.key_length)
-    if value_length:
-        wan_copy_small(to + c.key_length, c.value, value_length)
+    wan_logged_write(log.records.bytes + log.records.used, length, head, c.key, c.value)
     log.records.used += length
     log.records.count += 1
     log.staged += 1

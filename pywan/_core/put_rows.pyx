@@ -238,7 +238,7 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
         to += lengths[n]
         lengths[written], partitions[written] = lengths[n], partitions[n]
         written += 1
-    wan_queue_append_run(&g.queue, &run, lengths, partitions, written)
+    wan_queue_append_run(&g.queue, &run, lengths, partitions, written, NULL)
     g.counts.received += written
     g.counts.queued += written
     result.applied += written
@@ -262,8 +262,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef attachment *attached
     cdef gateway_queue *g
     cdef wan_run run
-    cdef wan_record head
-    cdef wan_record *record
+    cdef wan_record head, row_head
     cdef const uint8_t *keys[RUN]
     cdef const uint8_t *values[RUN]
     cdef uint32_t key_lengths[RUN]
@@ -272,6 +271,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef uint8_t value_forms[RUN]
     cdef uint32_t lengths[RUN]
     cdef uint16_t partitions[RUN]
+    cdef uint64_t sequences[RUN]
     cdef uint32_t n, count, key_length, value_length, done = 0
     cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
     cdef uint8_t *to
@@ -293,6 +293,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     head.stamp_site = head.origin_site = r.site
     head.event_member, head.event_thread = r.member, maker.number
     head.recipients_count = 1
+    head.callback_length = 0
     head.callback_form = WAN_FORM_NONE
     first_event = maker.events + 1
     stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
@@ -325,29 +326,22 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
             partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
-        (<uint64_t *>(to + length - 8))[0] = 0      # The padding; what is not padding is written over it.
-        record = <wan_record *>to
-        record[0] = head        # Unchanged by the rows: what was just written in small parts cannot be copied at once without a wait.
-        record.length, record.value_length, record.key_length = <uint32_t>length, value_length, <uint16_t>key_length
-        record.stamp, record.event_sequence = row_stamp, first_event + n
-        record.operation, record.flags, record.key_form, record.value_form = operation, flags, key_form, value_form
-        to += sizeof(wan_record)
-        wan_copy_small(to, keys[n], key_length)
-        to += key_length
-        if value_length:
-            wan_copy_small(to, values[n], value_length)
-        to[value_length] = recipient
+        row_head = head
+        row_head.value_length, row_head.key_length = value_length, <uint16_t>key_length
+        row_head.stamp, row_head.event_sequence = row_stamp, first_event + n
+        row_head.flags, row_head.operation, row_head.key_form, row_head.value_form = flags, operation, key_form, value_form
+        wan_record_write(to, length, row_head, keys[n], values[n], NULL, &recipient)
         done += 1
-    if g.durable != NULL and durable_reserve(g, used) != WAN_OK:
+    if g.durable != NULL and durable_reserve(g, used, done) != WAN_OK:
         done = 0
     if run.room:
-        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done)
+        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done, sequences)
     maker.events += done
     g.counts.queued += done
     g.counts.received += done
     if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
         for n in range(done):
-            durable_stage(g, <const wan_record *>run.at)
+            durable_stage(g, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
             run.at += lengths[n]
     elif not many:
         if done:

@@ -85,7 +85,7 @@ cdef uint64_t queue_drop_oldest(gateway_queue *g, uint32_t keeps) noexcept nogil
 
 cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
     # Room in the queue, and for the log where there is one. Under the lock.
-    cdef wan_status status = durable_reserve(g, length) if g.durable != NULL else WAN_OK
+    cdef wan_status status = durable_reserve(g, length, 1) if g.durable != NULL else WAN_OK
     if status != WAN_OK:
         return status
     status = wan_queue_reserve(&g.queue, partition, length, reservation)
@@ -104,7 +104,7 @@ cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation) noe
     cdef int wake = -1
     wan_queue_commit(&g.queue, reservation)
     if g.durable != NULL:
-        durable_stage(g, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+        durable_stage(g, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
     else:
         wake = queue_note_pending(g, reservation.partition, 1)
     if reservation.beyond:
@@ -123,11 +123,11 @@ cdef inline wan_status queue_append_copy(gateway_queue *g, uint32_t partition, c
     # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
     cdef wan_reservation reservation
     cdef int wake = -1
-    cdef uint64_t conflated
+    cdef uint32_t length = wan_record_length(record)
     wan_lock_take(&g.lock)
-    cdef wan_status status = queue_reserve(g, partition, record.length, &reservation)
+    cdef wan_status status = queue_reserve(g, partition, length, &reservation)
     if status == WAN_OK:
-        memcpy(reservation.at, record, record.length)
+        memcpy(reservation.at, record, length)
         (<wan_record *>reservation.at).flags |= flags
         queue_note_copy(g, record)
         wake = queue_commit(g, &reservation)
@@ -144,21 +144,24 @@ cdef inline wan_status queue_append_copy(gateway_queue *g, uint32_t partition, c
 cdef inline bint queue_can_read(const gateway_queue *g, uint32_t partition, uint64_t sequence) noexcept nogil:
     # Under the lock. False: one event lies in a file that cannot be read; the detail says why.
     cdef wan_store_span span = wan_queue_span(&g.queue, partition, sequence, sequence)
-    return wan_store_check(&g.queue.store, &span) == WAN_OK
+    return wan_store_check(g.queue.store, &span) == WAN_OK
 
 cdef struct durable_log:
     wan_log log
-    wan_stage records, holes, names, superseded             # Staged. Under the queue's lock.
-    wan_stage taken_records, taken_holes, taken_names, taken_superseded, fresh_state, moved    # The committer's.
-    wan_stage_use records_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
-    wan_record_set of_moved                 # As long as `moved` is filled.
+    # Staged, under the queue's lock. `places`: a wan_place for each of `records`, which are as they are in the queue and on the wire.
+    wan_stage records, places, holes, names, superseded
+    # The committer's.
+    wan_stage taken_records, taken_places, taken_holes, taken_names, taken_superseded, fresh_state, moved, moved_places
+    wan_stage joined[2]                     # Places as a part has them: of what was moved, and of what is new.
+    wan_stage_use records_use, places_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
+    wan_item_set of_moved                   # Of `moved_places`, as long as `moved` is filled.
     uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
     uint32_t written_count
     uint64_t staged_max                     # Bytes of records that may be staged.
     wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
     wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
-    uint16_t *log_numbers                   # Region number of this process -> number in the log; 0: not named yet.
-    uint16_t next_log_number
+    # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
+    uint16_t *log_numbers
     uint64_t staged, durable                # Records staged, and of those on the disk; waiters compare them.
     uint32_t epoch                          # Changes with every commit (or failure): what waiters sleep on.
     uint32_t work                           # Changes when something is staged: what the committer sleeps on.
@@ -215,8 +218,8 @@ cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noex
     return d != NULL and not d.view.failing and d.records.used != 0 and d.records.used + length > d.staged_max
 
 
-cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length) noexcept nogil:
-    """Under the queue's lock, before a record is committed to the queue: it can be staged afterwards."""
+cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length, uint32_t count) noexcept nogil:
+    """Under the queue's lock, before `count` records of one region, of `length` bytes, are committed to the queue: they can be staged afterwards."""
     cdef durable_log *d = g.durable
     if wan_flag_read(&d.stop):
         wan_tell(WAN_CLOSED, "the log is closed")
@@ -230,27 +233,41 @@ cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length) noexce
     if durable_is_behind(g, length):
         wan_tell(WAN_FULL, "the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
         return WAN_FULL
-    if wan_stage_reserve(&d.records, length) != WAN_OK:
+    if wan_stage_reserve(&d.records, length) != WAN_OK or wan_stage_reserve(&d.places, count * sizeof(wan_place)) != WAN_OK:
         return WAN_NO_MEMORY
     return wan_stage_reserve(&d.names, 8 + 1024 + 8)
 
-cdef inline void durable_stage(gateway_queue *g, const wan_record *record) noexcept nogil:
-    """Under the queue's lock, after the record became the newest of its partition."""
+cdef inline uint16_t new_log_number(const durable_log *d, uint16_t own) noexcept nogil:
+    """For a region of this process that the log does not know: its own number, if that is free there."""
+    cdef uint32_t number = own
+    while d.process_numbers[number]:        # There are no more regions in a process than numbers, nor in a log.
+        number = number + 1 if number < 65535 else 1
+        if number == own:
+            break
+    return <uint16_t>number
+
+
+cdef inline void durable_stage(gateway_queue *g, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
+    """Under the queue's lock, after the record became the newest of its partition, at this sequence."""
     cdef durable_log *d = g.durable
     cdef uint16_t number = d.log_numbers[record.region]
     cdef uint8_t item[1040]
     cdef uint16_t length
     cdef wan_record *staged
+    cdef wan_place place
     if number == 0:
-        d.next_log_number += 1
-        number = d.log_numbers[record.region] = d.next_log_number
+        number = d.log_numbers[record.region] = new_log_number(d, record.region)
+        d.process_numbers[number] = record.region
         length = wan_region_names[record.region].length
         memset(item, 0, 8 + length + 8)
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
         wan_stage_put(&d.names, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_stage_put(&d.records, record, record.length)
-    staged.region = number
+    staged = <wan_record *>wan_stage_put(&d.records, record, wan_record_length(record))
+    if number != record.region:
+        staged.region = number
+    place.partition, place.count, place.first = partition, 1, sequence
+    wan_stage_put(&d.places, &place, sizeof(place))
     d.staged += 1
     if wan_flag_read(&d.waiting):
         wan_signal_change(&d.work)

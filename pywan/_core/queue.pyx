@@ -46,7 +46,7 @@ cdef bint queue_has_unpeeked(const gateway_queue *g) noexcept nogil:
 cdef void queue_make_room(gateway_queue *g, uint32_t partition) noexcept nogil:
     """After the commit of an event beyond the limit, the newest of `partition`: older ones go until a segment is free, as far as they can; what is
     oldest lies together. Under the lock."""
-    while wan_store_is_over(&g.queue.store) and queue_drop_oldest(g, partition):
+    while wan_store_is_over(g.queue.store) and queue_drop_oldest(g, partition):
         pass
     for n in range(g.dispatchers):
         queue_refresh_pending(g, n)

@@ -9,7 +9,8 @@ from pywan._core.c_log cimport *
 from pywan._core.disk_log cimport (
     CHECKPOINT_EVENTS, CHECKPOINT_US, FOR_IDENTITY, FOR_REMOVALS, FOR_REPAIR, LOG_SEGMENTS_KEPT, MOVED_BYTES_MAX,
     MOVED_SEGMENTS_MAX, WAIT_DONE, WAIT_GOES_ON, WAIT_IN_VAIN, WAIT_SLICE_US, disk_wait, lost_patience,
-    rest_under_lock, show_log, stage_once, swap_stages)
+    rest_under_lock, show_log, swap_stages)
+from pywan._core.status cimport corrupt
 from pywan._core.queue cimport (
     FULL_DROP_OLDEST, durable_log, gateway_queue, log_state, queue_counts, queue_drop_oldest, queue_refresh_pending,
     removed_sum, wake_dispatchers)
@@ -51,63 +52,80 @@ cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t coun
     return wan_log_commit(&d.log, parts, count, segment) if status == WAN_OK else status
 
 
-cdef uint32_t add_records(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage, uint64_t start, uint64_t most) noexcept nogil:
-    """A part of the records from `start` on: whole ones, up to `most` bytes, at least one if there is any."""
-    cdef wan_part *part = &parts[count]
-    cdef uint64_t length
-    if start == 0 and stage.used <= most:
-        return add_part(parts, count, kind, stage)
-    part.head.kind, part.head.count, part.head.length = kind, 0, 0
-    part.bytes = stage.bytes + start
-    while start + part.head.length < stage.used:
-        length = (<const wan_record *>(part.bytes + part.head.length)).length
-        if part.head.count and part.head.length + length > most:
+cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, const wan_stage *records, const wan_stage *places, wan_stage *joined,
+                            uint64_t start, uint32_t first, uint64_t most, uint32_t *taken) noexcept nogil:
+    """A part of the records from `start` on, which is number `first`, with their places: whole ones, up to `most` bytes, at least one. *taken: how
+    many."""
+    cdef wan_part *part = &parts[count[0]]
+    cdef uint64_t length = 0, next_length
+    cdef uint32_t n = first
+    if start == 0 and records.used + places.used <= most:
+        length, n = records.used, records.count
+    while start + length < records.used:
+        next_length = wan_record_length(<const wan_record *>(records.bytes + start + length))
+        if n > first and length + next_length + (n + 1 - first) * sizeof(wan_place) > most:
             break
-        part.head.length += length
-        part.head.count += 1
-    return count + 1
+        length += next_length
+        n += 1
+    taken[0] = n - first
+    wan_stage_empty(joined)
+    if wan_stage_reserve(joined, taken[0] * sizeof(wan_place)) != WAN_OK:
+        return WAN_NO_MEMORY
+    part.head.kind = kind
+    part.head.count = wan_places_join(<wan_place *>joined.bytes, (<const wan_place *>places.bytes) + first, taken[0])
+    part.first, part.first_length = joined.bytes, part.head.count * sizeof(wan_place)
+    part.bytes = records.bytes + start
+    part.head.length = part.first_length + length
+    count[0] += 1
+    return WAN_OK
 
 
 cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept nogil:
-    cdef uint64_t at = 0
-    cdef const wan_record *record
-    while at < part.head.length:
-        record = <const wan_record *>(part.bytes + at)
-        if record.sequence > segment.highest[record.partition]:
-            segment.highest[record.partition] = record.sequence
-        at += record.length
+    cdef const wan_place *place = <const wan_place *>part.first
+    cdef uint32_t n
+    for n in range(part.head.count):
+        segment.highest[place[n].partition] = max(segment.highest[place[n].partition], place[n].first + place[n].count - 1)
 
 
-cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *moved_written, uint64_t *names_written, uint32_t *names_count) noexcept nogil:
+cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
+                            uint32_t *names_count) noexcept nogil:
     """Of more than fits into an ordinary block: the first records, in blocks of their own. Holes and the state stay for the one that ends the
     commit, and nothing counts as durable before that or its failure. A crash in between leaves events as they were before what is behind them
     happened."""
     cdef durable_log *d = g.durable
     cdef wan_part parts[2]
-    cdef uint32_t count, segment
-    cdef uint64_t most = wan_log_block_bytes(&d.log), moved_used = moved.used if moved != NULL else 0
+    cdef wan_part *last
+    cdef uint32_t count, segment, taken = 0
+    cdef uint64_t most = wan_log_block_bytes(&d.log), moved_used = moved.used if moved != NULL else 0, places
     cdef wan_status status
-    while moved_used - moved_written[0] + d.taken_records.used - d.written > most:
+    while True:
+        places = d.taken_records.count - d.written_count
+        if moved != NULL:
+            places += moved.count - moved_count[0]
+        if moved_used - moved_written[0] + d.taken_records.used - d.written + places * sizeof(wan_place) <= most:
+            return WAN_OK
         count = 0
         if moved_written[0] < moved_used:
-            count = add_records(parts, count, WAN_PART_MOVED, moved, moved_written[0], most)
+            status = add_records(parts, &count, WAN_PART_MOVED, moved, &d.moved_places, &d.joined[0], moved_written[0], moved_count[0], most, &taken)
         else:
             if d.taken_names.used:
                 count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
-            count = add_records(parts, count, WAN_PART_RECORDS, &d.taken_records, d.written, most)
-        status = write_block(d, parts, count, &segment)
+            status = add_records(parts, &count, WAN_PART_RECORDS, &d.taken_records, &d.taken_places, &d.joined[1], d.written, d.written_count, most, &taken)
+        if status == WAN_OK:
+            status = write_block(d, parts, count, &segment)
         if status != WAN_OK:
             return status
-        raise_highest(&d.log.segments[segment], &parts[count - 1])
-        if parts[count - 1].head.kind == WAN_PART_MOVED:
-            moved_written[0] += parts[0].head.length
+        last = &parts[count - 1]
+        raise_highest(&d.log.segments[segment], last)
+        if last.head.kind == WAN_PART_MOVED:
+            moved_written[0] += last.head.length - last.first_length
+            moved_count[0] += taken
             continue
-        d.written += parts[count - 1].head.length
-        d.written_count += parts[count - 1].head.count
+        d.written += last.head.length - last.first_length
+        d.written_count += taken
         if d.taken_names.used:
             wan_stage_empty(&d.taken_names)
             names_written[0], names_count[0] = d.dictionary.used, d.dictionary.count
-    return WAN_OK
 
 
 cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *moved) noexcept nogil:
@@ -117,12 +135,13 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     cdef wan_part parts[5]
     cdef uint32_t count = 0, p, segment
     cdef uint64_t staged, moved_written = 0, known_names = d.dictionary.used
-    cdef uint32_t known_count = d.dictionary.count
+    cdef uint32_t known_count = d.dictionary.count, moved_count = 0, taken = 0
     cdef wan_status status = WAN_OK
     # What an earlier attempt took and could not write comes first: new stages wait behind it.
     wan_lock_take(&g.lock)
     if d.taken_records.used == 0 and d.taken_holes.used == 0 and d.taken_superseded.used == 0:
         swap_stages(&d.records, &d.taken_records)
+        swap_stages(&d.places, &d.taken_places)
         swap_stages(&d.holes, &d.taken_holes)
         swap_stages(&d.names, &d.taken_names)
         swap_stages(&d.superseded, &d.taken_superseded)
@@ -137,15 +156,15 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
         status = take_state(g, d.log.commit + 1)
     wan_lock_release(&g.lock)
     if status == WAN_OK:
-        status = write_ahead(g, moved, &moved_written, &known_names, &known_count)
+        status = write_ahead(g, moved, &moved_written, &moved_count, &known_names, &known_count)
     if status == WAN_OK and checkpoint:
         (<log_state *>d.fresh_state.bytes).commit = d.log.commit + 1        # Of the block that it is part of.
     if d.taken_names.used:
         count = add_part(parts, count, WAN_PART_NAMES, &d.taken_names)
-    if moved != NULL and moved_written < moved.used:        # Before the holes: some of them may be among these.
-        count = add_records(parts, count, WAN_PART_MOVED, moved, moved_written, NEVER)
-    if d.written < d.taken_records.used:
-        count = add_records(parts, count, WAN_PART_RECORDS, &d.taken_records, d.written, NEVER)
+    if status == WAN_OK and moved != NULL and moved_written < moved.used:       # Before the holes: some of them may be among these.
+        status = add_records(parts, &count, WAN_PART_MOVED, moved, &d.moved_places, &d.joined[0], moved_written, moved_count, NEVER, &taken)
+    if status == WAN_OK and d.written < d.taken_records.used:
+        status = add_records(parts, &count, WAN_PART_RECORDS, &d.taken_records, &d.taken_places, &d.joined[1], d.written, d.written_count, NEVER, &taken)
     if d.taken_holes.used:
         count = add_part(parts, count, WAN_PART_HOLES, &d.taken_holes)
     if checkpoint:
@@ -164,6 +183,11 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     cdef uint64_t used = d.taken_records.used, used_by_holes = d.taken_holes.used, now = wan_monotonic_us()
     wan_stage_empty(&d.taken_records)
     wan_stage_rest(&d.taken_records, &d.records_use, used, now)
+    used = d.taken_places.used
+    wan_stage_empty(&d.taken_places)
+    wan_stage_rest(&d.taken_places, &d.places_use, used, now)
+    wan_stage_empty(&d.joined[1])
+    wan_stage_rest(&d.joined[1], &d.places_use, used, now)
     d.written = d.written_count = 0
     wan_stage_empty(&d.taken_holes)
     wan_stage_rest(&d.taken_holes, &d.holes_use, used_by_holes, now)
@@ -191,9 +215,12 @@ cdef void durable_rest(gateway_queue *g) noexcept nogil:
     cdef durable_log *d = g.durable
     cdef uint64_t now = wan_monotonic_us()
     wan_stage_rest(&d.taken_records, &d.records_use, 0, now)
+    wan_stage_rest(&d.taken_places, &d.places_use, 0, now)
+    wan_stage_rest(&d.joined[1], &d.places_use, 0, now)
     wan_stage_rest(&d.taken_holes, &d.holes_use, 0, now)
     wan_stage_rest(&d.taken_superseded, &d.superseded_use, 0, now)
     rest_under_lock(&d.records, &d.records_use, &g.lock, now)
+    rest_under_lock(&d.places, &d.places_use, &g.lock, now)
     rest_under_lock(&d.holes, &d.holes_use, &g.lock, now)
     rest_under_lock(&d.superseded, &d.superseded_use, &g.lock, now)
 
@@ -204,19 +231,17 @@ cdef void tell_written(gateway_queue *g, uint64_t staged) noexcept nogil:
     told that it is durable or settled. `staged`: as it will be durable with all of it."""
     cdef durable_log *d = g.durable
     cdef wan_partition *partition
-    cdef const wan_record *record
-    cdef uint64_t at = 0
+    cdef const wan_place *place = <const wan_place *>d.taken_places.bytes
     cdef uint32_t told = 0
     wan_lock_take(&g.lock)
-    while at < d.written:
-        record = <const wan_record *>(d.taken_records.bytes + at)
-        partition = &g.queue.partitions[record.partition]
-        if record.sequence > partition.durable:
-            if wan_queue_at(&g.queue, partition, record.sequence) == NULL:
+    while told < d.written_count:
+        partition = &g.queue.partitions[place.partition]
+        if place.first > partition.durable:
+            if wan_queue_at(&g.queue, partition, place.first) == NULL:
                 break
-            wan_queue_made_durable(&g.queue, record.partition, record.sequence)
+            wan_queue_made_durable(&g.queue, place.partition, place.first)
         told += 1
-        at += record.length
+        place += 1
     d.durable = staged - (d.taken_records.count - told)
     wake_dispatchers(g)
     wan_lock_release(&g.lock)
@@ -255,6 +280,7 @@ cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, co
     parts[count].head.count = stage.count
     parts[count].head.length = stage.used
     parts[count].bytes = stage.bytes
+    parts[count].first, parts[count].first_length = NULL, 0
     return count + 1
 
 
@@ -304,6 +330,8 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
         status = durable_move_oldest(g, last)
     wan_log_end_way(&d.log)
     wan_stage_close(&d.moved)
+    wan_stage_close(&d.moved_places)
+    wan_stage_close(&d.joined[0])
     return status
 
 
@@ -319,18 +347,19 @@ cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept no
     reader.owner = g
     reader.part = move_part
     wan_stage_empty(&d.moved)
+    wan_stage_empty(&d.moved_places)
     # Several at once, so that more goes than comes in the block that is written meanwhile.
     while (status == WAN_OK and count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < most
            and d.log.segments[count].number < last):
         status = wan_log_read_segment(&d.log, count, &reader)
         count += 1
-    wan_record_set_empty(&d.of_moved)
+    wan_item_set_empty(&d.of_moved)
     if status != WAN_OK:
         return status
     wan_lock_take(&g.lock)
-    staged = d.records.used + d.taken_records.used - d.written
+    staged = d.records.used + d.places.used + d.taken_records.used + d.taken_places.used - d.written
     wan_lock_release(&g.lock)
-    if wan_log_way(&d.log) < d.moved.used + staged + 2 * wan_log_segment_bytes(&d.log):     # Written in part, it would only be there twice.
+    if wan_log_way(&d.log) < d.moved.used + d.moved_places.used + staged + 2 * wan_log_segment_bytes(&d.log):     # Written in part, it would only be there twice.
         return WAN_EMPTY
     # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
     status = durable_commit(g, True, &d.moved)
@@ -417,21 +446,39 @@ cdef void forget_holes(gateway_queue *g, log_state *head, queue_counts *counts, 
 
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
-    cdef durable_log *d = g.durable
-    cdef const wan_record *record
+    cdef wan_place_walk walk
+    cdef wan_place place
     cdef wan_partition *partition
-    cdef uint64_t at = 0
-    cdef wan_status status = WAN_OK
+    cdef wan_status status
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
         return WAN_OK
+    status = wan_places_begin(&walk, data, head.length, head.count)
+    place.count = 1
     wan_lock_take(&g.lock)
-    while at < head.length and status == WAN_OK:
-        record = <const wan_record *>(data + at)
-        partition = &g.queue.partitions[record.partition]
-        if partition.removed < record.sequence <= partition.appended and wan_queue_at(&g.queue, partition, record.sequence) != NULL:
-            status = stage_once(&d.moved, &d.of_moved, record)
-        at += record.length
+    while status == WAN_OK and wan_places_next(&walk, &place.partition, &place.first):
+        if place.partition >= g.queue.partition_count or wan_record_check(walk.at, walk.left) != WAN_OK:
+            status = corrupt("a record that is to be moved is damaged")
+            break
+        partition = &g.queue.partitions[place.partition]
+        if partition.removed < place.first <= partition.appended and wan_queue_at(&g.queue, partition, place.first) != NULL:
+            status = move_once(g.durable, &place, <const wan_record *>walk.at)
+        wan_places_pass(&walk, wan_record_length(<const wan_record *>walk.at))
     wan_lock_release(&g.lock)
+    return status
+
+
+cdef wan_status move_once(durable_log *d, const wan_place *place, const wan_record *record) noexcept nogil:
+    """Unless it is there: where moving failed, or a crash ended it, the log has copies."""
+    cdef uint64_t *slot
+    cdef uint64_t at = d.moved_places.used
+    cdef wan_status status = wan_item_set_find(&d.of_moved, &d.moved_places, place, &slot)
+    if status == WAN_OK and slot[0] == 0:
+        status = wan_stage_reserve(&d.moved_places, sizeof(wan_place))
+        if status == WAN_OK:
+            status = wan_stage_add(&d.moved, record, wan_record_length(record))
+        if status == WAN_OK:
+            wan_stage_put(&d.moved_places, place, sizeof(wan_place))
+            wan_item_set_choose(&d.of_moved, slot, at)
     return status
 
 

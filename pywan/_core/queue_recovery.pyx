@@ -28,15 +28,13 @@ cdef wan_status recover_names(durable_log *d, const uint8_t *data, uint64_t leng
             status = wan_stage_add(&d.dictionary, data + at, 8 + wan_align8(name_length))
             if status != WAN_OK:
                 return status
-            if number > d.next_log_number:
-                d.next_log_number = number
         at += 8 + wan_align8(name_length)
     return WAN_OK
 
 
 cdef int adopt_name(durable_log *d, uint16_t number, const uint8_t *text, uint16_t length) noexcept with gil:
     try:
-        own = region_number((<const char *>text)[:length].decode())
+        own = region_number((<const char *>text)[:length].decode(), number)
         d.process_numbers[number] = own
         d.log_numbers[own] = number
         return 1
@@ -130,6 +128,9 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     cdef wan_record *copy
     cdef uint16_t own
     cdef const wan_hole *hole
+    cdef wan_place_walk walk
+    cdef uint32_t number, length
+    cdef uint64_t sequence
     cdef uint64_t at = 0, newest = g.counts.newest_stamp
     cdef uint64_t *highest = d.log.segments[index].highest
     cdef wan_partition *partition
@@ -149,50 +150,58 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
                     count_hole(&g.queue.conflated, &g.counts, hole.reason, 1)
             at += sizeof(wan_hole)
         return WAN_OK
-    while at < head.length:
-        record = <const wan_record *>(data + at)
-        if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
+    status = wan_places_begin(&walk, data, head.length, head.count)
+    if status != WAN_OK:
+        return status
+    while wan_places_next(&walk, &number, &sequence):
+        record = <const wan_record *>walk.at
+        if wan_record_check(walk.at, walk.left) != WAN_OK:
             found = WAN_CORRUPT
-            if not wan_record_has_end(record, head.length - at):
-                break
-            at += record.length         # Salvage takes what is behind it.
+            if not wan_record_has_end(record, walk.left):
+                return found
+            wan_places_pass(&walk, wan_record_length(record))       # Salvage takes what is behind it.
             continue
-        wan_prefetch(data + at + 8 * record.length)         # Most are about as long as this one.
-        if record.partition >= g.queue.partition_count or record.sequence == 0:
+        length = wan_record_length(record)
+        wan_prefetch(walk.at + 8 * length)                  # Most are about as long as this one.
+        if number >= g.queue.partition_count:
             return corrupt("a record in the log names a partition that is not there")
-        partition = &g.queue.partitions[record.partition]
-        if (record.sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
-                and record.sequence > newest_possible(g, record.partition, d.log.segments[index].number)):
-            return impossible("a record has the sequence", record.sequence, record.partition, newest_possible(g, record.partition, d.log.segments[index].number))
+        partition = &g.queue.partitions[number]
+        if (sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
+                and sequence > newest_possible(g, number, d.log.segments[index].number)):
+            return impossible("a record has the sequence", sequence, number, newest_possible(g, number, d.log.segments[index].number))
         if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
             return corrupt("a record in the log names a region that is not there")
-        if record.sequence > highest[record.partition]:
-            highest[record.partition] = record.sequence
+        if sequence > highest[number]:
+            highest[number] = sequence
         if record.stamp > newest and commit > d.repaired_commit:
             newest = g.counts.newest_stamp = record.stamp
-        if record.sequence > partition.removed:
+        if sequence > partition.removed:
             queue_note_copy(g, record)
         own = d.process_numbers[record.region]
         if d.adopting and own == record.region:
-            status = wan_queue_restore_here(&g.queue, d.adopting, record)
+            status = wan_queue_restore_here(&g.queue, d.adopting, number, sequence, record)
+        elif own == record.region:
+            status = wan_queue_restore(&g.queue, number, sequence, record)
         else:
             wan_stage_empty(&d.moved)
-            status = wan_stage_add(&d.moved, record, record.length)
+            status = wan_stage_add(&d.moved, record, length)
             if status == WAN_OK:
                 copy = <wan_record *>d.moved.bytes
                 copy.region = own
-                status = wan_queue_restore(&g.queue, copy)
+                status = wan_queue_restore(&g.queue, number, sequence, copy)
         if status != WAN_OK:
             return status
         d.recovered_records += 1
-        at += record.length
+        wan_places_pass(&walk, length)
+    if found == WAN_OK and walk.left:
+        return corrupt("there is more in the log than the places say")
     return found
 
 
 cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint8_t *base, uint64_t length) noexcept nogil:
     """The log's segment is mapped: the queue's records may lie there as they are."""
     cdef gateway_queue *g = <gateway_queue *>owner
-    if wan_store_adopt(&g.queue.store, path, base, length, &g.durable.adopting) != WAN_OK:
+    if wan_store_adopt(g.queue.store, path, base, length, &g.durable.adopting) != WAN_OK:
         g.durable.adopting = 0
     return g.durable.adopting != 0
 
@@ -200,7 +209,7 @@ cdef int adopt_segment(void *owner, uint32_t index, const char *path, const uint
 cdef void segment_adopted(void *owner, uint32_t index) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
     if g.durable.adopting:
-        wan_store_adopted(&g.queue.store, g.durable.adopting)
+        wan_store_adopted(g.queue.store, g.durable.adopting)
     g.durable.adopting = 0
 
 

@@ -45,8 +45,9 @@ cdef struct section_mark:
 
 
 cdef class ReceiverSession(Session):
-    """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record fields)` is
-    called for regions with user's Python on the way. `max_drift_ms`: stamps further ahead of our clock are refused."""
+    """One sender's connection. `find_region(name)` gives a RegionCore or None; `slow_apply(region, record, (partition, sequence,
+    whether it may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps
+    further ahead of our clock are refused."""
     cdef SourceMemory memory
     cdef ReceiverCounts counts
     cdef object find_region
@@ -187,7 +188,8 @@ cdef class ReceiverSession(Session):
         self.now_ms = wan_clock_receiving_ms(self.clock)
         return wan_stamp_ms(record.stamp) > self.now_ms + self.max_drift_ms
 
-    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash) noexcept nogil:
+    cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition, uint64_t sequence,
+                       bint possible_duplicate) noexcept nogil:
         """0: done. A reason of failure (> 0). -1: a queue of ours has no room; nothing was changed."""
         cdef wan_change change
         cdef origin from_
@@ -198,11 +200,11 @@ cdef class ReceiverSession(Session):
         if wan_flag_read(&core.durable):
             wan_flag_set(&self.memory.must_wait, 1)
         change_from_record(&change, record, hash)
-        origin_from_record(&from_, record)
+        origin_from_record(&from_, record, possible_duplicate)
         status = region_change(core, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW:
             self.untold = PROGRESS_RECORDS
-            return self.apply_slow(record)
+            return self.apply_slow(record, partition, sequence, possible_duplicate)
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
         if status == WAN_TOO_LARGE:     # It will never fit: not to be waited for.
@@ -225,11 +227,12 @@ cdef class ReceiverSession(Session):
         from pywan.errors import EventTooLargeError
         report_unraisable("applying an event", EventTooLargeError(detail_text()))
 
-    cdef int apply_slow(self, const wan_record *record) noexcept with gil:
+    cdef int apply_slow(self, const wan_record *record, uint32_t partition, uint64_t sequence, bint possible_duplicate) noexcept with gil:
         from pywan.errors import DiskError, InternalError, QueueFullError
         cdef int result
         try:
-            result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, record.length))
+            result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
+                                  (partition, sequence, possible_duplicate))
             if result == -2:        # Lost against a later version.
                 self.own.conflicts += 1
                 return 0
@@ -273,6 +276,11 @@ cdef class ReceiverSession(Session):
         cdef const wan_record *group[APPLY_GROUP]
         cdef region_core *cores[APPLY_GROUP]
         cdef uint64_t hashes[APPLY_GROUP]
+        cdef uint64_t sequences[APPLY_GROUP]
+        cdef const uint8_t *run = at
+        cdef uint64_t sequence
+        cdef uint32_t number = 0        # Of the record in hand in its section.
+        cdef bint possible_duplicate
         cdef const wan_record *record
         cdef uint32_t left = section.count, n, k
         cdef int result
@@ -319,15 +327,17 @@ cdef class ReceiverSession(Session):
             self.own.duplicate_batches += 1
         floor = slot.last
         told = first_failure(slot, section.first)
+        at += wan_section_head_bytes(section)
         while left:
             n = APPLY_GROUP if left >= APPLY_GROUP else left
             for k in range(n):
                 record = <const wan_record *>at
-                at += record.length
+                at += wan_record_length(record)
                 group[k] = record
+                sequences[k] = wan_section_sequence(section, run, number + k)
                 cores[k] = NULL
                 hashes[k] = 0
-                if record.sequence <= floor:
+                if sequences[k] <= floor:
                     continue
                 cores[k] = self.region_of(record.region)
                 if cores[k] != NULL:
@@ -339,20 +349,24 @@ cdef class ReceiverSession(Session):
                         wan_table_prefetch_entry(&cores[k].table, hashes[k], group[k].key_length + group[k].value_length)
             for k in range(n):
                 record = group[k]
-                if record.sequence <= floor:
+                sequence = sequences[k]
+                if sequence <= floor:
                     # Seen before: it is not applied again; if it failed then, that is told again.
                     self.own.duplicates_skipped += 1
-                    while told < slot.failure_count and slot.failures[told].sequence < record.sequence:
+                    while told < slot.failure_count and slot.failures[told].sequence < sequence:
                         told += 1
-                    if told < slot.failure_count and slot.failures[told].sequence == record.sequence:
-                        if not self.note_failure(section.partition, record.sequence, slot.failures[told].reason):
+                    if told < slot.failure_count and slot.failures[told].sequence == sequence:
+                        if not self.note_failure(section.partition, sequence, slot.failures[told].reason):
                             wan_lock_release(&slot.lock)
                             return 0
                     continue
                 if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
                     highest = record.stamp
                     is_given = record.flags & WAN_FLAG_GIVEN
-                result = WAN_FAILED_REGION_NOT_FOUND if cores[k] == NULL else self.apply_one(cores[k], record, hashes[k])
+                possible_duplicate = number + k < section.duplicates
+                result = WAN_FAILED_REGION_NOT_FOUND
+                if cores[k] != NULL:
+                    result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence, possible_duplicate)
                 if result < 0:
                     self.refused_code = 1
                     wan_lock_release(&slot.lock)
@@ -361,7 +375,7 @@ cdef class ReceiverSession(Session):
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
                     self.own.exceptions_occurred += 1
-                    if not self.note_failure(section.partition, record.sequence, <uint32_t>result):
+                    if not self.note_failure(section.partition, sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
                         return 0
                     if not remember_failure(slot, &self.failures[self.failure_count - 1]):
@@ -370,7 +384,7 @@ cdef class ReceiverSession(Session):
                         wan_tell(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
                                    FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
-                wan_set(&slot.last, record.sequence)
+                wan_set(&slot.last, sequence)
                 self.own.events_received += 1
                 if record.operation == WAN_CREATE:
                     self.own.create_requests += 1
@@ -378,7 +392,7 @@ cdef class ReceiverSession(Session):
                     self.own.update_requests += 1
                 else:
                     self.own.destroy_requests += 1
-                if record.flags & WAN_FLAG_POSSIBLE_DUPLICATE:
+                if possible_duplicate:
                     self.own.possible_duplicates += 1
                 self.steps += 1
                 if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
@@ -387,6 +401,7 @@ cdef class ReceiverSession(Session):
             if highest:
                 wan_clock_see(self.clock, highest)
             left -= n
+            number += n
             self.untold += n
         if section.through > slot.last:
             wan_set(&slot.last, section.through)

@@ -10,10 +10,10 @@ def record_fields(bytes record):
     cdef const wan_record *r = <const wan_record *>PyBytes_AS_STRING(record)
     raise_for(wan_record_check(<const uint8_t *>r, PyBytes_GET_SIZE(record)), "")
     return {
-        "operation": r.operation, "sequence": r.sequence, "partition": r.partition, "stamp": r.stamp, "stamp_site": r.stamp_site,
+        "operation": r.operation, "stamp": r.stamp, "stamp_site": r.stamp_site,
         "origin_site": r.origin_site, "recipients": wan_record_recipients(r)[:r.recipients_count],
         "event_id": (r.event_member, r.event_thread, r.event_sequence), "region_number": r.region,
-        "possible_duplicate": bool(r.flags & WAN_FLAG_POSSIBLE_DUPLICATE), "length": r.length,
+        "length": wan_record_length(r),
         "key": (r.key_form, <bytes>wan_record_key(r)[:r.key_length]),
         "value": (r.value_form, <bytes>wan_record_value(r)[:r.value_length]),
         "callback": (r.callback_form, <bytes>wan_record_callback(r)[:r.callback_length]),
@@ -21,6 +21,6 @@ def record_fields(bytes record):
 
 
 def record_flags(bytes record):
-    """The flags of a whole record: 1 possible duplicate, 16 a caller gave the stamp, 32 an operator forces it."""
+    """The flags of a whole record: 1 a caller gave the stamp, 2 an operator forces it."""
     raise_for(wan_record_check(<const uint8_t *>PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record)), "")
     return (<const wan_record *>PyBytes_AS_STRING(record)).flags

@@ -141,7 +141,7 @@ cdef class RegionCore:
             wan_stage_close(&self.r.log.moved)
             wan_stage_close(&self.r.log.superseded)
             wan_stage_close(&self.r.log.newest)
-            wan_record_set_empty(&self.r.log.of_newest)
+            wan_item_set_empty(&self.r.log.of_newest)
             wan_stage_close(&self.r.log.damages)
             free(self.r.log)
 
@@ -320,6 +320,7 @@ cdef class RegionCore:
         if log == NULL:
             raise MemoryError()
         log.region = &self.r
+        log.of_moved.key_of = log.of_newest.key_of = wan_logged_item_key
         log.has_written = True      # By a process before.
         log.synchronous, log.flush_ms = synchronous, flush_ms
         log.staged_max = STAGED_BYTES_MAX
@@ -635,11 +636,11 @@ cdef class RegionCore:
 
     def local_destroy(self, key):
         """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
-        self.change_here(key, WAN_FLAG_FORGET)
+        self.change_here(key, WAN_LOGGED_FORGET)
 
     def invalidate(self, key):
         """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not there."""
-        self.change_here(key, WAN_FLAG_INVALID)
+        self.change_here(key, WAN_LOGGED_INVALID)
 
     cdef int change_here(self, key, uint8_t flag) except -1:
         cdef encoded k
@@ -667,7 +668,7 @@ cdef class RegionCore:
             while at < <uint64_t>len(packed):       # By the bytes of the key: not every key is the same once decoded and encoded again.
                 k.length, k.form, k.data = run[at] | run[at + 1] << 8, run[at + 2], NULL
                 k.data = (<const uint8_t *>PyBytes_AS_STRING(packed)) + at + 32
-                dropped += self.change_key_here(&k, WAN_FLAG_FORGET)
+                dropped += self.change_key_here(&k, WAN_LOGGED_FORGET)
                 at += 32 + k.length
         self.wait_written(False)
         return dropped
@@ -682,7 +683,7 @@ cdef class RegionCore:
         memset(&c, 0, sizeof(c))
         c.key, c.key_length, c.key_form, c.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
         c.hash = wan_key_hash(k.data, k.length, k.form)
-        c.operation = WAN_DESTROY if flag == WAN_FLAG_FORGET else WAN_UPDATE
+        c.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
         status = region_change_here(&self.r, &c, flag, &found)
         if status == WAN_FULL and self.full_timeout_us:
             began = wan_monotonic_us()
@@ -692,7 +693,7 @@ cdef class RegionCore:
                     wan_wait_change(&never, 0, 5)
                     status = region_change_here(&self.r, &c, flag, &found)
         if status != WAN_OK:
-            self.fail(status, "local destroy" if flag == WAN_FLAG_FORGET else "invalidate")
+            self.fail(status, "local destroy" if flag == WAN_LOGGED_FORGET else "invalidate")
         return found
 
     def release_entries(self):
@@ -774,7 +775,7 @@ cdef class RegionCore:
             newest = region_newest_to_expire(&self.r.table, before_ms, below)
         if newest == 0:
             return 0
-        if newest > self.r.let_go and not self.letting_go and region_raise_mark(&self.r, newest, WAN_FLAG_LET_GO) == WAN_OK:
+        if newest > self.r.let_go and not self.letting_go and region_raise_mark(&self.r, newest, WAN_LOGGED_LET_GO) == WAN_OK:
             if self.r.log == NULL:
                 self.let_go = newest
             else:

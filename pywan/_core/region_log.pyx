@@ -11,7 +11,7 @@ from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.disk_log cimport (
     FOR_EVENTS, LOG_SEGMENTS_KEPT, MOVED_SEGMENTS_MAX, WAIT_DONE, WAIT_GOES_ON, WAIT_IN_VAIN, WAIT_SLICE_US,
-    disk_wait, keep_damage, lost_patience, rest_under_lock, show_log, stage_once, swap_stages)
+    disk_wait, keep_damage, lost_patience, rest_under_lock, show_log, swap_stages)
 from pywan._core.put cimport change_from_record, set_bit
 from pywan._core.region_state cimport UNWRITTEN_BITS, region_log
 from pywan._core.region_walk cimport region_lower_tombstones
@@ -90,9 +90,10 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
     cdef wan_status status
     while written[0] < stage.used:
         part.head.kind, part.head.count, part.head.length = kind, 0, 0
+        part.first, part.first_length = NULL, 0
         part.bytes = stage.bytes + written[0]
         while written[0] + part.head.length < stage.used:
-            length = (<const wan_record *>(part.bytes + part.head.length)).length
+            length = wan_logged_length(<const wan_logged *>(part.bytes + part.head.length))
             if part.head.count and part.head.length + length > block_bytes:
                 break
             part.head.length += length
@@ -194,7 +195,7 @@ cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alon
            and log.moved.used - log.moved_written < wan_log_segment_bytes(&log.log) // 2):
         status = wan_log_read_segment(&log.log, log.moving, &reader)
         log.moving += 1
-    wan_record_set_empty(&log.of_moved)
+    wan_item_set_empty(&log.of_moved)
     log.has_moved = log.has_moved or status == WAN_OK
     return status
 
@@ -235,7 +236,7 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     if log.log.segments[0].number >= log.around:
         log.around, log.settled = 0, log.log.bytes
         wan_stage_close(&log.newest)
-        wan_record_set_empty(&log.of_newest)
+        wan_item_set_empty(&log.of_newest)
     wan_log_end_way(&log.log)
     return status
 
@@ -274,16 +275,17 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
     this member only, in a later segment."""
     cdef uint64_t at = 0
     cdef uint64_t *slot
-    cdef wan_record_set chosen
-    cdef const wan_record *record
-    cdef const wan_record *other
+    cdef wan_item_set chosen
+    cdef const wan_logged *record
+    cdef const wan_logged *other
     cdef wan_status status = WAN_OK
     memset(&chosen, 0, sizeof(chosen))
+    chosen.key_of = wan_logged_item_key
     region_log_mark_unwritten(log)
     if log.looked == 0:
         status = region_log_find_newest(log)
     while at < log.superseded.used and status == WAN_OK:
-        record = <const wan_record *>(log.superseded.bytes + at)
+        record = <const wan_logged *>(log.superseded.bytes + at)
         if is_unwritten(log, record):
             status = region_log_newest_of(log, record, &other)
             # What took its place may be in a later segment, or written since: this must not come behind it.
@@ -293,27 +295,27 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
                     status = region_log_newest_of(log, record, &other)
             # Of a key that was staged later, the newest in these segments.
             if status == WAN_OK and (other == NULL or is_newest(record, other)):
-                status = wan_record_set_find(&chosen, &log.superseded, record, &slot)
-                if status == WAN_OK and (slot[0] == 0 or replaces_in_log(record, <const wan_record *>(log.superseded.bytes + slot[0] - 1))):
-                    wan_record_set_choose(&chosen, slot, at)
-        at += record.length
+                status = wan_item_set_find(&chosen, &log.superseded, record, &slot)
+                if status == WAN_OK and (slot[0] == 0 or replaces_in_log(record, <const wan_logged *>(log.superseded.bytes + slot[0] - 1))):
+                    wan_item_set_choose(&chosen, slot, at)
+        at += wan_logged_length(record)
     at = 0
     while at < log.superseded.used and chosen.count and status == WAN_OK:     # In the order of the log: the set's own is another in each process.
-        record = <const wan_record *>(log.superseded.bytes + at)
-        status = wan_record_set_find(&chosen, &log.superseded, record, &slot)
+        record = <const wan_logged *>(log.superseded.bytes + at)
+        status = wan_item_set_find(&chosen, &log.superseded, record, &slot)
         if status == WAN_OK and slot[0] == at + 1:
-            status = wan_stage_add(&log.moved, record, record.length)
-        at += record.length
-    wan_record_set_empty(&chosen)
+            status = wan_stage_add(&log.moved, record, wan_logged_length(record))
+        at += wan_logged_length(record)
+    wan_item_set_empty(&chosen)
     return status
 
 
-cdef wan_status region_log_newest_of(region_log *log, const wan_record *record,
-                                     const wan_record **newest) noexcept nogil:
+cdef wan_status region_log_newest_of(region_log *log, const wan_logged *record,
+                                     const wan_logged **newest) noexcept nogil:
     """Of the record's key, as of the last look. NULL: nothing of it was unwritten then."""
     cdef uint64_t *slot
-    cdef wan_status status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
-    newest[0] = <const wan_record *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
+    cdef wan_status status = wan_item_set_find(&log.of_newest, &log.newest, record, &slot)
+    newest[0] = <const wan_logged *>(log.newest.bytes + slot[0] - 1) if status == WAN_OK and slot[0] else NULL
     return status
 
 
@@ -328,7 +330,7 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
     reader.owner = log
     reader.part = region_log_note_newest
     wan_stage_empty(&log.newest)
-    wan_record_set_empty(&log.of_newest)
+    wan_item_set_empty(&log.of_newest)
     region_log_mark_restamped(log)
     for n in range(log.log.writing + 1):
         if status == WAN_OK:
@@ -340,70 +342,70 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
 
 cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef region_log *log = <region_log *>owner
-    cdef const wan_record *record
-    cdef wan_record *other
+    cdef const wan_logged *record
+    cdef wan_logged *other
     cdef uint64_t *slot
     cdef uint64_t at = 0, length
     cdef wan_status status = WAN_OK
     while at < head.length and status == WAN_OK:
-        record = <const wan_record *>(data + at)
-        at += record.length
-        if record.flags & WAN_FLAG_MARK:
+        record = <const wan_logged *>(data + at)
+        at += wan_logged_length(record)
+        if record.kinds & WAN_LOGGED_MARK:
             continue
-        if record.flags & WAN_FLAG_RESTAMPED:
+        if record.kinds & WAN_LOGGED_RESTAMPED:
             wan_lock_take(&log.lock)
             set_bit(log.restamped, unwritten_bit(record))
             wan_lock_release(&log.lock)
         if not is_unwritten(log, record):
             continue
-        length = wan_align8(sizeof(wan_record) + record.key_length)
-        status = wan_record_set_find(&log.of_newest, &log.newest, record, &slot)
+        length = wan_logged_size(record.key_length, 0)
+        status = wan_item_set_find(&log.of_newest, &log.newest, record, &slot)
         if status == WAN_OK and slot[0] == 0:
             status = wan_stage_reserve(&log.newest, length)
             if status == WAN_OK:
-                wan_record_set_choose(&log.of_newest, slot, log.newest.used)
+                wan_item_set_choose(&log.of_newest, slot, log.newest.used)
                 wan_stage_put(&log.newest, record, length)
         elif status == WAN_OK:
-            other = <wan_record *>(log.newest.bytes + slot[0] - 1)
-            if other.flags & WAN_FLAG_FORGET or order_in_log(record, other) >= 0 or takes_place_in_log(record, other):
-                memcpy(other, record, sizeof(wan_record))
+            other = <wan_logged *>(log.newest.bytes + slot[0] - 1)
+            if other.kinds & WAN_LOGGED_FORGET or order_in_log(record, other) >= 0 or takes_place_in_log(record, other):
+                memcpy(other, record, sizeof(wan_logged))
     return status
 
 
-cdef inline bint is_newest(const wan_record *record, const wan_record *newest) noexcept nogil:
+cdef inline bint is_newest(const wan_logged *record, const wan_logged *newest) noexcept nogil:
     """Whether `record` is the one that was found, or says the same of its key's last version. Of what was taken out on this member nothing is kept."""
-    return not (record.flags | newest.flags) & WAN_FLAG_FORGET and order_in_log(record, newest) == 0
+    return not (record.kinds | newest.kinds) & WAN_LOGGED_FORGET and order_in_log(record, newest) == 0
 
 
-cdef inline int order_in_log(const wan_record *record, const wan_record *other) noexcept nogil:
+cdef inline int order_in_log(const wan_logged *record, const wan_logged *other) noexcept nogil:
     return wan_version_order(record.stamp, record.stamp_site, other.stamp, other.stamp_site)
 
 
-cdef inline bint takes_place_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
+cdef inline bint takes_place_in_log(const wan_logged *record, const wan_logged *older) noexcept nogil:
     """Whether recovery lets `record` win against `older`, which was written first and may be the later version."""
-    return record.flags & WAN_FLAG_RESTAMPED != 0 and record.sequence == older.stamp
+    return record.kinds & WAN_LOGGED_RESTAMPED != 0 and record.other_stamp == older.stamp
 
 
-cdef inline bint replaces_in_log(const wan_record *record, const wan_record *older) noexcept nogil:
+cdef inline bint replaces_in_log(const wan_logged *record, const wan_logged *older) noexcept nogil:
     """Of two records of one key, of which `older` was written first. One that says what was done on this member only is behind what it was done to."""
     cdef int order = order_in_log(record, older)
     if takes_place_in_log(record, older):
         return True
-    if order == 0 and not (record.flags | older.flags) & (WAN_FLAG_FORGET | WAN_FLAG_INVALID):
-        order = wan_record_order(record, older)
+    if order == 0 and not (record.kinds | older.kinds) & (WAN_LOGGED_FORGET | WAN_LOGGED_INVALID):
+        order = wan_logged_order(record, older)
     return order >= 0
 
 
-cdef inline uint64_t unwritten_bit(const wan_record *record) noexcept nogil:
-    return wan_key_hash(wan_record_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
+cdef inline uint64_t unwritten_bit(const wan_logged *record) noexcept nogil:
+    return wan_key_hash(wan_logged_key(record), record.key_length, record.key_form) >> (64 - UNWRITTEN_BITS)
 
 
-cdef inline bint is_unwritten(const region_log *log, const wan_record *record) noexcept nogil:
+cdef inline bint is_unwritten(const region_log *log, const wan_logged *record) noexcept nogil:
     cdef uint64_t bit = unwritten_bit(record)
     return log.unwritten[bit >> 6] >> (bit & 63) & 1
 
 
-cdef inline bint is_restamped(region_log *log, const wan_record *record) noexcept nogil:
+cdef inline bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil:
     cdef uint64_t bit = unwritten_bit(record), bits
     wan_lock_take(&log.lock)
     bits = log.restamped[bit >> 6]
@@ -423,8 +425,8 @@ cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
     """Those that are staged; whoever calls looks through the log for the others."""
     wan_lock_take(&log.lock)
     memset(log.restamped, 0, sizeof(log.restamped))
-    region_log_mark(log.restamped, &log.records, 0, WAN_FLAG_RESTAMPED)
-    region_log_mark(log.restamped, &log.taken, 0, WAN_FLAG_RESTAMPED)
+    region_log_mark(log.restamped, &log.records, 0, WAN_LOGGED_RESTAMPED)
+    region_log_mark(log.restamped, &log.taken, 0, WAN_LOGGED_RESTAMPED)
     wan_lock_release(&log.lock)
 
 
@@ -439,17 +441,37 @@ cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil
 
 cdef void region_log_mark(uint64_t *bits, const wan_stage *stage, uint64_t at, uint8_t flag) noexcept nogil:
     """The keys of the records from `at` on that have the flag; 0: of all."""
-    cdef const wan_record *record
+    cdef const wan_logged *record
     while at < stage.used:
-        record = <const wan_record *>(stage.bytes + at)
-        if record.flags & flag == flag:
+        record = <const wan_logged *>(stage.bytes + at)
+        if record.kinds & flag == flag:
             set_bit(bits, unwritten_bit(record))
-        at += record.length
+        at += wan_logged_length(record)
+
+
+cdef wan_status stage_once(wan_stage *stage, wan_item_set *staged, const wan_logged *record) noexcept nogil:
+    """Unless the set says that one of its key is there: where moving failed, or a crash ended it, the log has copies."""
+    cdef uint64_t *slot
+    cdef uint64_t at = stage.used
+    cdef wan_status status = wan_item_set_find(staged, stage, record, &slot)
+    if status == WAN_OK and slot[0] == 0:
+        status = wan_stage_add(stage, record, wan_logged_length(record))
+        if status == WAN_OK:
+            wan_item_set_choose(staged, slot, at)
+    return status
+
+
+cdef inline void change_from_logged(wan_change *c, const wan_logged *record, uint64_t hash) noexcept nogil:
+    c.key, c.value = wan_logged_key(record), wan_logged_value(record)
+    c.value_length, c.key_length = record.value_length, record.key_length
+    c.key_form, c.value_form, c.operation = record.key_form, record.value_form, record.operation
+    c.stamp_site, c.hash, c.stamp, c.absent_below = record.stamp_site, hash, record.stamp, 0
+    c.flags = c.local = c.ask = c.keep = 0
 
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef region_log *log = <region_log *>owner
-    cdef const wan_record *record
+    cdef const wan_logged *record
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_change c
@@ -457,35 +479,35 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
     cdef bint lives
     cdef wan_status status = WAN_OK
     while at < head.length and status == WAN_OK:
-        record = <const wan_record *>(data + at)
-        at += record.length
-        change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
-        if record.flags & WAN_FLAG_MARK:
-            if record.flags & WAN_FLAG_FORGET:      # Stands where it is: behind it there are later stamps.
+        record = <const wan_logged *>(data + at)
+        at += wan_logged_length(record)
+        change_from_logged(&c, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
+        if record.kinds & WAN_LOGGED_MARK:
+            if record.kinds & WAN_LOGGED_FORGET:      # Stands where it is: behind it there are later stamps.
                 continue
             # The newest of each kind; but all as long as a newer one may be staged only.
             if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
                     or record.stamp == wan_read(&log.region.let_go)):
-                status = wan_stage_add(&log.moved, record, record.length)
+                status = wan_stage_add(&log.moved, record, wan_logged_length(record))
             continue
         shard = wan_table_shard(&log.region.table, c.hash)
         wan_lock_take(&shard.lock)
         entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
-        lives = (entry != NULL and not (record.flags & WAN_FLAG_FORGET) and wan_table_made_by(entry, &c)
-                 and (entry.state == WAN_ENTRY_INVALID) == ((record.flags & WAN_FLAG_INVALID) != 0))
-        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL and not record.flags & WAN_FLAG_FORGET:
+        lives = (entry != NULL and not (record.kinds & WAN_LOGGED_FORGET) and wan_table_made_by(entry, &c)
+                 and (entry.state == WAN_ENTRY_INVALID) == ((record.kinds & WAN_LOGGED_INVALID) != 0))
+        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL and not record.kinds & WAN_LOGGED_FORGET:
             lives = wan_table_shrunk_stamp(shard, c.hash) == record.stamp
         wan_lock_release(&shard.lock)
         if lives:
             status = stage_once(&log.moved, &log.of_moved, record)
         elif log.moves_alone:
-            status = wan_stage_add(&log.superseded, record, record.length)
+            status = wan_stage_add(&log.superseded, record, wan_logged_length(record))
     return status
 
 
 cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef region_log *log = <region_log *>owner
-    cdef const wan_record *record
+    cdef const wan_logged *record
     cdef wan_change c
     cdef wan_shard *shard
     cdef wan_entry *entry
@@ -494,39 +516,39 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
         return WAN_OK
     while at < head.length:
-        record = <const wan_record *>(data + at)
-        if wan_record_check(<const uint8_t *>record, head.length - at) != WAN_OK:
+        record = <const wan_logged *>(data + at)
+        if wan_logged_check(<const uint8_t *>record, head.length - at) != WAN_OK:
             status = WAN_CORRUPT
-            if not wan_record_has_end(record, head.length - at):
+            if not wan_logged_has_end(record, head.length - at):
                 break
-            at += record.length         # Salvage takes what is behind it.
+            at += wan_logged_length(record)         # Salvage takes what is behind it.
             continue
-        at += record.length
+        at += wan_logged_length(record)
         log.recovered += 1
-        if record.flags & WAN_FLAG_MARK and record.flags & WAN_FLAG_FORGET:
+        if record.kinds & WAN_LOGGED_MARK and record.kinds & WAN_LOGGED_FORGET:
             log.highest = record.stamp
-            wan_set(&log.region.mark, record.sequence)
+            wan_set(&log.region.mark, record.other_stamp)
             wan_set(&log.region.let_go, min(log.region.let_go, record.stamp))
             region_lower_tombstones(&log.region.table, record.stamp, record.stamp)
             continue
         log.highest = max(log.highest, record.stamp)
-        if record.flags & WAN_FLAG_MARK:
+        if record.kinds & WAN_LOGGED_MARK:
             wan_set(&log.region.let_go, max(log.region.let_go, record.stamp))
-            if not record.flags & WAN_FLAG_LET_GO:
+            if not record.kinds & WAN_LOGGED_LET_GO:
                 wan_set(&log.region.mark, max(log.region.mark, record.stamp))
             continue
-        change_from_record(&c, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form))
+        change_from_logged(&c, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
         shard = wan_table_shard(&log.region.table, c.hash)
-        if record.flags & WAN_FLAG_FORGET:
+        if record.kinds & WAN_LOGGED_FORGET:
             entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
             if entry != NULL and entry.stamp <= record.stamp:
                 wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
             continue
-        if record.flags & WAN_FLAG_RESTAMPED:
+        if record.kinds & WAN_LOGGED_RESTAMPED:
             entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
-            if entry != NULL and entry.stamp == record.sequence:
+            if entry != NULL and entry.stamp == record.other_stamp:
                 entry.stamp = 0
-        if (wan_table_invalidate(shard, &c) if record.flags & WAN_FLAG_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
+        if (wan_table_invalidate(shard, &c) if record.kinds & WAN_LOGGED_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
     return status
 

@@ -101,7 +101,7 @@ cdef struct region_log:
     # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
     uint32_t moving
     wan_stage moved
-    wan_record_set of_moved     # A move that failed left copies: they all live, and one goes on.
+    wan_item_set of_moved     # A move that failed left copies: they all live, and one goes on.
     uint64_t moved_written
     bint has_moved              # Since the log was opened.
     uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
@@ -114,7 +114,7 @@ cdef struct region_log:
     # Of each key that was staged and not written when the log was looked through for them, the first time around that some had to be kept: head and
     # key of the newest record on the disk. A crash would bring that one back, so no other has to be kept.
     wan_stage newest
-    wan_record_set of_newest
+    wan_item_set of_newest
     uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
     uint64_t looked_durable     # What had been written by then.
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.

@@ -27,7 +27,7 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
 
 
 cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, bint *found) noexcept nogil:
-    """Takes the entry of a key out (WAN_FLAG_FORGET), or its value (WAN_FLAG_INVALID), on this member only: its version stays. The
+    """Takes the entry of a key out (WAN_LOGGED_FORGET), or its value (WAN_LOGGED_INVALID), on this member only: its version stays. The
     table and the log, both or neither. `found`: there was one, no tombstone. Takes and releases the entry lock."""
     cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
     cdef wan_entry *entry
@@ -40,13 +40,13 @@ cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, 
         return status
     entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
     found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
-    if found[0] and not (flag == WAN_FLAG_INVALID and entry.state == WAN_ENTRY_INVALID):
+    if found[0] and not (flag == WAN_LOGGED_INVALID and entry.state == WAN_ENTRY_INVALID):
         c.stamp, c.stamp_site = entry.stamp, entry.stamp_site
         if r.log != NULL:
             wan_lock_take(&r.log.lock)
             status = region_log_reserve(r.log, c)
         if status == WAN_OK:
-            if flag == WAN_FLAG_FORGET:
+            if flag == WAN_LOGGED_FORGET:
                 wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
             elif wan_table_invalidate(shard, c) == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
@@ -77,7 +77,7 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
     cdef bint found
     cdef wan_status status = region_raise_mark(to, r.mark, 0) if r.mark > to.mark else WAN_OK
     if status == WAN_OK and r.let_go > to.let_go:
-        status = region_raise_mark(to, r.let_go, WAN_FLAG_LET_GO)
+        status = region_raise_mark(to, r.let_go, WAN_LOGGED_LET_GO)
     while cursor[0] < r.table.shard_count and status == WAN_OK:
         shard = &r.table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
@@ -99,7 +99,7 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
             if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
             if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
-                status = region_change_here(to, &c, WAN_FLAG_INVALID, &found)
+                status = region_change_here(to, &c, WAN_LOGGED_INVALID, &found)
         wan_lock_release(&shard.lock)
         cursor[0] += status == WAN_OK
     return status
@@ -143,7 +143,7 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
 
 
 cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) noexcept nogil:
-    """Destroys up to there are about to be forgotten, or let go (WAN_FLAG_LET_GO): from now on it is known that they may have been, and once its log is
+    """Destroys up to there are about to be forgotten, or let go (WAN_LOGGED_LET_GO): from now on it is known that they may have been, and once its log is
     written on the disk too."""
     cdef wan_change c
     cdef wan_status status = WAN_OK
@@ -153,7 +153,7 @@ cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) n
         wan_lock_take(&r.log.lock)
         status = region_log_reserve(r.log, &c)
         if status == WAN_OK:
-            region_log_stage(r.log, &c, WAN_FLAG_MARK | flag, 0)
+            region_log_stage(r.log, &c, WAN_LOGGED_MARK | flag, 0)
         wan_lock_release(&r.log.lock)
     if status == WAN_OK:
         wan_set(&r.let_go, max(mark, r.let_go))

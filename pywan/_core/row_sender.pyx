@@ -105,8 +105,7 @@ cdef class RowSender(Session):
     cdef int add_row(self, uint8_t operation, const uint8_t *key, uint32_t key_length, uint8_t key_form,
                      const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
         cdef uint64_t length = wan_record_size(key_length, value_length, 0, 0)
-        cdef wan_record *record
-        cdef uint8_t *to
+        cdef wan_record head
         cdef int state
         if self.out.end == 0:
             state = self.open_frame()
@@ -114,20 +113,11 @@ cdef class RowSender(Session):
                 return state
         if not buffer_reserve(&self.out, length):
             return STREAM_MEMORY
-        record = <wan_record *>(self.out.data + self.out.end)
-        memset(record, 0, sizeof(wan_record))
+        memset(&head, 0, sizeof(head))
+        head.value_length, head.key_length, head.operation = value_length, <uint16_t>key_length, operation
+        head.key_form, head.value_form, head.callback_form = key_form, value_form, WAN_FORM_NONE
+        wan_record_write(self.out.data + self.out.end, length, head, key, value, NULL, NULL)
         self.sequence += 1
-        record.length = <uint32_t>length
-        record.value_length = value_length
-        record.sequence = self.sequence
-        record.key_length = <uint16_t>key_length
-        record.operation = operation
-        record.key_form, record.value_form, record.callback_form = key_form, value_form, WAN_FORM_NONE
-        to = <uint8_t *>(record + 1)
-        if length > sizeof(wan_record):
-            (<uint64_t *>(<uint8_t *>record + length - 8))[0] = 0
-        wan_copy_small(to, key, key_length)
-        wan_copy_small(to + key_length, value, value_length)
         self.out.end += length
         self.frame_rows += 1
         self.rows += 1

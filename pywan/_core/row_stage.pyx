@@ -66,7 +66,7 @@ cdef class RowStage(Session):
         cdef const wan_section *section
         cdef const wan_record *record
         cdef const uint8_t *at
-        cdef uint32_t n
+        cdef uint32_t n, length
         cdef wan_reservation reservation
         cdef gateway_queue *g = self.queue.g
         if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
@@ -86,11 +86,12 @@ cdef class RowStage(Session):
         at = <const uint8_t *>(section + 1)
         for n in range(section.count):
             record = <const wan_record *>at
-            if wan_queue_reserve(&g.queue, 0, record.length, &reservation) != WAN_OK:
+            length = wan_record_length(record)
+            if wan_queue_reserve(&g.queue, 0, length, &reservation) != WAN_OK:
                 return 0
-            memcpy(reservation.at, record, record.length)
+            memcpy(reservation.at, record, length)
             wan_queue_commit(&g.queue, &reservation)
-            at += record.length
+            at += length
         self.rows += section.count
         self.bytes += frame.length
         return 1
@@ -163,6 +164,7 @@ cdef class RowStage(Session):
     cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
         """As far as rows go straight into the region. WAN_OK: all of them are applied; WAN_EMPTY: the time is over; else why the next one is not."""
         cdef wan_record *records[256]
+        cdef uint64_t sequences[256]
         cdef wan_change changes[256]
         cdef uint32_t taken, n
         cdef uint64_t size, stamp, hash
@@ -174,7 +176,7 @@ cdef class RowStage(Session):
         cdef wan_status status
         cdef wan_thread *maker = wan_thread_self()
         while True:
-            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, &size)
+            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, sequences, &size)
             if taken == 0:
                 return WAN_OK
             stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
@@ -203,15 +205,15 @@ cdef class RowStage(Session):
                     self.missing += 1
                 else:
                     self.applied += 1
-                through = records[n].sequence
+                through = sequences[n]
             wan_queue_remove(&g.queue, 0, through)
             if wan_monotonic_us() >= until_us:
                 return WAN_EMPTY
 
     cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
         cdef wan_record *record
-        cdef uint64_t size
-        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &size):
+        cdef uint64_t size, sequence
+        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &sequence, &size):
             from pywan.errors import QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
@@ -227,7 +229,7 @@ cdef class RowStage(Session):
                 self.missing += 1
             else:
                 self.applied += 1
-            wan_queue_remove(&self.queue.g.queue, 0, record.sequence)
+            wan_queue_remove(&self.queue.g.queue, 0, sequence)
             if wan_monotonic_us() >= until_us:
                 return False
         return True

@@ -59,7 +59,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
                 new.wait_durable()
                 cursor = old.copy_into(new, cursor)
         else:
-            for partition, record in old.records(1 << 62):
+            for partition, _, record in old.records(1 << 62):
                 write(new.append_record, record, partition)
     shutil.copy(folder / OWNER_NAME, to / OWNER_NAME)
     return {**entry, "saved": len(new), "damage": _told(damages)}

@@ -62,11 +62,11 @@ class SenderFilters:
                 self._failed(error, f"before_enqueue of {each!r} failed; the event is queued")
         return substitute
 
-    def choose(self, records: Iterable[bytes]) -> list[bool]:
-        """Which of these are sent."""
+    def choose(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
+        """Which of these are sent. With each record comes its place: partition, sequence, whether it may have been applied before."""
         verdicts = []
-        for record in records:
-            event = event_of_record(record)
+        for record, (_, _, possible_duplicate) in records:
+            event = event_of_record(record, possible_duplicate)
             keep = True
             for each in self._before_transmit:
                 try:
@@ -78,9 +78,9 @@ class SenderFilters:
             verdicts.append(keep)
         return verdicts
 
-    def tell_acknowledged(self, records: Iterable[bytes]) -> None:
-        for record in records:
-            event = event_of_record(record)
+    def tell_acknowledged(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> None:
+        for record, (_, _, possible_duplicate) in records:
+            event = event_of_record(record, possible_duplicate)
             for each in self._after_acknowledgement:
                 try:
                     each.after_acknowledgement(event)

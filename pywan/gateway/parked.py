@@ -56,7 +56,7 @@ class ParkedEvents:
         """Up to `limit` of them, with the reason."""
         limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
         found = []
-        for reason, record in self.queue.records(limit):
+        for reason, _, record in self.queue.records(limit):
             event = event_of_record(record)
             found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
                           "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})

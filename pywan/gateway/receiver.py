@@ -203,6 +203,6 @@ class GatewayReceiver(Face):
         return session
 
 
-def _apply_slow(region: Any, record: bytes) -> int:
+def _apply_slow(region: Any, record: bytes, place: tuple[int, int, bool]) -> int:
     """`region` is a MemberRegion."""
-    return int(region.callbacks.apply_record(record))
+    return int(region.callbacks.apply_record(record, place))

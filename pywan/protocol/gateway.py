@@ -14,7 +14,7 @@ from pywan.base.names import check_name, printable, quoted
 from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
-VERSION = 1
+VERSION = 2     # The record format is part of it, and has its number.
 HEADER_BYTES = 32
 MAGIC = b"PWD1"
 HELLO_BYTES_MAX = 65536     # Names and numbers only; a longer one is somebody else's.
@@ -181,5 +181,6 @@ def decode(frame: bytes, *expected: type[M]) -> M:
             raise ProtocolError(f"{message.kind}: {name} {quoted(getattr(message, name))} is out of range")
     version = getattr(message, "version", VERSION)
     if version != VERSION:
-        raise ProtocolError(f"protocol version {version}; this side speaks version {VERSION}: upgrade the older one")
+        raise ProtocolError(f"protocol version {version}, with record format {version}; this side speaks version {VERSION}, with record format {VERSION}: "
+                            "upgrade the older one")
     return message

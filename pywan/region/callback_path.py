@@ -92,11 +92,12 @@ class CallbackPath:
         with self.lock:
             return self._make(change)
 
-    def apply_record(self, record: bytes) -> int:
-        """A remote change, from the receiver. 0: done; -2: a later version stands; a reason of failure.
+    def apply_record(self, record: bytes, place: tuple[int, int, bool]) -> int:
+        """A remote change, from the receiver; `place`: partition and sequence at its sender, and whether it may have been
+        applied before. 0: done; -2: a later version stands; a reason of failure.
         QueueFullError, DiskError: one of our queues or logs does not take it now."""
         fields = _core.record_fields(record)
-        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"],
+        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2],
                         _core.record_flags(record))
         change = Change(fields["operation"], Encoded(*fields["key"]), Encoded(*fields["value"]),
                         Encoded(*fields["callback"]), (fields["stamp"], fields["stamp_site"]), origin)

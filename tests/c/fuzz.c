@@ -64,17 +64,18 @@ uint64_t fuzz_touch(const uint8_t *bytes, size_t length)
 void fuzz_touch_record(const uint8_t *at, uint64_t bytes)
 {
     const wan_record *record = (const wan_record *)at;
-    FUZZ_CHECK(record->length >= sizeof *record && record->length <= bytes && record->length % 8 == 0);
-    const uint8_t *end = at + record->length;
+    const uint32_t length = wan_record_length(record);
+    FUZZ_CHECK(length >= sizeof *record && length <= bytes && length % 8 == 0);
+    const uint8_t *end = at + length;
     FUZZ_CHECK(wan_record_recipients(record) + record->recipients_count <= end);
     FUZZ_CHECK(record->operation < WAN_OPERATION_COUNT && record->key_form < WAN_FORM_COUNT);
     fuzz_touch(wan_record_key(record), record->key_length);
     fuzz_touch(wan_record_value(record), record->value_length);
     fuzz_touch(wan_record_callback(record), record->callback_length);
     fuzz_touch(wan_record_recipients(record), record->recipients_count);
-    uint8_t *copy = malloc(record->length);      /* As a queue takes it. */
+    uint8_t *copy = malloc(length);      /* As a queue takes it. */
     FUZZ_CHECK(copy);
-    wan_copy_small(copy, at, record->length);
+    wan_copy_small(copy, at, length);
     free(copy);
 }
 
@@ -128,23 +129,22 @@ uint16_t fuzz_key(random_source *source, uint8_t *to, uint8_t form)
 uint64_t fuzz_record(random_source *source, uint8_t *to)
 {
     static const uint8_t key_forms[] = {WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER};
-    wan_record *record = (wan_record *)to;
+    uint8_t key[FUZZ_KEY_MAX], parts[FUZZ_RECORD_MAX];
+    wan_record head = {.key_form = key_forms[random_below(source, sizeof key_forms)]};
     memset(to, 0, FUZZ_RECORD_MAX);
-    uint8_t key[FUZZ_KEY_MAX];
-    record->key_form = key_forms[random_below(source, sizeof key_forms)];
-    record->key_length = fuzz_key(source, key, record->key_form);
-    record->value_length = random_below(source, 300);
-    record->callback_length = random_below(source, 4) ? 0 : (uint16_t)random_below(source, 50);
-    record->recipients_count = (uint8_t)random_below(source, 5);
-    record->length = (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count);
-    record->operation = (uint8_t)random_below(source, WAN_OPERATION_COUNT);
-    record->value_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
-    record->callback_form = (uint8_t)random_below(source, WAN_FORM_COUNT);
-    record->stamp = random_next(source);
-    record->sequence = random_next(source);
-    for (uint32_t n = sizeof *record; n < record->length; n++) to[n] = (uint8_t)random_next(source);
-    memcpy(wan_record_key(record), key, record->key_length);
-    return record->length;
+    head.key_length = fuzz_key(source, key, head.key_form);
+    head.value_length = random_below(source, 300);
+    head.callback_length = random_below(source, 4) ? 0 : (uint16_t)random_below(source, 50);
+    head.recipients_count = (uint8_t)random_below(source, 5);
+    head.operation = random_below(source, WAN_OPERATION_COUNT) & 3;
+    head.value_form = random_below(source, WAN_FORM_COUNT) & 7;
+    head.callback_form = random_below(source, WAN_FORM_COUNT) & 7;
+    head.flags = (uint8_t)random_below(source, WAN_FLAGS + 1);
+    head.stamp = random_next(source);
+    const uint32_t length = wan_record_length(&head);
+    for (uint32_t n = 0; n < sizeof parts; n++) parts[n] = (uint8_t)random_next(source);
+    wan_record_write(to, length, head, key, parts, parts + 300, parts + 400);
+    return length;
 }
 
 #ifdef FUZZ_LIBFUZZER

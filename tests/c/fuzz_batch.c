@@ -19,14 +19,19 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
         uint64_t first = 1 + random_below(source, 2) * random_next(source) % (UINT64_MAX - 1000), next = first;
         *section = (wan_section){.partition = random_below(source, 8), .count = random_below(source, RECORDS), .first = first,
                                  .settled = random_next(source) % first};
-        for (uint32_t n = 0; n < section->count; n++) {
-            uint64_t length = fuzz_record(source, at);
+        /* With holes or without: those that have some begin with their sequences. */
+        int holes = section->count && random_below(source, 2);
+        uint64_t *sequences = (uint64_t *)at;
+        for (uint32_t n = 0; holes && n < section->count; n++) {
             next += random_below(source, 3);
-            ((wan_record *)at)->sequence = next++;
-            section->bytes += length;
-            at += length;
+            sequences[n] = next++;
         }
-        section->through = next > first ? next - 1 + random_below(source, 3) : first;
+        if (holes) section->through = sequences[section->count - 1] + 1 + random_below(source, 2);
+        else section->through = section->count ? first + section->count - 1 : first;
+        at += wan_section_head_bytes(section);
+        for (uint32_t n = 0; n < section->count; n++) at += fuzz_record(source, at);
+        section->bytes = (uint32_t)(at - (uint8_t *)sequences);
+        section->duplicates = random_below(source, section->count + 1);
         *count += section->count;
     }
     return (uint64_t)(at - to);
@@ -34,7 +39,7 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
 
 void fuzz_once(random_source *source)
 {
-    static uint8_t bytes[sizeof(wan_batch_head) + SECTIONS * sizeof(wan_section) + (SECTIONS * RECORDS + 1) * FUZZ_RECORD_MAX]
+    static uint8_t bytes[sizeof(wan_batch_head) + SECTIONS * sizeof(wan_section) + (SECTIONS * RECORDS + 1) * (FUZZ_RECORD_MAX + 8)]
         __attribute__((aligned(8)));
     uint32_t count;
     uint64_t length = build(source, bytes, &count);
@@ -53,13 +58,16 @@ void fuzz_once(random_source *source)
         for (uint32_t s = 0; s < head->sections; s++, section++) {
             const uint8_t *section_end = at + section->bytes;
             uint64_t last = section->first - 1;
-            FUZZ_CHECK(section->first > section->settled && section_end <= end);
+            const uint8_t *begin = at;
+            FUZZ_CHECK(section->first > section->settled && section_end <= end && section->duplicates <= section->count);
+            at += wan_section_head_bytes(section);
+            FUZZ_CHECK(at <= section_end);
             for (uint32_t n = 0; n < section->count; n++) {
                 fuzz_touch_record(at, (uint64_t)(section_end - at));
-                const wan_record *record = (const wan_record *)at;
-                FUZZ_CHECK(record->sequence > last && record->sequence <= section->through);
-                last = record->sequence;
-                at += record->length;
+                const uint64_t sequence = wan_section_sequence(section, begin, n);
+                FUZZ_CHECK(sequence > last && sequence <= section->through);
+                last = sequence;
+                at += wan_record_length((const wan_record *)at);
                 records++;
             }
             FUZZ_CHECK(at == section_end);

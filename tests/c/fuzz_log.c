@@ -2,12 +2,13 @@
  *
  * Damaged as disks and hands do it (bits, ranges, lengths, files and blocks in each other's place, an older manifest): opening gives
  * everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be missed: when neither a whole
- * block nor the head of a block begun later is left of all that follows, and the manifest knows of none of it, the store is what a
+ * block nor the head of a block begun later is left, in its place, of all that follows, and the manifest knows of none of it, the store is what a
  * crash before those blocks could have left. Salvage gives every block whose bytes are as they were.
  * Damaged behind checksums that hold: nothing that is read leads out of bounds, and what opens can be written and opened again. */
 #include "fuzz.h"
 #include "log_owner.h"
 #include "base/wan_crc32c.h"
+#include "base/wan_siphash.h"
 
 const char *const fuzz_name = "fuzz_log";
 
@@ -28,7 +29,18 @@ static uint32_t field32(const uint8_t *bytes, size_t at) { uint32_t value; memcp
 
 static uint32_t block_crc(const wan_block_head *head)
 {
-    return wan_crc32c(wan_crc32c(0, &head->length, sizeof *head - 8), head + 1, head->length);
+    return wan_crc32c(wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - 8), head + 1, head->length);
+}
+
+/* Of what stands at `at`, with the secret that the file has now. */
+static uint64_t block_seal(const memory_file *file, uint64_t at)
+{
+    uint8_t sealed[8 + offsetof(wan_block_head, seal)];
+    uint64_t secret[2];
+    memcpy(secret, ((const wan_segment_head *)file->bytes)->secret, sizeof secret);
+    memcpy(sealed, &at, 8);
+    memcpy(sealed + 8, file->bytes + at, sizeof sealed - 8);
+    return wan_siphash(secret, sealed, sizeof sealed);
 }
 
 static int is_segment(const memory_file *file) { return file->name[0] && !file->gone && strlen(file->name) > 4 && strcmp(file->name + strlen(file->name) - 4, ".seg") == 0; }
@@ -62,7 +74,7 @@ static void find_blocks(void)
         while (at + sizeof(wan_block_head) <= file->size) {
             const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
             if (memcmp(head, "PWBK", 4) != 0) break;
-            FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && store.count < BLOCKS);
+            FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && head->seal == block_seal(file, at) && store.count < BLOCKS);
             block_place *place = &store.blocks[store.count++];
             *place = (block_place){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
             memcpy(place->file, name, sizeof name);
@@ -230,7 +242,7 @@ static int has_trace_of_later(const memory_disk *disk, uint64_t last)
         uint64_t number = strtoull(file->name, NULL, 10);
         for (uint64_t at = WAN_LOG_PAGE; at + sizeof(wan_block_head) <= file->size; at += 8) {
             const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
-            if (memcmp(head, "PWBK", 4) != 0 || head->segment != number || head->commit <= last) continue;
+            if (memcmp(head, "PWBK", 4) != 0 || head->segment != number || head->commit <= last || head->seal != block_seal(file, at)) continue;
             if (head->commit > last + 1) return 1;
             if (head->length <= file->size - at - sizeof *head && head->crc == block_crc(head)) return 1;
         }
@@ -364,6 +376,7 @@ static void lie_in_block(random_source *source, memory_file *file, uint64_t at)
     if (random_below(source, 8)) head->segment = number;
     if (random_below(source, 4)) head->length &= ~7u;
     if (head->length <= file->size - at - sizeof *head) head->crc = block_crc(head);
+    if (random_below(source, 8)) head->seal = block_seal(file, at);
 }
 
 static void lie(random_source *source, memory_disk *disk)
@@ -447,7 +460,7 @@ static void open_lies(random_source *source)
         if (salvage || status != WAN_OK) FUZZ_CHECK(is_same_disk(&tried, &lying));
         if (status == WAN_OK && !salvage) {
             static uint8_t item[16];
-            wan_part part = {{WAN_PART_RECORDS, 1, sizeof item}, item};
+            wan_part part = {.head = {WAN_PART_RECORDS, 1, sizeof item}, .bytes = item};
             uint32_t segment;
             uint64_t blocks = b.blocks, commit = b.owner.log.commit;
             status = wan_log_make_room(&b.owner.log, wan_parts_length(&part, 1), NULL, 0);

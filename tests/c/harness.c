@@ -37,20 +37,10 @@ void failing_disk_init(failing_disk *disk)
 
 uint64_t write_plan(uint8_t *to, const record_plan *plan)
 {
-    wan_record *record = (wan_record *)to;
-    uint64_t length = plan_length(plan);
-    memset(to, 0, length);
-    record->length = (uint32_t)length;
-    record->value_length = plan->value_length;
-    record->key_length = (uint16_t)strlen(plan->key);
-    record->key_form = WAN_FORM_TEXT;
-    record->operation = plan->operation;
-    record->flags = plan->flags;
-    record->region = plan->region ? plan->region : 1;
-    record->stamp = plan->stamp;
-    record->stamp_site = plan->stamp_site;
-    record->origin_site = plan->origin_site;
-    memcpy(wan_record_key(record), plan->key, record->key_length);
-    if (plan->value_length) memcpy(wan_record_value(record), plan->value, plan->value_length);
+    const uint64_t length = plan_length(plan);
+    const wan_record head = {.value_length = plan->value_length, .key_length = (uint16_t)strlen(plan->key), .key_form = WAN_FORM_TEXT,
+                             .operation = plan->operation, .flags = plan->flags, .region = plan->region ? plan->region : 1,
+                             .stamp = plan->stamp, .stamp_site = plan->stamp_site, .origin_site = plan->origin_site};
+    wan_record_write(to, length, head, (const uint8_t *)plan->key, plan->value, NULL, NULL);
     return length;
 }

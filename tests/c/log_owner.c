@@ -66,7 +66,7 @@ wan_status owner_write(log_owner *owner, uint64_t length)
     memcpy(item, &number, 8);
     memcpy(item + 8, &length, 8);
     for (uint64_t n = 0; n < length; n++) item[16 + n] = pattern(number, n);
-    wan_part part = {{WAN_PART_RECORDS, 1, bytes}, item};
+    wan_part part = {.head = {WAN_PART_RECORDS, 1, bytes}, .bytes = item};
     uint32_t segment;
     wan_status status = wan_log_make_room(&owner->log, wan_parts_length(&part, 1), (const uint8_t *)&owner->state, 8);
     if (status == WAN_OK) {

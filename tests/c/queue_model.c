@@ -47,8 +47,7 @@ static record_plan draw_plan(queue_model *m, random_source *source, char key[16]
     *key_number = random_below(source, MODEL_KEYS);
     snprintf(key, 16, "key-%u", *key_number);
     record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3), .key = key,
-                        .value = value,
-                        .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
+                        .value = value, .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
     if (!random_below(source, 20)) plan.stamp /= 2;     /* Comes late, as an event that was parked does. */
     return plan;
 }
@@ -75,7 +74,7 @@ static void append(queue_model *m, random_source *source, uint32_t number)
     if (!random_below(source, 10)) { wan_queue_cancel(&m->queue, &reservation); return; }
     write_plan(reservation.at, &plan);
     wan_queue_commit(&m->queue, &reservation);
-    model_event event = {plan.stamp, length, plan.value_length, key_number, plan.operation, plan.flags, 1};
+    model_event event = {plan.stamp, length, plan.value_length, key_number, plan.operation, 1};
     model_append(m, p, &event);
 }
 
@@ -85,6 +84,7 @@ static void append_run(queue_model *m, random_source *source)
     enum { RUN = 200 };
     uint32_t lengths[RUN], count = random_below(source, RUN + 1), written = 0;
     uint16_t partitions[RUN];
+    uint64_t sequences[RUN];
     uint64_t used = 0;
     model_event events[RUN];
     int one_partition = random_below(source, 2) != 0;
@@ -104,7 +104,7 @@ static void append_run(queue_model *m, random_source *source)
         used += length;
         lengths[written] = (uint32_t)length;
         partitions[written] = one_partition ? 0 : (uint16_t)random_below(source, MODEL_PARTITIONS);
-        events[written] = (model_event){plan.stamp, length, plan.value_length, key_number, plan.operation, plan.flags, 1};
+        events[written] = (model_event){plan.stamp, length, plan.value_length, key_number, plan.operation, 1};
     }
     uint32_t done = 0;
     int is_used = random_below(source, 10) != 0, has_room = 0;
@@ -114,16 +114,20 @@ static void append_run(queue_model *m, random_source *source)
             has_room = wan_queue_room_for_entries(&m->queue, partitions[n], written) == WAN_OK;
         if (has_room) m->disk.fail_at = m->disk.calls + 1;
     }
-    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, is_used ? written : 0);
+    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, is_used ? written : 0, sequences);
     if (has_room && is_used) SAME(done, written);
     m->disk.fail_at = 0;
-    for (uint32_t n = 0; n < done; n++) model_append(m, &m->partitions[partitions[n]], &events[n]);
+    for (uint32_t n = 0; n < done; n++) {
+        model_append(m, &m->partitions[partitions[n]], &events[n]);
+        SAME(sequences[n], m->partitions[partitions[n]].appended);
+    }
 }
 
 static void peek(queue_model *m, random_source *source, uint32_t number)
 {
     model_partition *p = &m->partitions[number];
     wan_record *records[700];
+    uint64_t sequences[700];
     uint64_t size, limit = random_below(source, 4) ? UINT64_MAX : random_below(source, 100000), total = 0;
     uint32_t count = random_below(source, 700), expected = 0;
     int at_least_one = random_below(source, 3) != 0;
@@ -140,15 +144,15 @@ static void peek(queue_model *m, random_source *source, uint32_t number)
         }
         p->peeked++;
     }
-    uint32_t taken = wan_queue_peek(&m->queue, number, count, limit, at_least_one, records, &size);
+    uint32_t taken = wan_queue_peek(&m->queue, number, count, limit, at_least_one, records, sequences, &size);
     SAME(taken, expected);
     SAME(size, total);
     uint32_t n = 0;
     for (uint64_t sequence = first + 1; sequence <= p->peeked && n < taken; sequence++) {
         if (!p->events[sequence - 1].alive) continue;
-        SAME(records[n]->sequence, sequence);
+        SAME(sequences[n], sequence);
         SAME(records[n]->stamp, p->events[sequence - 1].stamp);
-        SAME(records[n]->length, p->events[sequence - 1].length);
+        SAME(wan_record_length(records[n]), p->events[sequence - 1].length);
         n++;
     }
 }
@@ -195,14 +199,14 @@ static void compare(queue_model *m)
         SAME(q->unpeeked, unpeeked);
         SAME(wan_partition_ready(q), ready);
         const wan_record *first = wan_queue_oldest(&m->queue, number);
-        SAME(first ? first->sequence : 0, oldest);
+        SAME(first ? q->known_holes + 1 : 0, oldest);
         all_events += events;
         all_bytes += bytes;
     }
     SAME(m->queue.events, all_events);
     SAME(m->queue.bytes, all_bytes);
     SAME(m->queue.conflated, m->conflated);
-    SAME(m->queue.store.file_bytes > 0, m->disk.live_bytes > 0);
+    SAME(m->queue.store->file_bytes > 0, m->disk.live_bytes > 0);
 }
 
 static void compare_contents(queue_model *m)
@@ -213,10 +217,9 @@ static void compare_contents(queue_model *m)
             const wan_record *record = wan_queue_at(&m->queue, &m->queue.partitions[number], sequence);
             SAME(record != NULL, p->events[sequence - 1].alive);
             if (!record) continue;
-            SAME(wan_record_check((const uint8_t *)record, record->length), WAN_OK);
+            SAME(wan_record_check((const uint8_t *)record, p->events[sequence - 1].length), WAN_OK);
             SAME(record->stamp, p->events[sequence - 1].stamp);
-            SAME(record->sequence, sequence);
-            SAME(record->partition, number);
+            SAME(wan_record_length(record), p->events[sequence - 1].length);
         }
     }
 }
@@ -273,12 +276,12 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
             uint64_t size;
             if (m->copied) wan_queue_made_replicated(&m->queue, number, m->queue.partitions[number].appended);
             while (m->queue.partitions[number].peeked < m->queue.partitions[number].appended)
-                wan_queue_peek(&m->queue, number, 8, UINT64_MAX, 1, records, &size);
+                wan_queue_peek(&m->queue, number, 8, UINT64_MAX, 1, records, NULL, &size);
             wan_queue_remove(&m->queue, number, m->queue.partitions[number].peeked);
         }
     SAME(m->queue.events, 0);
     SAME(m->queue.bytes, 0);
-    SAME(m->queue.store.file_bytes, 0);
+    SAME(m->queue.store->file_bytes, 0);
     SAME(m->disk.live, 0);
     wan_queue_close(&m->queue);
     SAME(m->disk.live, 0);

@@ -9,7 +9,7 @@
 #define MODEL_KEYS 24
 #define MODEL_EVENTS 6000      /* Per partition and run: more are not appended. */
 
-typedef struct { uint64_t stamp, length; uint32_t value_length, key; uint8_t operation, flags, alive; } model_event;
+typedef struct { uint64_t stamp, length; uint32_t value_length, key; uint8_t operation, alive; } model_event;
 
 typedef struct {
     model_event events[MODEL_EVENTS];       /* By sequence - 1. */

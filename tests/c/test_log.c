@@ -1,6 +1,8 @@
 /* The log on a disk that misbehaves: cut anywhere, any call failing, full, going down at any moment. */
 #include "log_owner.h"
 
+#include "base/wan_crc32c.h"
+
 static memory_disk disk, other;
 static log_owner owner, again;
 
@@ -533,9 +535,104 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
     EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, &reader, &owner.damage, &cut), WAN_INVALID);
     EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, &reader, &owner.damage, &cut), WAN_INVALID);
     EXPECT(strstr(wan_detail, "written with 1 partitions, and 2 are configured") != NULL);
-    memory_disk_find(&disk, "MANIFEST")->bytes[8] = 2;
+    memory_file *manifest = memory_disk_find(&disk, "MANIFEST");
+    manifest->bytes[8] = WAN_LOG_VERSION + 1;
     expect_refusal(WAN_INVALID, "newer version");
     end();
+}
+
+/* Both were written by a version that did not know better, so their checksums hold. */
+static void record_format_1_is_refused_by_name(void)
+{
+    begin();
+    write_items(3, 100);
+    owner_close(&owner);
+    memory_file *manifest = memory_disk_find(&disk, "MANIFEST"), *segment = memory_disk_find(&disk, "000000000001.seg");
+    manifest->bytes[8] = 1;
+    uint64_t state, length = 72;
+    uint32_t segments, crc;
+    memcpy(&segments, manifest->bytes + 48, 4);
+    memcpy(&state, manifest->bytes + 56, 8);
+    length += 16 * segments + state;
+    crc = wan_crc32c(wan_crc32c(0, manifest->bytes, 68), manifest->bytes + 72, length - 72);
+    memcpy(manifest->bytes + 68, &crc, 4);
+    for (int salvage = 0; salvage < 2; salvage++) {
+        owner.salvage = salvage;
+        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 2 only: drain it with the version that wrote it");
+    }
+    manifest->gone = 1;                 /* Salvage of a folder without one. */
+    segment->bytes[8] = 1;
+    expect_refusal(WAN_INVALID, "000000000001.seg is in record format 1, and this version reads format 2 only");
+    end();
+}
+
+/* Values that hold blocks. */
+
+/* One item whose bytes are a copy of what is on the disk of the segment in writing, again and again. */
+static wan_status write_copies(log_owner *o, const memory_file *file, uint64_t from, uint64_t length, uint32_t times)
+{
+    uint64_t number = o->staged + 1, bytes = wan_align8(16 + length * times);
+    uint8_t *item = calloc(1, bytes);
+    memcpy(item, &number, 8);
+    for (uint32_t n = 0; n < times; n++) memcpy(item + 16 + n * length, file->bytes + from, length);
+    wan_part part = {.head = {WAN_PART_RECORDS, 1, bytes}, .bytes = item};
+    uint32_t segment;
+    wan_status status = wan_log_make_room(&o->log, wan_parts_length(&part, 1), (const uint8_t *)&o->state, 8);
+    if (status == WAN_OK) status = wan_log_commit(&o->log, &part, 1, &segment);
+    free(item);
+    return status;
+}
+
+static wan_status take_any_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes) { return WAN_OK; }
+
+/* Opens what is left when the newest block is torn at `at`. */
+static wan_status open_torn(memory_disk *torn, uint64_t at, uint64_t *commit)
+{
+    static log_owner opened;
+    memset(&opened, 0, sizeof opened);
+    memory_file *file = memory_disk_find(torn, "000000000001.seg");
+    memset(file->bytes + at, 0, 100);
+    wan_log_reader reader = {.owner = &opened, .part = take_any_part};
+    wan_status status = wan_log_open(&opened.log, &torn->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &opened.damage, &opened.cut_bytes);
+    *commit = opened.log.commit;
+    wan_log_close(&opened.log);
+    return status;
+}
+
+static void no_value_is_taken_for_a_block(void)
+{
+    begin();
+    write_items(5, 400);
+    memory_file *file = memory_disk_find(&disk, "000000000001.seg");
+    wan_log_segment *segment = &owner.log.segments[0];
+    const uint64_t used = segment->used;
+    /* What is on the disk, whole blocks with real heads; and heads that say they come later, as whoever knows the format, and no secret, can
+     * make them. */
+    for (int kind = 0; kind < 3; kind++) {
+        uint64_t begun = segment->used;
+        static memory_file forged;
+        forged = (memory_file){.bytes = malloc(used - WAN_LOG_PAGE)};
+        memcpy(forged.bytes, file->bytes + WAN_LOG_PAGE, used - WAN_LOG_PAGE);
+        if (kind)
+            for (uint64_t at = 0; at < used - WAN_LOG_PAGE;) {
+                wan_block_head *head = (wan_block_head *)(forged.bytes + at);
+                at += sizeof *head + head->length;
+                head->commit += 5 + (uint64_t)kind;
+                head->crc = wan_crc32c(wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - 8), head + 1, head->length);
+                if (kind == 2) head->seal = 0;
+            }
+        EXPECT_EQUAL(write_copies(&owner, &forged, 0, used - WAN_LOG_PAGE, 3), WAN_OK);
+        free(forged.bytes);
+        for (uint64_t at = begun; at < begun + 200; at += 8) {      /* In its head, or behind it. */
+            uint64_t commit;
+            memory_disk_copy(&other, &disk);
+            EXPECT_EQUAL(open_torn(&other, at, &commit), WAN_OK);
+            EXPECT_EQUAL(commit, 5 + (uint64_t)kind);
+            memory_disk_close(&other);
+        }
+    }
+    owner_close(&owner);
+    memory_disk_close(&disk);
 }
 
 static void salvage_gives_what_is_whole_and_changes_nothing(void)
@@ -590,11 +687,12 @@ static void a_segment_is_read_again_while_the_log_is_written(void)
 
 static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(void)
 {
-    for (uint64_t call = 1; call <= 4; call++) {        /* Three writes and the sync. */
+    /* A block of some length: three writes and the sync; a short one is written by one. */
+    for (uint64_t call = 1; call <= 6; call++) {
         begin();
         write_items(3, 100);
-        disk.fail_at = disk.calls + call;
-        EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
+        disk.fail_at = disk.calls + (call <= 4 ? call : call - 4);
+        EXPECT_EQUAL(owner_write(&owner, call <= 4 ? 70000 : 100), WAN_IO);
         memset(owner.found, 0, sizeof owner.found);
         EXPECT_EQUAL(owner_read_segment(&owner, 0), WAN_OK);
         EXPECT(owner.found[1] && owner.found[3] && !owner.found[4]);
@@ -642,6 +740,8 @@ const test_case log_tests[] = {
     {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},
     {"a missing segment is named", a_missing_segment_is_named},
     {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
+    {"record format 1 is refused by name", record_format_1_is_refused_by_name},
+    {"no value is taken for a block", no_value_is_taken_for_a_block},
     {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
     {"a segment is read up to what counts behind which an attempt failed", a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},
     {"what failed in a later segment is no block when a shorter one fits before it", what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it},

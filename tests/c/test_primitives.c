@@ -5,6 +5,7 @@
 #include "harness.h"
 #include "base/wan_clock.h"
 #include "base/wan_crc32c.h"
+#include "base/wan_siphash.h"
 #include "record/wan_frame.h"
 
 static uint8_t numbers[70000] __attribute__((aligned(8)));
@@ -168,16 +169,14 @@ static void a_record_that_is_cut_anywhere_is_refused(void)
 static void a_record_whose_sizes_contradict_each_other_is_refused(void)
 {
     wan_record *record = (wan_record *)record_bytes;
-    good_record(); record->key_length += 100;
+    good_record(); record->key_length += 600;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
     good_record(); record->value_length = UINT32_MAX;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->length = 0;
-    EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->length += 8;
+    uint64_t length = good_record(); record->callback_length = 65535;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
     good_record(); record->recipients_count = 255;
-    EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
+    EXPECT_EQUAL(wan_record_check(record_bytes, length), WAN_CORRUPT);
 }
 
 static void a_record_of_unknown_operation_or_form_is_refused(void)
@@ -185,12 +184,56 @@ static void a_record_of_unknown_operation_or_form_is_refused(void)
     wan_record *record = (wan_record *)record_bytes;
     good_record(); record->operation = WAN_OPERATION_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
+    good_record(); record->flags = WAN_FLAGS + 1;
+    EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
     good_record(); record->key_form = WAN_FORM_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->value_form = 255;
+    good_record(); record->value_form = 15;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
     good_record(); record->callback_form = WAN_FORM_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
+}
+
+static void a_record_is_laid_out_as_the_format_says(void)
+{
+    static const uint8_t wanted[] =
+        "\x05\x00\x00\x00" "\x02\x00" "\x03\x00" "\x11\x12\x13\x14\x15\x16\x17\x18"      /* value 5, key 2, callback 3; stamp */
+        "\x21\x22\x23\x24\x25\x26\x27\x28" "\x31\x32\x33\x34" "\x41\x42\x43\x44"            /* event: sequence, member, thread */
+        "\x51\x52" "\x03" "\x02" "\x07" "\x08" "\x42" "\x61"        /* region; flags, recipients, sites; destroy and key, value and callback */
+        "ab" "value" "cba" "\x05\x06" "\0\0\0";
+    const wan_record head = {.value_length = 5, .key_length = 2, .callback_length = 3, .stamp = 0x1817161514131211, .event_sequence = 0x2827262524232221,
+                             .event_member = 0x34333231, .event_thread = 0x44434241, .region = 0x5251, .flags = 3, .recipients_count = 2, .stamp_site = 7,
+                             .origin_site = 8, .operation = WAN_DESTROY, .key_form = WAN_FORM_INT, .value_form = WAN_FORM_TEXT, .callback_form = WAN_FORM_USER};
+    uint64_t length = wan_record_length(&head);
+    EXPECT_EQUAL(length, 56);
+    memset(record_bytes, 0xee, sizeof record_bytes);
+    wan_record_write(record_bytes, length, head, (const uint8_t *)"ab", (const uint8_t *)"value", (const uint8_t *)"cba", (const uint8_t *)"\x05\x06");
+    EXPECT(memcmp(record_bytes, wanted, length) == 0);
+    EXPECT_EQUAL(record_bytes[length], 0xee);
+    EXPECT(wan_record_recipients((const wan_record *)record_bytes)[1] == 6);
+}
+
+static void a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would(void)
+{
+    static uint8_t parts[4][400], to[2048] __attribute__((aligned(8)));
+    random_source source = {.state = 11};
+    for (int part = 0; part < 4; part++)
+        for (int n = 0; n < 400; n++) parts[part][n] = (uint8_t)random_next(&source) | 1;
+    for (int n = 0; n < 20000; n++) {
+        wan_record head = {.key_length = (uint16_t)random_below(&source, 400), .value_length = random_below(&source, 400),
+                           .callback_length = (uint16_t)(random_below(&source, 2) * random_below(&source, 300)),
+                           .recipients_count = (uint8_t)random_below(&source, 4)};
+        uint64_t length = wan_record_length(&head), at = sizeof head;
+        memset(to, 0xee, sizeof to);
+        wan_record_write(to, length, head, parts[0], parts[1], parts[2], parts[3]);
+        int same = memcmp(to, &head, sizeof head) == 0;
+        for (uint32_t k = 0; k < head.key_length; k++) same &= to[at++] == parts[0][k];
+        for (uint32_t k = 0; k < head.value_length; k++) same &= to[at++] == parts[1][k];
+        for (uint32_t k = 0; k < head.callback_length; k++) same &= to[at++] == parts[2][k];
+        for (uint32_t k = 0; k < head.recipients_count; k++) same &= to[at++] == parts[3][k];
+        while (at < length) same &= to[at++] == 0;
+        EXPECT(same && to[length] == 0xee);
+    }
 }
 
 static void small_copies_copy_every_length(void)
@@ -247,24 +290,28 @@ static void a_changed_bit_of_header_or_payload_changes_the_frame_checksum(void)
 /* A batch of two partitions: three records and one, with a hole between. */
 static uint8_t batch[2048] __attribute__((aligned(8)));
 
+static uint64_t *batch_sequences;      /* Of its first section. */
+
 static uint64_t good_batch(void)
 {
-    static const uint64_t sequences[4] = {11, 12, 14, 5};
     memset(batch, 0, sizeof batch);
     wan_batch_head *head = (wan_batch_head *)batch;
     wan_section *section = (wan_section *)(head + 1);
     head->sections = 2;
     uint8_t *at = (uint8_t *)(section + 2);
+    batch_sequences = (uint64_t *)at;
+    memcpy(at, (uint64_t[]){11, 12, 14}, 24);
+    at += 24;
+    section[0].bytes = 24;
     for (int n = 0; n < 4; n++) {
         record_plan plan = {.operation = WAN_CREATE, .key = "key", .value = "four", .value_length = 4, .stamp = 1};
         uint64_t length = write_plan(at, &plan);
-        ((wan_record *)at)->sequence = sequences[n];
         section[n == 3].bytes += length;
         section[n == 3].count++;
         at += length;
     }
-    section[0].partition = 0; section[0].first = 11; section[0].through = 14; section[0].settled = 10;
-    section[1].partition = 1; section[1].first = 5; section[1].through = 6; section[1].settled = 0;
+    section[0].partition = 0; section[0].first = 11; section[0].through = 14; section[0].settled = 10; section[0].duplicates = 2;
+    section[1].partition = 1; section[1].first = 5; section[1].through = 5; section[1].settled = 0;
     return (uint64_t)(at - batch);
 }
 
@@ -277,7 +324,6 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
 {
     wan_batch_head *head = (wan_batch_head *)batch;
     wan_section *section = (wan_section *)(head + 1);
-    wan_record *record = (wan_record *)(section + 2);
     uint64_t length = good_batch();
     EXPECT_EQUAL(wan_batch_check(batch, length, 5), WAN_CORRUPT);
     EXPECT_EQUAL(wan_batch_check(batch, length + 8, 4), WAN_CORRUPT);
@@ -298,25 +344,47 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     EXPECT_EQUAL(wan_batch_check(batch, length, 6), WAN_CORRUPT);
     good_batch(); section[0].count = 2; section[1].count = 2;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); record->sequence = 10;
+    good_batch(); section[1].through = 6;       /* Then it would begin with a sequence. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); record->sequence = 12;        /* Twice the same. */
+    good_batch(); section[0].duplicates = 4;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); record->sequence = 15;
+    good_batch(); section[0].reserved = 1;
+    EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
+    good_batch(); section[0].through = UINT64_MAX - 1; section[0].count = UINT32_MAX;
+    EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
+    good_batch(); batch_sequences[0] = 10;
+    EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
+    good_batch(); batch_sequences[0] = 12;        /* Twice the same. */
+    EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
+    good_batch(); batch_sequences[2] = 15;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
 }
 
 static void a_batch_cannot_wrap_its_sequences_around_to_go_back(void)
 {
     wan_section *section = (wan_section *)(batch + sizeof(wan_batch_head));
-    wan_record *record = (wan_record *)(section + 2);
     uint64_t length = good_batch();
     section[0].through = UINT64_MAX;
-    record->sequence = UINT64_MAX;      /* The next two are 12 and 14: behind it. */
+    batch_sequences[0] = UINT64_MAX;      /* The next two are 12 and 14: behind it. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
 }
 
+/* The vectors of its authors: key 00 01 .. 0f, input 00 01 .. */
+static void siphash_gives_its_golden_values(void)
+{
+    uint8_t bytes[64];
+    uint64_t key[2];
+    for (int n = 0; n < 64; n++) bytes[n] = (uint8_t)n;
+    memcpy(key, bytes, 16);
+    EXPECT_EQUAL(wan_siphash(key, bytes, 0), 0x726fdb47dd0e0e31u);
+    EXPECT_EQUAL(wan_siphash(key, bytes, 7), 0xab0200f58b01d137u);
+    EXPECT_EQUAL(wan_siphash(key, bytes, 8), 0x93f5f5799a932462u);
+    EXPECT_EQUAL(wan_siphash(key, bytes, 15), 0xa129ca6149be45e5u);
+    EXPECT_EQUAL(wan_siphash(key, bytes, 63), 0x958a324ceb064572u);
+}
+
 const test_case crc_and_format_tests[] = {
+    {"siphash gives its golden values", siphash_gives_its_golden_values},
     {"the checksum gives the published vectors", the_checksum_gives_the_published_vectors},
     {"the checksum instruction agrees with the tables at every length", the_checksum_instruction_agrees_with_the_tables_at_every_length},
     {"a checksum can be continued at any place", a_checksum_can_be_continued_at_any_place},
@@ -332,6 +400,8 @@ const test_case crc_and_format_tests[] = {
     {"a record that is cut anywhere is refused", a_record_that_is_cut_anywhere_is_refused},
     {"a record whose sizes contradict each other is refused", a_record_whose_sizes_contradict_each_other_is_refused},
     {"a record of unknown operation or form is refused", a_record_of_unknown_operation_or_form_is_refused},
+    {"a record is laid out as the format says", a_record_is_laid_out_as_the_format_says},
+    {"a record of any sizes is laid out as one plain loop would", a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would},
     {"small copies copy every length", small_copies_copy_every_length},
     {"a frame header is refused for each field that cannot be", a_frame_header_is_refused_for_each_field_that_cannot_be},
     {"a changed bit of header or payload changes the frame checksum", a_changed_bit_of_header_or_payload_changes_the_frame_checksum},
@@ -343,7 +413,7 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {crc_and_format_tests, form_tests, store_tests, queue_tests, slab_tests, table_tests, log_tests, window_tests, record_set_tests, lock_tests};
+    const test_case *all[] = {crc_and_format_tests, form_tests, store_tests, queue_tests, slab_tests, table_tests, log_tests, window_tests, item_set_tests, lock_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -92,7 +92,7 @@ static void *dispatch_queue(void *context)
         int writing = __atomic_load_n(&q->writing, __ATOMIC_ACQUIRE);
         uint64_t size, through;
         wan_lock_take(&q->lock);
-        uint32_t count = wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, &size);
+        uint32_t count = wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, NULL, &size);
         through = q->queue.partitions[w->number].peeked;
         wan_lock_release(&q->lock);
         if (!count) {
@@ -104,7 +104,7 @@ static void *dispatch_queue(void *context)
         for (uint32_t n = 0; n < count; n++) {
             uint32_t writer, key;
             char text[24] = "";
-            CHECK(wan_record_check((const uint8_t *)records[n], records[n]->length) == WAN_OK);
+            CHECK(wan_record_check((const uint8_t *)records[n], wan_record_length(records[n])) == WAN_OK);
             memcpy(text, wan_record_key(records[n]), records[n]->key_length);
             CHECK(sscanf(text, "%u-%u", &writer, &key) == 2);
             CHECK(records[n]->stamp > q->applied[writer][key]);
@@ -143,6 +143,100 @@ static void a_queue_gives_each_key_its_last_update_whoever_writes(void)
     printf("  queue: %" PRIu64 " sent, %" PRIu64 " conflated\n", q.sent, q.queue.conflated);
     wan_queue_close(&q.queue);
     CHECK(q.disk.live == 0);
+}
+
+/* Two queues in one store, each with a lock of its own: some events stand in both, some in one. */
+
+typedef struct {
+    wan_lock locks[2];
+    wan_queue queues[2];
+    failing_disk disk;
+    int writing;
+    uint64_t put[2], taken[2], both;
+} shared_store;
+
+static void *write_shared(void *context)
+{
+    worker *w = context;
+    shared_store *s = w->shared;
+    random_source source = {.state = 7 + w->number};
+    static const uint8_t value[3000];
+    while (!is_over()) {
+        record_plan plan = {.operation = WAN_UPDATE, .key = "key", .value = value, .value_length = random_below(&source, sizeof value), .stamp = 1};
+        uint32_t which = random_below(&source, 3);
+        wan_reservation record, reference;
+        if (wan_read(&s->queues[0].bytes) + wan_read(&s->queues[1].bytes) > 16u << 20) { wan_wait_change(&(uint32_t){0}, 0, 1); continue; }
+        if (which == 2) {
+            wan_lock_take(&s->locks[0]);
+            wan_lock_take(&s->locks[1]);
+            if (wan_queue_reserve(&s->queues[0], 0, plan_length(&plan), &record) == WAN_OK) {
+                if (wan_queue_reserve_reference(&s->queues[1], 0, &reference) == WAN_OK) {
+                    write_plan(record.at, &plan);
+                    wan_queue_commit(&s->queues[0], &record);
+                    wan_queue_commit_reference(&s->queues[1], &reference, &s->queues[0], 0, record.sequence);
+                    s->put[0]++, s->put[1]++, s->both++;
+                } else {
+                    wan_queue_cancel(&s->queues[0], &record);
+                }
+            }
+            wan_lock_release(&s->locks[1]);
+            wan_lock_release(&s->locks[0]);
+            continue;
+        }
+        wan_lock_take(&s->locks[which]);
+        if (wan_queue_reserve(&s->queues[which], 0, plan_length(&plan), &record) == WAN_OK) {
+            write_plan(record.at, &plan);
+            wan_queue_commit(&s->queues[which], &record);
+            s->put[which]++;
+            if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) {      /* Filtered, say. */
+                wan_queue_punch(&s->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
+                s->put[which]--;
+            }
+        }
+        wan_lock_release(&s->locks[which]);
+    }
+    __atomic_fetch_sub(&s->writing, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static void *drain_shared(void *context)
+{
+    worker *w = context;
+    shared_store *s = w->shared;
+    wan_queue *queue = &s->queues[w->number];
+    wan_record *records[32];
+    for (;;) {
+        int writing = __atomic_load_n(&s->writing, __ATOMIC_ACQUIRE);
+        uint64_t size, through;
+        wan_lock_take(&s->locks[w->number]);
+        uint32_t count = wan_queue_peek(queue, 0, 32, UINT64_MAX, 1, records, NULL, &size);
+        through = queue->partitions[0].peeked;
+        wan_lock_release(&s->locks[w->number]);
+        if (!count && !writing) return NULL;
+        for (uint32_t n = 0; n < count; n++)
+            CHECK(wan_record_check((const uint8_t *)records[n], wan_record_length(records[n])) == WAN_OK && records[n]->key_length == 3);
+        wan_lock_take(&s->locks[w->number]);
+        s->taken[w->number] += wan_queue_remove(queue, 0, through);
+        wan_lock_release(&s->locks[w->number]);
+    }
+}
+
+static void two_queues_in_one_store_keep_their_own(void)
+{
+    static shared_store s;
+    wan_store *store;
+    memset(&s, 0, sizeof s);
+    failing_disk_init(&s.disk);
+    s.writing = 2;
+    CHECK(wan_store_new(&s.disk.env, "nowhere", 4u << 20, &store) == WAN_OK);
+    for (int n = 0; n < 2; n++) CHECK(wan_queue_init_in(&s.queues[n], store, 1, 0) == WAN_OK);
+    wan_store_release(store);
+    run_crews(&s, (crew[]){{write_shared, 2}, {drain_shared, 2}}, 2);
+    for (int n = 0; n < 2; n++) CHECK(s.taken[n] == s.put[n] && s.queues[n].events == 0);
+    CHECK(s.both > 10);
+    printf("  store: %" PRIu64 " in one queue, %" PRIu64 " in both\n", s.put[0] + s.put[1] - 2 * s.both, s.both);
+    for (int n = 0; n < 2; n++) wan_queue_close(&s.queues[n]);
+    CHECK(s.disk.live == 0);
 }
 
 /* A table that grows. */
@@ -269,7 +363,7 @@ static void *commit_log(void *context)
             wan_wait_change(&l->work, seen, 10);
             continue;
         }
-        wan_part part = {{WAN_PART_RECORDS, l->taken.count, l->taken.used}, l->taken.bytes};
+        wan_part part = {.head = {WAN_PART_RECORDS, l->taken.count, l->taken.used}, .bytes = l->taken.bytes};
         wan_status status = wan_log_make_room(&l->log, wan_parts_length(&part, 1), NULL, 0);
         if (status == WAN_OK) status = wan_log_commit(&l->log, &part, 1, &segment);
         CHECK(status == WAN_OK);
@@ -359,6 +453,7 @@ int main(int count, char **arguments)
 {
     static const test_case tests[] = {
         {"a queue gives each key its last update, whoever writes", a_queue_gives_each_key_its_last_update_whoever_writes},
+        {"two queues in one store keep their own", two_queues_in_one_store_keep_their_own},
         {"a table keeps every key while it grows", a_table_keeps_every_key_while_it_grows},
         {"what group commit acknowledged is on the disk", what_group_commit_acknowledged_is_on_the_disk},
         {"stamps ascend in every thread, and threads have numbers of their own", stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},

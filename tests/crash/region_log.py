@@ -9,9 +9,9 @@ from typing import Iterator, NamedTuple
 from pywan import _core
 
 PAGE = 4096
-BLOCK = struct.Struct("<4sIIIQQ")
+BLOCK = struct.Struct("<4sIIIQQQ")
 PART = struct.Struct("<IIQ")
-RECORD = struct.Struct("<IIQQQIIHHHHBBBBBBBB")
+LOGGED = struct.Struct("<IHBBQQBB6x")
 RECORDS, DESTROY = 1, 2
 
 
@@ -70,9 +70,9 @@ def block_end(data: bytes, at: int, number: int) -> int | None:
     """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or damage."""
     if at + BLOCK.size > len(data):
         return None
-    magic, crc, length, _, _, segment = BLOCK.unpack_from(data, at)
+    magic, crc, length, _, _, segment, _ = BLOCK.unpack_from(data, at)
     end = at + BLOCK.size + length
-    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + 8:end]) != crc:
+    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + 40:end], _core.crc32c(data[at + 8:at + 32])) != crc:
         return None
     return end
 
@@ -81,17 +81,25 @@ def commit_of(data: bytes, at: int) -> int:
     return BLOCK.unpack_from(data, at)[4]
 
 
-def applications(data: bytes, at: int) -> Iterator[Applied]:
-    """What the records of a whole block say. Moved ones are what was applied before, written again."""
+def applications(data: bytes, at: int, in_queue: bool = False) -> Iterator[Applied]:
+    """What the changes of a whole block say, or the records of one in a queue's log. Moved ones are what was applied before, written again."""
     parts = BLOCK.unpack_from(data, at)[3]
     at += BLOCK.size
     for _ in range(parts):
-        kind, _, length = PART.unpack_from(data, at)
+        kind, items, length = PART.unpack_from(data, at)
         at += PART.size
         end = at + length
+        if in_queue and kind == RECORDS:
+            from log_format import records      # Beside the tests, and not where a campaign runs.
+            from records import read_record
+            for record in records(data[at:end], items).values():
+                fields = read_record(record)
+                yield Applied(fields.key.decode(), fields.stamp, 0, None if fields.operation == DESTROY else fields.value)
+            at = end
         while kind == RECORDS and at < end:
-            (size, value_length, _, stamp, _, _, _, _, _, key_length, _, operation, _, site, *_rest) = RECORD.unpack_from(data, at)
-            key_end = at + RECORD.size + key_length
-            yield Applied(data[at + RECORD.size:key_end].decode(), stamp, site, None if operation == DESTROY else data[key_end:key_end + value_length])
-            at += size
+            value_length, key_length, _, site, stamp, _, operation, _ = LOGGED.unpack_from(data, at)
+            at += LOGGED.size
+            key_end = at + key_length
+            yield Applied(data[at:key_end].decode(), stamp, site, None if operation & 15 == DESTROY else data[key_end:key_end + value_length])
+            at += key_length + value_length + 7 & ~7
         at = end

@@ -23,7 +23,7 @@ def frame(source: Random, kind: int, payload: bytes, number: int = 0, count: int
 
 @dataclass
 class SectionPlan:
-    """One section as it is written; `size` None: as long as its records are."""
+    """One section as it is written; `size` None: as long as its records and their sequences are."""
     partition: int
     first: int
     through: int
@@ -32,13 +32,27 @@ class SectionPlan:
     sequences: list[int] = field(default_factory=list)
     count: int | None = None
     size: int | None = None
+    duplicates: int = 0
+
+    @property
+    def run(self) -> bytes:
+        """What follows the heads: with their sequences where these do not follow from the first."""
+        records = b"".join(self.records)
+        return records if self.sequences == list(range(self.first, self.through + 1)) else struct.pack(f"<{len(self.sequences)}Q", *self.sequences) + records
+
+    @property
+    def carried(self) -> list[int]:
+        """The sequences of its records, as whoever takes the section has to read it."""
+        count = len(self.records) if self.count is None else self.count
+        return list(range(self.first, self.through + 1)) if count == self.through - self.first + 1 and count <= len(self.records) else self.sequences
 
 
 def payload_of(plans: list[SectionPlan], sections: int | None = None) -> bytes:
+    runs = [p.run for p in plans]
     heads = b"".join(
         SECTION.pack(p.partition, len(p.records) if p.count is None else p.count, p.first, p.through, p.settled,
-                     sum(map(len, p.records)) if p.size is None else p.size) for p in plans)
-    return struct.pack("<II", len(plans) if sections is None else sections, 0) + heads + b"".join(b"".join(p.records) for p in plans)
+                     len(run) if p.size is None else p.size, 0, p.duplicates, 0) for p, run in zip(plans, runs))
+    return struct.pack("<II", len(plans) if sections is None else sections, 0) + heads + b"".join(runs)
 
 
 def plan_records(source: Random, plan: SectionPlan, regions: list[int], most: int) -> None:
@@ -52,18 +66,19 @@ def plan_records(source: Random, plan: SectionPlan, regions: list[int], most: in
         written = odd_number(source, sequence) if source.random() < 0.02 else sequence
         plan.records.append(make_record(
             key, b"v" * source.choice((0, 1, 5, 200)), operation=source.randrange(3), stamp=FUTURE if source.random() < 0.3 else source.randrange(1, 1 << 40),
-            region=source.choice(regions), sequence=written, partition=source.randrange(4),
-            recipients=source.randbytes(source.choice((0, 0, 0, 0, 1, 255))), flags=source.randrange(2)))
+            region=source.choice(regions), recipients=source.randbytes(source.choice((0, 0, 0, 0, 1, 255))), flags=source.randrange(4)))
         plan.sequences.append(written)
         sequence += source.choice((1, 1, 1, 2))
+    plan.duplicates = source.choice((0, 0, len(plan.records)))
 
 
 def spoil(source: Random, plan: SectionPlan) -> None:
     """Makes one number of a section wrong."""
-    name = source.choice(("partition", "first", "through", "settled", "count", "size"))
-    bits = 32 if name in ("partition", "count") else 64
+    name = source.choice(("partition", "first", "through", "settled", "count", "size", "duplicates"))
+    plan.sequences = list(plan.sequences)
+    bits = 32 if name in ("partition", "count", "size", "duplicates") else 64
     right = getattr(plan, name)
-    setattr(plan, name, odd_number(source, len(plan.records) if name == "count" else sum(map(len, plan.records)) if name == "size" else right, bits))
+    setattr(plan, name, odd_number(source, len(plan.records) if name == "count" else len(plan.run) if name == "size" else right, bits))
 
 
 __all__ = ["ACK", "BATCH", "EDGES", "FAILURE", "FRAME_ACK", "FUTURE", "FUTURE_STAMP", "REGION_NOT_FOUND", "SectionPlan", "frame", "odd_number",

@@ -21,7 +21,7 @@ _names = itertools.count()
 
 
 def rows_of(source: Random, first: int, count: int) -> list[bytes]:
-    return [make_record(b"k%d" % source.randrange(50), b"v%d" % n, operation=UPDATE, sequence=first + n) for n in range(count)]
+    return [make_record(b"k%d" % source.randrange(50), b"v%d" % n, operation=UPDATE) for n in range(count)]
 
 
 def run(source: Random) -> None:
@@ -52,8 +52,8 @@ def run(source: Random) -> None:
         told += count
         for record in records:
             length = len(record)
-            key_length = record[44]
-            expected[record[56:56 + key_length]] = record[56 + key_length:56 + key_length + record[4]]
+            key_length = record[4]
+            expected[record[40:40 + key_length]] = record[40 + key_length:40 + key_length + record[0]]
             assert length % 8 == 0
         if source.random() < 0.1:
             sent.append(frame(source, PING, b""))

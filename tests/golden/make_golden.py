@@ -1,6 +1,6 @@
-"""Makes the golden files: what format version 1 of stores and of the wire looks like, and what is in it.
+"""Makes the golden files: what record format 2 of stores and of the wire looks like, and what is in it.
 
-    python tests/golden/make_golden.py            writes tests/golden/version-1.tar.xz and version-1.json
+    python tests/golden/make_golden.py            writes tests/golden/version-2.tar.xz and version-2.json
     python tests/golden/make_golden.py FOLDER     writes the same, not packed, into FOLDER: for comparing
 
 The segments are of the smallest size (256 KiB) and mostly zeros, so they are packed. These files are made once for a version of the
@@ -208,12 +208,12 @@ def make_all(folder: Path) -> None:
 def queue_contents(folder: Path) -> dict[str, Any]:
     queue = open_queue(folder)
     counts = queue.counts()
-    return {"positions": [list(each) for each in queue.positions()], "events": [event_contents(record) for _, record in queue.records(1_000_000)],
+    return {"positions": [list(each) for each in queue.positions()], "events": [event_contents(*each) for each in queue.records(1_000_000)],
             "counts": {name: counts[name] for name in ("queued", "received", "distributed", "conflated", "filtered_transmit", "events", "bytes")}}
 
 
-def event_contents(record: bytes) -> dict[str, Any]:
-    fields = _core.record_fields(record)
+def event_contents(partition: int, sequence: int, record: bytes) -> dict[str, Any]:
+    fields = {"partition": partition, "sequence": sequence, **_core.record_fields(record)}
     fields["region"] = _core.region_name(fields.pop("region_number"))
     for name in ("key", "value", "callback"):
         form, data = fields[name]
@@ -264,7 +264,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpack(folder: Path) -> None:
-    with tarfile.open(HERE / "version-1.tar.xz") as packed:
+    with tarfile.open(HERE / "version-2.tar.xz") as packed:
         packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))       # Not in the oldest 3.11.
 
 
@@ -274,5 +274,5 @@ if __name__ == "__main__":
     else:
         with tempfile.TemporaryDirectory() as scratch:
             make_all(Path(scratch))
-            pack(Path(scratch), HERE / "version-1.tar.xz")
-            (HERE / "version-1.json").write_text(as_text(contents(Path(scratch))) + "\n")
+            pack(Path(scratch), HERE / "version-2.tar.xz")
+            (HERE / "version-2.json").write_text(as_text(contents(Path(scratch))) + "\n")

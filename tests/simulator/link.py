@@ -28,6 +28,11 @@ def must(condition: bool, what: str) -> None:
         raise AssertionError(what)
 
 
+def _placed(record: bytes, place: tuple[int, int, bool]) -> dict[str, Any]:
+    """A record's fields with its place, which a receiver is told beside it."""
+    return {**_core.record_fields(record), "partition": place[0], "sequence": place[1], "possible_duplicate": place[2]}
+
+
 class Failure(AssertionError):
     """What must be true was not; says which seed repeats it and what happened before."""
 
@@ -142,19 +147,19 @@ class Link:
         after = self.queue.positions()
         if all(a[2] == b[2] for a, b in zip(after, before)):
             return
-        for partition, record in self.queue.records(1 << 30):
+        for partition, sequence, record in self.queue.records(1 << 30):
             fields = _core.record_fields(record)
-            if fields["sequence"] > before[partition][2]:
-                self.note(partition, fields["sequence"], fields["key"][1].decode(), fields["operation"], (fields["stamp"], fields["stamp_site"]))
+            if sequence > before[partition][2]:
+                self.note(partition, sequence, fields["key"][1].decode(), fields["operation"], (fields["stamp"], fields["stamp_site"]))
 
-    def _filter(self, records: Iterable[bytes]) -> list[bool]:
+    def _filter(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
         verdicts = []
-        for record in records:
+        for record, place in records:
             fields = _core.record_fields(record)
             refused = fields["key"][1].decode() in SECRET_KEYS
             verdicts.append(not refused)
             if refused:
-                self.excused.add((fields["partition"], fields["sequence"]))
+                self.excused.add(place[:2])
         return verdicts
 
     def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
@@ -162,15 +167,14 @@ class Link:
             raise Failure("no room to park")
         self.excused.add((partition, sequence))
 
-    def apply(self, core: Any, record: bytes, connection: Connection) -> int:
+    def apply(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
         """The receiver's slow way in: checks what is applied against what was."""
-        fields = _core.record_fields(record)
         key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
         if self.receiver.poisoned and key in POISON_KEYS:
             return POISONED
         if place in connection.known.applied:
             self.wrong.append(f"{place} of key {key} was applied twice")
-        if fields["sequence"] <= self.settled[fields["partition"]] and place not in self.conflated:
+        if place[1] <= self.settled[place[0]] and place not in self.conflated:
             self.wrong.append(f"{place} of key {key} was applied after it was settled")
         if connection.known.last_of_key.get(key, (place[0], 0)) >= place:
             self.wrong.append(f"{place} of key {key} was applied after {connection.known.last_of_key[key]}")
@@ -228,7 +232,7 @@ class Connection:
         self.link, self.dispatcher = link, link.sessions[dispatcher]
         self.out, self.back = Pipe(rng, latency_us), Pipe(rng, latency_us)
         self.known, self.mount = link.known, link.queue.mount
-        self.receiver = _core.ReceiverSession(self.known.memory, link.receiver.counts, link.receiver.find_region, lambda core, record: link.apply(core, record, self),
+        self.receiver = _core.ReceiverSession(self.known.memory, link.receiver.counts, link.receiver.find_region, lambda core, record, place: link.apply(core, _placed(record, place), self),
                                               max_drift_ms=1 << 40, mount=self.mount, on_floors=link.on_floors)
         self.incarnation, self.line = link.incarnation, link.line
         credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))

@@ -131,22 +131,20 @@ class LoggedLink(Link):
         # Not of what was queued since this one began: another store may have given the same sequence and stamp to a change of the same key.
         self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied and place[1] <= self.recovered_through[place[0]]}
 
-    def apply(self, core: Any, record: bytes, connection: Connection) -> int:
+    def apply(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
         try:
             if connection.line != self.line:
-                return self.apply_lost(core, record, connection)
-            return super().apply(core, record, connection)
+                return self.apply_lost(core, fields, connection)
+            return super().apply(core, fields, connection)
         except (QueueFullError, DiskError):
             return -1
 
-    def apply_lost(self, core: Any, record: bytes, connection: Connection) -> int:
+    def apply_lost(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
         """It was sent before the disk was put back."""
-        fields = _core.record_fields(record)
-        key = fields["key"][1].decode()
+        key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
         if self.receiver.poisoned and key in POISON_KEYS:
             return POISONED
         self.change_receiver(core, key, None if fields["operation"] == DESTROY else fields["value"][1].decode(), fields, connection)
-        place = fields["partition"], fields["sequence"]
         connection.known.applied[place] = event = key, (fields["stamp"], fields["stamp_site"])
         self.ever_applied.add((place, event))
         connection.known.last_of_key[key] = place
@@ -188,8 +186,7 @@ class LoggedLink(Link):
         """The machine started again: what is in the queue, against what was."""
         must(self.queue.incarnation in (self.identity, self.wanted), f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}")
         self.identity = self.wanted = self.queue.incarnation
-        found = {(partition, fields["sequence"]): fields for partition, record in self.queue.records(1 << 30)
-                 for fields in (_core.record_fields(record),)}
+        found = {(partition, sequence): _core.record_fields(record) for partition, sequence, record in self.queue.records(1 << 30)}
         for partition, (removed, _, appended) in enumerate(self.queue.positions()):
             must(self.checkpointed[partition] <= removed,
                  f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk")

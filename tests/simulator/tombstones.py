@@ -64,7 +64,7 @@ class MeshLink(Link):
     @property
     def forgotten(self) -> list[tuple[str, tuple[int, int]]]:
         """Key, version of the parked events for whose keys the other site cannot say whether they were destroyed later."""
-        found = [_core.record_fields(record) for reason, record in self.parked.records(1 << 30) if reason == FORGOTTEN]
+        found = [_core.record_fields(record) for reason, _, record in self.parked.records(1 << 30) if reason == FORGOTTEN]
         return [(fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])) for fields in found]
 
     @property
