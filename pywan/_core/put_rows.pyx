@@ -69,7 +69,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef uint8_t value_forms[GROUP]
     cdef wan_change *c
     row = result.done
-    cdef bint is_plain, straight = not r.stores and r.forwards
+    cdef bint is_plain, together, straight = not r.stores and r.forwards
     cdef wan_thread *maker = wan_thread_self()
     while row < keys.length:
         if straight:
@@ -109,6 +109,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 wan_table_prefetch_slot(&r.table, c.hash)
         if r.stores:
             region_prefetch_entries(r, changes, n)
+        together = region_stores_some(r, wan_table_shard(&r.table, changes[0].hash))
         k = 0
         while k < n:
             c = &changes[k]
@@ -117,7 +118,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 row += 1
                 k += 1
                 continue
-            done = region_change_some(r, c, min(n - k, <uint32_t>SOME), maker, result, base + k)
+            done = region_change_some(r, c, min(n - k, <uint32_t>SOME), maker, result, base + k) if together else 0
             row += done
             k += done
             if done:
@@ -162,6 +163,19 @@ cdef uint32_t take_entry_locks(region_core *r, const wan_change *changes, uint32
         locks[0] += 1
         done += 1
     return done
+
+
+cdef bint region_stores_some(const region_core *r, wan_shard *shard) noexcept nogil:
+    """Whether `region_change_some` can do anything now: asked once a group, as it takes locks for nothing where not."""
+    cdef const gateway_queue *g
+    cdef bint can
+    if r.log != NULL or not r.stores or not r.forwards:
+        return False
+    wan_lock_take(&shard.lock)      # It keeps the attachment alive.
+    g = only_queue(r.attached, r.site)
+    can = g != NULL and g.durable == NULL and not g.queue.copied
+    wan_lock_release(&shard.lock)
+    return can
 
 
 cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t count, wan_thread *maker,
