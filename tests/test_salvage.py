@@ -10,6 +10,7 @@ from pywan.cli.main import main
 from pywan.disk.store import locked
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
 from pywan.disk.salvage import salvage_store
+from pywan.region.region import core_of
 
 
 @pytest.fixture
@@ -64,19 +65,19 @@ def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versi
     keys = ["text", 7, b"bytes", 2.5, (1, "tuple"), "gone", "invalid", "none", "forgotten"]
     for key in keys:
         data[key] = {"of": str(key)}
-    old_stamp = data.lookup("gone")[1]
+    old_stamp = core_of(data).lookup("gone")[1]
     data.destroy("gone"), data.invalidate("invalid"), data.put("none", None), data.local_destroy("forgotten")
-    data.change(2, "never here", version=(old_stamp, 9), origin_=(9, b"", (1, 1, 1)))
-    before = {key: data.lookup(key) for key in [*keys, "never here"]}
+    core_of(data).change(2, "never here", version=(old_stamp, 9), origin_=(9, b"", (1, 1, 1)))
+    before = {key: core_of(data).lookup(key) for key in [*keys, "never here"]}
     store = tmp_path / "ny" / "disk-store-DEFAULT"
     ny.cache.close()
     found, = salvage_store(store, tmp_path / "saved" / store.name)
     assert (found["saved"], found["damage"]) == (7, "")
     ny.new_cache(dir=tmp_path / "saved")
     data = ny.region(type="REPLICATE_PERSISTENT")
-    assert {key: data.lookup(key) for key in before} == before
-    assert data.change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2))) == "lost"
-    assert "gone" not in data and data.get("invalid", "no value") == "no value" and data.get("none", 1) is None and data.lookup("forgotten") is None
+    assert {key: core_of(data).lookup(key) for key in before} == before
+    assert core_of(data).change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2))) == "lost"
+    assert "gone" not in data and data.get("invalid", "no value") == "no value" and data.get("none", 1) is None and core_of(data).lookup("forgotten") is None
 
 
 def test_the_command_tells_what_was_saved(damaged, tmp_path, capsys):
