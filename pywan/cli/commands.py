@@ -135,6 +135,8 @@ def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
         replies = session.ask_members(op, values, _target(values))
         result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
         good = [r for r in replies if r["ok"]]
+        if shown.fault is not None:
+            result.errors += [f"{r['member']}: {fault}" for r in good if (fault := shown.fault(r))]
         if shown.line is not None:
             result.lines = [f"{r['member']}: {shown.line(r)}" for r in good]
             return result

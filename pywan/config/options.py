@@ -38,6 +38,7 @@ class Shown:
     items: str | Callable[[Answer], list[Answer]] = ""  # The list in an answer, or what makes it; "": the answer.
     none: str = ""              # What is said where there is no row.
     line: Callable[[Answer], str] | None = None     # In place of the table: a line for each answer.
+    fault: Callable[[Answer], str] | None = None    # What makes an answer a failure; "": nothing.
 
 
 @dataclass(frozen=True)

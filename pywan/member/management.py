@@ -53,6 +53,13 @@ def _named(what: str) -> Option:
     return Option("name", f"the {what}'s name", required=True)
 
 
+def _ledger_fault(answer: Answer) -> str:
+    ledger = answer["ledger"]
+    if ledger["balanced"]:
+        return ""
+    return f"{ledger['unexplained']:,} events are unaccounted for (DataLossError); --json shows the ledger"
+
+
 def _lag_text(answer: Answer) -> str:
     events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
     if not events:
@@ -350,7 +357,7 @@ class ManagementService:
              shown=Shown({"Member": "member", "Type": "type",
                           "Runtime Policy": lambda answer: "Primary" if answer["primary"] else "Secondary",
                           "Status": "status", "Queued Events": "queue_size", "Parked": "parked_count", "Lag": _lag_text,
-                          "Receiver Location": "receiver_location"}))
+                          "Receiver Location": "receiver_location"}, fault=_ledger_fault))
     def on_status_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
         return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
