@@ -1,6 +1,7 @@
 """Builds pywan._core: the C primitives and all Cython units as one shared object. Metadata is in pyproject.toml."""
 import glob
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -36,6 +37,57 @@ core = Extension(
 )
 
 
+def rows_of(header, macro):
+    """The first word of letters of each row `X(...)` of a table."""
+    text = Path("csrc", header).read_text().partition(f"#define {macro}(X)")[2]
+    rows = []
+    for line in text.splitlines():
+        rows += re.findall(r"^\s*X\((?:\d+, )?(\w+),", line)
+        if not line.endswith("\\"):
+            return rows
+
+
+def declare_tables():
+    """What Cython has to know of the tables in C headers: a row that is added there is declared by this."""
+    queue, receiver = (rows_of("session/wan_counts.h", f"WAN_{whose}_COUNTERS") for whose in ("QUEUE", "RECEIVER"))
+    failures = rows_of("record/wan_failure.h", "WAN_FAILURES")
+    text = f"""# Made by setup.py from the tables in csrc/session/wan_counts.h and csrc/record/wan_failure.h.
+from libc.stdint cimport uint32_t, uint64_t
+from pywan._core.c_base cimport wan_status
+
+cdef extern from "session/wan_counts.h" nogil:
+    ctypedef struct wan_queue_counts:
+        uint64_t {", ".join(queue)}
+    ctypedef struct wan_receiver_counts:
+        uint64_t {", ".join(receiver)}
+    ctypedef struct wan_counter:
+        uint64_t number, value
+    ctypedef struct wan_counter_row:
+        int number
+        const char *field
+        const char *statistic
+        const char *entry
+        const char *part_of
+        const char *about
+    enum: WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT
+    const wan_counter_row wan_queue_counter_rows[WAN_QUEUE_COUNTERS_COUNT]
+    const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT]
+    uint32_t wan_queue_counts_save(const wan_queue_counts *counts, wan_counter *saved)
+    wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *saved, uint32_t count)
+
+cdef extern from "record/wan_failure.h" nogil:
+    enum: WAN_PARK_PARTITIONS, WAN_FAILURES_COUNT
+    enum: {", ".join(f"WAN_FAILED_{name}" for name in failures)}
+    ctypedef struct wan_failure_row:
+        int number
+        const char *text
+    const wan_failure_row wan_failure_rows[WAN_FAILURES_COUNT]
+"""
+    made = Path("pywan/_core/c_tables.pxd")
+    if not made.exists() or made.read_text() != text:
+        made.write_text(text)
+
+
 class BuildCore(build_ext):
     """All units are compiled on their own, several at a time, only what changed, and linked together.
 
@@ -43,6 +95,7 @@ class BuildCore(build_ext):
     """
 
     def generate(self, sources):     # With what Cython is to know of all units together.
+        declare_tables()
         units = [Extension(f"{CORE}.{unit}", [f"pywan/_core/{unit}.pyx"]) for unit in UNITS]
         made = cythonize(
             [*units, Extension(f"{CORE}.{SHARED}", [f"pywan/_core/{SHARED}.c"])],

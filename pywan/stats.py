@@ -1,83 +1,81 @@
 """Owns what the counters mean to people: Geode's statistics in snake_case, and the ledger that must balance."""
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
+from pywan import _core
 from pywan.errors import DataLossError
 
-NOT_RUNNING = "sender not running"
+Counter = tuple[int, str, str, str, str, str]       # Number, field, statistic, entry, part of, about: as in wan_counts.h.
 
 
-def sender_statistics(counts: Mapping[str, int], *, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """GatewaySenderStatistics from the core's counters."""
-    return {
-        "events_received": counts["received"],
-        "events_queued": counts["queued"],
-        "event_queue_size": counts["events"],
-        "event_queue_bytes": counts["bytes"],
-        "events_not_queued_conflated": counts["conflated"],
-        "events_conflated_from_batches": counts["conflated_batch"],
-        "not_queued_event": counts["not_queued"],
-        "events_not_queued_already_there": counts["not_queued_loop"],
-        "events_filtered": counts["filtered_enqueue"] + counts["filtered_transmit"],
-        "events_dropped_due_to_primary_sender_not_running": counts["dropped_stopped"],
-        "events_distributed": counts["distributed"],
-        "events_parked": counts["parked"],
-        "batches_distributed": counts["batches_distributed"],
-        "batches_redistributed": counts["batches_redistributed"],
-        "batches_resized": counts["batches_resized"],
-        "events_exceeding_alert_threshold": counts["exceeding_alert_threshold"],
-        "bytes_distributed": counts["bytes_distributed"],
-        "wire_bytes_sent": counts["wire_bytes"],
-        "possible_duplicates_sent": counts["possible_duplicates"],
-        "entries_overflowed_bytes": counts["overflow_bytes"],
-        "overflow_files_made": counts["overflow_files_made"],
-        "queue_memory_bytes": counts["memory_bytes"],
-        **(more or {}),
-    }
+class Gauge(NamedTuple):
+    """A statistic that is no counter: what is there now."""
+
+    name: str
+    about: str
+    read: Callable[[Any, Mapping[str, int]], int]       # Of a sender at work, and the counters of its queue.
+
+
+# Counters are in csrc/session/wan_counts.h.
+SENDER_GAUGES = (
+    Gauge("event_queue_size", "waiting and on their way; a stopped serial sender shows 0 and keeps its events",
+          lambda sender, counts: sender.queue_size),
+    Gauge("event_queue_bytes", "what is in the queue in bytes, as laid out", lambda sender, counts: counts["bytes"]),
+    Gauge("events_not_queued_conflated", "replaced in the queue", lambda sender, counts: counts["conflated"]),
+    Gauge("events_in_flight_batches", "**batches** sent and not acknowledged",
+          lambda sender, counts: sum(flow["batches_in_flight"] for flow in sender.flows())),
+    Gauge("bytes_in_flight", "their bytes, over all dispatchers",
+          lambda sender, counts: sum(flow["bytes_in_flight"] for flow in sender.flows())),
+    Gauge("window_bytes", "how many there may be now, over all dispatchers",
+          lambda sender, counts: sum(flow["window_bytes"] for flow in sender.flows())),
+    Gauge("round_trip_us", "the shortest time from sending a batch to its acknowledgement that is known; of the slowest"
+          " dispatcher", lambda sender, counts: max(flow["round_trip_us"] for flow in sender.flows())),
+    Gauge("identities_renewed", "how often the queue found that its disk store is a copy, and went on under another"
+          " identity, in this process", lambda sender, counts: sender.renewals),
+    Gauge("queue_memory_bytes", "memory segments held (steps of 2 MiB and 256 KiB)",
+          lambda sender, counts: counts["memory_bytes"]),
+    Gauge("entries_overflowed_bytes", "overflow files held", lambda sender, counts: counts["overflow_bytes"]),
+    Gauge("overflow_files_made", "overflow files that were made ever", lambda sender, counts: counts["overflow_files_made"]),
+)
+
+
+def _counted(rows: Iterable[Counter], counts: Mapping[str, int]) -> dict[str, int]:
+    """The statistics of counters; several may count into one."""
+    found: dict[str, int] = {}
+    for _, field, statistic, _, _, _ in rows:
+        if statistic:
+            found[statistic] = found.get(statistic, 0) + counts[field]
+    return found
+
+
+def sender_statistics(sender: Any, counts: Mapping[str, int]) -> dict[str, int]:
+    """GatewaySenderStatistics."""
+    gauges = {gauge.name: gauge.read(sender, counts) for gauge in SENDER_GAUGES}
+    return {**_counted(_core.queue_counter_rows(), counts), **gauges}
 
 
 def receiver_statistics(counts: Mapping[str, int]) -> dict[str, int]:
-    """GatewayReceiverStatistics from the core's counters."""
-    return {
-        "events_received": counts["events_received"],
-        "create_requests": counts["create_requests"],
-        "update_requests": counts["update_requests"],
-        "destroy_requests": counts["destroy_requests"],
-        "batches_received": counts["batches_received"],
-        "duplicate_batches_received": counts["duplicate_batches"],
-        "duplicate_events_skipped": counts["duplicates_skipped"],
-        "out_of_order_batches_received": counts["out_of_order_batches"],
-        "exceptions_occurred": counts["exceptions_occurred"],
-        "possible_duplicate_events_received": counts["possible_duplicates"],
-        "conflicts_lost": counts["conflicts"],
-        "bytes_received": counts["bytes_received"],
-    }
+    """GatewayReceiverStatistics."""
+    return _counted(_core.receiver_counter_rows(), counts)
 
 
 def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
-    """What became of every event of a sender, with both sums of the design's ledger and whether they balance."""
-    dropped = {NOT_RUNNING: counts["dropped_stopped"], "queue full, newest": counts["dropped_newest"]}
-    entry: dict[str, Any] = {
-        "received": counts["received"],
-        "queued": counts["queued"],
-        "not_queued": counts["not_queued"] + counts["not_queued_loop"],
-        "filtered_before_enqueue": counts["filtered_enqueue"],
-        "dropped": dropped,
-        "distributed": counts["distributed"],
-        "conflated": counts["conflated"] + counts["conflated_batch"],
-        "filtered_before_transmit": counts["filtered_transmit"],
-        "parked": counts["parked"],
-        "restamped": counts["restamped"],
-        "dropped_from_queue": {"queue full, oldest": counts["dropped_oldest"], "cleared": counts["dropped_cleared"]},
-        "in_queue": counts["events"],
-    }
-    entry["unexplained"] = abs(
-        entry["received"] - entry["queued"] - entry["not_queued"] - entry["filtered_before_enqueue"] - sum(dropped.values())
-    ) + abs(
-        entry["queued"] - entry["distributed"] - entry["conflated"] - entry["filtered_before_transmit"] - entry["parked"] - entry["restamped"]
-        - sum(entry["dropped_from_queue"].values()) - entry["in_queue"]
-    )
+    """What became of every event of a sender, with both sums of the ledger and whether they balance."""
+    entry: dict[str, Any] = {}
+    left = {"received": counts["received"], "queued": counts["queued"] - counts["conflated"] - counts["events"]}
+    for _, field, _, name, part_of, _ in _core.queue_counter_rows():
+        if name:
+            whole, _, part = name.partition("/")
+            if part:
+                entry.setdefault(whole, {})[part] = counts[field]
+            else:
+                entry[whole] = entry.get(whole, 0) + counts[field]
+        if part_of:
+            left[part_of] -= counts[field]
+    entry["conflated"] += counts["conflated"]       # In the queue, which counts them itself.
+    entry["in_queue"] = counts["events"]
+    entry["unexplained"] = sum(abs(rest) for rest in left.values())
     entry["balanced"] = entry["unexplained"] == 0
     return entry
 

@@ -48,7 +48,7 @@ class Block(NamedTuple):
 class State(NamedTuple):
     commit: int
     conflated: int
-    counters: tuple[int, ...]
+    counters: dict[str, int]
     positions: list[tuple[int, int]]        # (removed, appended) of each partition.
     names: dict[int, str]
 
@@ -207,10 +207,13 @@ def names(part: bytes) -> dict[int, str]:
 
 def read_state(data: bytes) -> State:
     commit, partitions, counters, conflated, names_bytes = STATE.unpack_from(data)
-    at = STATE.size + 8 * counters
+    at = STATE.size + 16 * counters
     positions = [struct.unpack_from("<QQ", data, at + 16 * n) for n in range(partitions)]
     assert len(data) == at + 16 * partitions + names_bytes
-    return State(commit, conflated, struct.unpack_from(f"<{counters}Q", data, STATE.size), positions, names(data[len(data) - names_bytes:]))
+    saved = [struct.unpack_from("<QQ", data, STATE.size + 16 * n) for n in range(counters)]
+    fields = {number: field for number, field, *_ in _core.queue_counter_rows()}
+    counts = {fields[number]: value for number, value in saved}
+    return State(commit, conflated, counts, positions, names(data[len(data) - names_bytes:]))
 
 
 class Recovered(NamedTuple):

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Callable, Iterable
 
+from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
 from pywan.config.table import Row, table
+from pywan.stats import SENDER_GAUGES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -68,8 +70,31 @@ def _options(command: Command) -> str:
     return ", ".join(own) + (", and its [attributes](configuration.md)" if of_kind else "")
 
 
-MAKERS: dict[str, Callable[[str], str]] = {"attributes of": _attributes, "refused attributes of": _refused,
-                                          "commands of": _commands}
+def _statistics(whose: str) -> str:
+    """Several counters may be one statistic."""
+    rows = _core.queue_counter_rows() if whose == "a sender" else _core.receiver_counter_rows()
+    found: dict[str, list[str]] = {}
+    for _, _, statistic, _, _, about in rows:
+        if statistic:
+            found.setdefault(statistic, []).append(about)
+    for gauge in SENDER_GAUGES if whose == "a sender" else ():
+        found[gauge.name] = [gauge.about]
+    return _table(("name", "meaning"), ((f"`{name}`", "; ".join(abouts)) for name, abouts in found.items()))
+
+
+def _counters(whose: str) -> str:
+    rows = sorted(_core.queue_counter_rows())
+    return _table(("number", "counter", "what it counts"), ((str(row[0]), f"`{row[1]}`", row[5]) for row in rows))
+
+
+def _failures(whose: str) -> str:
+    return _table(("reason", "meaning"), ((str(number), text) for number, text in _core.failure_rows()))
+
+
+MAKERS: dict[str, Callable[[str], str]] = {
+    "attributes of": _attributes, "refused attributes of": _refused, "commands of": _commands,
+    "statistics of": _statistics, "counters of": _counters, "reasons of": _failures,
+}
 
 
 def made(title: str) -> str:

@@ -83,11 +83,23 @@ def test_a_record_further_ahead_than_can_be_is_damage(queue, number, which):
 def test_a_state_further_ahead_than_can_be_is_damage(queue, number):
     file, at = place_of(queue, STATES)
     counters = STATE.unpack_from(file.read_bytes(), at)[2]
-    block = forge(file, at + STATE.size + 8 * counters + 8, number)
+    block = forge(file, at + STATE.size + 16 * counters + 8, number)
     manifest = queue.folder / "log" / "MANIFEST"
     manifest.write_bytes(without_state(manifest))
     refused(queue, file, block, f"a state says that the newest event is {number} in partition 0")
     assert len(salvaged(queue)) == 17       # The next state is whole.
+
+
+@pytest.mark.parametrize("number, reason", [
+    (0, "number 0, which this version does not know"), (25, "number 25, which this version does not know"),
+    (2**63, f"number {2**63}, which this version does not know"), (2, "number 2 twice"),
+])
+def test_a_counter_that_no_version_had_is_damage(queue, number, reason):
+    file, at = place_of(queue, STATES)
+    block = forge(file, at + STATE.size, number)        # Of the first counter, whose number is 1.
+    manifest = queue.folder / "log" / "MANIFEST"
+    manifest.write_bytes(without_state(manifest))
+    refused(queue, file, block, f"the queue's state in the log has .*{reason}")
 
 
 def without_state(manifest):
@@ -112,7 +124,7 @@ def test_a_manifest_further_ahead_than_can_be_is_damage(queue, number):
     data = bytearray(manifest.read_bytes())
     state_at = place_of_state(data)
     counters = STATE.unpack_from(data, state_at)[2]
-    struct.pack_into("<Q", data, state_at + STATE.size + 8 * counters + 8, number)
+    struct.pack_into("<Q", data, state_at + STATE.size + 16 * counters + 8, number)
     manifest.write_bytes(with_checksum(data))
     refused(queue, manifest, state_at, f"a state says that the newest event is {number} in partition 0")
     assert len(salvaged(queue)) == 17

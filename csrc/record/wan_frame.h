@@ -88,13 +88,9 @@ typedef struct {                /* A PING of a sender may hold some, ascending b
 
 _Static_assert(sizeof(wan_floor) == 48, "a floor is a format");
 
-typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_failure;
+typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_failure;    /* Reasons: wan_failure.h. */
 
 typedef struct { uint32_t partition; uint32_t reserved; uint64_t expected; } wan_rewind;   /* Payload of a REWIND. */
-
-enum {   /* Why an event failed at the receiver. */
-    WAN_FAILED_REGION_NOT_FOUND = 1, WAN_FAILED_FUTURE_STAMP, WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER = 5, WAN_FAILED_FORGOTTEN
-};
 
 static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
 {

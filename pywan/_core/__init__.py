@@ -27,4 +27,6 @@ from pywan._core.status import checks_stop_the_process, crc32c, crc32c_portable,
 from pywan._core.stream import (
     FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
     FRAME_WELCOME, check_frame, check_frame_header, pack_frame)
+from pywan._core.tables import (
+    PARK_PARTITIONS, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows)
 from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks

@@ -14,6 +14,7 @@ _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
 _SlowChange = Callable[..., str]
 
+PARK_PARTITIONS: int
 FRAME_HELLO: int
 FRAME_WELCOME: int
 FRAME_BATCH: int
@@ -467,6 +468,18 @@ def crc32c_portable(data: _Bytes, crc: int = 0) -> int:
 
 def measure_message(payload: _Bytes, most: int, deepest: int) -> tuple[int, str | None]:
     """(values in a msgpack message, None) or (values until then, why it is refused): "too many", "too deep", "cut", "unknown code". Takes no memory."""
+
+def queue_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
+    """(number, field, statistic, entry of the ledger, what that is a part of, what it counts) of each counter of a queue."""
+
+def receiver_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
+    """The same of a receiver; number, entry and part say nothing."""
+
+def failure_rows() -> list[tuple[int, str]]:
+    """(number, words) of each reason for which a receiver does not apply an event."""
+
+def failure_text(reason: int) -> str:
+    """The words for a reason of failure; of one that this version does not know, those for "other"."""
 
 def lz4_without_gil() -> bool:
     """Whether batches are packed by lz4's C functions (else: by one call of its public ones for each batch)."""

@@ -6,6 +6,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strncpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_session cimport *
@@ -24,7 +25,6 @@ cdef enum:
     IN_FLIGHT_BATCHES = 64              # At first; power of two. Doubled as a longer link needs them, up to
     IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
-    PARK_REASONS = 8                    # Partitions of the parked queue: one per reason of failure.
     TOGETHER = 8                        # Records in a file are copied with what lies between them, up to so many times their bytes.
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
     HEARTBEAT_US = 5000000
@@ -123,9 +123,9 @@ cdef class DispatcherSession(Session):
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
                   acknowledged=None, on_failure=None):
-        if parked.g.queue.partition_count < PARK_REASONS:
+        if parked.g.queue.partition_count < WAN_PARK_PARTITIONS:
             raise ValueError(f"queue {parked.name!r}: {parked.g.queue.partition_count} partitions; one for parked events has"
-                             f" {<int>PARK_REASONS}, one per reason of failure")
+                             f" {<int>WAN_PARK_PARTITIONS}, one per reason of failure")
         self.queue, self.g, self.index, self.parked = queue, queue.g, index, parked
         self.born = wan_forks
         self.reads_while_writing, self.wake_file = True, queue.g.signals[index].file
@@ -1125,7 +1125,7 @@ cdef bint is_of_flight(const flight *f, const wan_failure *failure) noexcept nog
 
 
 cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
-    return reason if reason < PARK_REASONS else WAN_FAILED_OTHER
+    return reason if reason < WAN_PARK_PARTITIONS else WAN_FAILED_OTHER
 
 
 cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:

@@ -7,6 +7,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
@@ -15,7 +16,7 @@ from pywan._core.disk_log cimport (
     WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, not_on_disk, show_log)
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
-    queue_append_copy, queue_can_read, queue_counts, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
 from pywan._core.queue_log cimport durable_begin_wait, durable_loop, durable_step, durable_wait
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -425,7 +426,7 @@ cdef class EventQueue:
 
     def counts(self):
         """The ledger's counters and the queue's size, taken at one moment."""
-        cdef queue_counts c
+        cdef wan_queue_counts c
         cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
         with nogil:
             wan_lock_take(&self.g.lock)
@@ -437,7 +438,8 @@ cdef class EventQueue:
             file_bytes = self.g.queue.store[0].file_bytes
             memory_bytes = self.g.queue.store[0].memory_bytes
             wan_lock_release(&self.g.lock)
-        cdef dict result = c
+        cdef const uint64_t *each = <const uint64_t *>&c
+        cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n] for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
         del result["newest_stamp"], result["clock_repairs"]
         result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
                       memory_bytes=memory_bytes)

@@ -7,6 +7,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.disk_log cimport log_view, not_written
 
 cdef struct signal:
@@ -16,17 +17,6 @@ cdef struct signal:
     uint64_t wake_at
     int file
 
-cdef struct queue_counts:
-    # The ledger, all under the lock, so that it balances at every moment: received = queued + not_queued + not_queued_loop +
-    # filtered_enqueue + dropped_*; queued = distributed + conflated + conflated_batch + filtered_transmit + parked + restamped + in queue.
-    uint64_t received, queued, not_queued, not_queued_loop, filtered_enqueue, dropped_stopped, dropped_newest, dropped_oldest, dropped_cleared
-    uint64_t distributed, conflated_batch, filtered_transmit, parked
-    uint64_t batches_distributed, batches_redistributed, batches_resized, bytes_distributed, possible_duplicates
-    uint64_t acknowledgements, wire_bytes, exceeding_alert_threshold
-    uint64_t newest_stamp   # No counter: with persistence, nothing that the queue ever held has a later one. Kept over restarts.
-    uint64_t restamped      # Taken out since their stamps were ahead of the time: what took their place was counted as queued.
-    uint64_t clock_repairs  # No counter of events: how often `newest_stamp` was set back.
-
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
     SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
@@ -35,7 +25,7 @@ cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
     uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
     wan_queue queue
-    queue_counts counts
+    wan_queue_counts counts
     signal *signals
     uint32_t dispatchers
     uint8_t remote_site
@@ -200,7 +190,7 @@ cdef struct queue_identity:                 # What the identity in the manifest 
 cdef struct log_state:                      # What a state part begins with; positions and names follow.
     uint64_t commit
     uint32_t partitions
-    uint32_t counters                       # Number of 64-bit counters of queue_counts that follow.
+    uint32_t counters                       # How many wan_counter follow.
     uint64_t conflated
     uint64_t names_bytes
 

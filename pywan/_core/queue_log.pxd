@@ -3,9 +3,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
 from pywan._core.disk_log cimport disk_wait
-from pywan._core.queue cimport gateway_queue, queue_counts
+from pywan._core.c_tables cimport wan_queue_counts
+from pywan._core.queue cimport gateway_queue
 
-cdef inline void count_hole(uint64_t *conflated, queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:
+cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:
     if reason == WAN_HOLE_CONFLATED:
         conflated[0] += by
     elif reason == WAN_HOLE_FILTERED:

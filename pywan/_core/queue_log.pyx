@@ -6,45 +6,50 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.disk_log cimport (
     CHECKPOINT_EVENTS, CHECKPOINT_US, FOR_IDENTITY, FOR_REMOVALS, FOR_REPAIR, LOG_SEGMENTS_KEPT, MOVED_BYTES_MAX,
     MOVED_SEGMENTS_MAX, WAIT_DONE, WAIT_GOES_ON, WAIT_IN_VAIN, WAIT_SLICE_US, disk_wait, lost_patience,
     rest_under_lock, show_log, swap_stages)
 from pywan._core.status cimport corrupt
 from pywan._core.queue cimport (
-    FULL_DROP_OLDEST, durable_log, gateway_queue, log_state, queue_counts, queue_drop_oldest, queue_refresh_pending,
+    FULL_DROP_OLDEST, durable_log, gateway_queue, log_state, queue_drop_oldest, queue_refresh_pending,
     removed_sum, wake_dispatchers)
 from pywan._core.queue_mounts cimport durable_renew
 
 
-cdef wan_status take_state(gateway_queue *g, uint64_t commit) noexcept nogil:
-    """Lays the queue's state out in `fresh_state`. Under the queue's lock."""
+cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil:
+    """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock."""
     cdef durable_log *d = g.durable
     cdef log_state head
+    cdef wan_counter saved[WAN_QUEUE_COUNTERS_COUNT]
     cdef uint64_t pair[2]
     cdef uint32_t p
     cdef wan_status status
     head.commit = commit
     head.partitions = g.queue.partition_count
-    head.counters = sizeof(queue_counts) // 8
-    if g.counts.restamped == 0 and g.counts.clock_repairs == 0:     # The last two, which versions before did not know.
-        head.counters -= 2
-    head.conflated = g.queue.conflated
+    head.counters = wan_queue_counts_save(counts, saved)
+    head.conflated = conflated
     head.names_bytes = d.dictionary.used
     wan_stage_empty(&d.fresh_state)
-    status = wan_stage_reserve(&d.fresh_state, sizeof(head) + sizeof(queue_counts) + head.partitions * 16ULL + head.names_bytes)
+    status = wan_stage_reserve(&d.fresh_state, sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
     if status != WAN_OK:
         return status
     wan_stage_put(&d.fresh_state, &head, sizeof(head))
-    if g.clock != NULL:
-        g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
-    wan_stage_put(&d.fresh_state, &g.counts, head.counters * 8ULL)
+    if head.counters:
+        wan_stage_put(&d.fresh_state, saved, head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
         pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
         wan_stage_put(&d.fresh_state, pair, 16)
     if head.names_bytes:
         wan_stage_put(&d.fresh_state, d.dictionary.bytes, head.names_bytes)
     return WAN_OK
+
+
+cdef inline void note_newest_stamp(gateway_queue *g) noexcept nogil:
+    """Before a state is taken. Under the queue's lock."""
+    if g.clock != NULL:
+        g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
 
 
 cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t count, uint32_t *segment) noexcept nogil:
@@ -153,7 +158,8 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
     checkpoint = checkpoint and d.records.used == 0 and d.holes.used == 0
     if status == WAN_OK and checkpoint:
-        status = take_state(g, d.log.commit + 1)
+        note_newest_stamp(g)
+        status = take_state(g, d.log.commit + 1, &g.counts, g.queue.conflated)
     wan_lock_release(&g.lock)
     if status == WAN_OK:
         status = write_ahead(g, moved, &moved_written, &moved_count, &known_names, &known_count)
@@ -264,15 +270,16 @@ cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
 
 
 cdef inline uint64_t repairs_of(const wan_stage *state) noexcept nogil:
-    """How often the clock had been repaired when this state was taken; by a version that did not know of that: never."""
+    """How often the clock had been repaired when this state was taken."""
     cdef const log_state *head = <const log_state *>state.bytes
-    if state.used == 0 or head.counters * 8ULL < sizeof(queue_counts):
+    cdef wan_queue_counts counts
+    if state.used == 0 or wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters) != WAN_OK:
         return 0
-    return (<const queue_counts *>(head + 1)).clock_repairs
+    return counts.clock_repairs
 
 
 cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
-    return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * 8ULL)
+    return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * sizeof(wan_counter))
 
 
 cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage) noexcept nogil:
@@ -380,25 +387,23 @@ cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
     """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what is durable goes into
     the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
     cdef durable_log *d = g.durable
-    cdef queue_counts *counts
-    cdef log_state *head
-    cdef wan_partition *partition
+    cdef wan_queue_counts counts
     cdef wan_status status
-    cdef uint64_t not_durable = 0
+    cdef uint64_t not_durable = 0, conflated
     cdef uint32_t p, done
     wan_lock_take(&g.lock)
-    status = take_state(g, d.log.commit)
+    note_newest_stamp(g)
+    counts, conflated = g.counts, g.queue.conflated
+    for p in range(g.queue.partition_count):
+        not_durable += g.queue.partitions[p].appended - g.queue.partitions[p].durable
+    counts.queued -= not_durable
+    counts.received -= min(not_durable, counts.received)
+    forget_holes(g, &conflated, &counts, &d.holes)
+    forget_holes(g, &conflated, &counts, &d.taken_holes)
+    status = take_state(g, d.log.commit, &counts, conflated)
     if status == WAN_OK:
-        head = <log_state *>d.fresh_state.bytes
-        counts = <queue_counts *>(head + 1)
         for p in range(g.queue.partition_count):
-            partition = &g.queue.partitions[p]
-            not_durable += partition.appended - partition.durable
-            state_positions(&d.fresh_state)[2 * p + 1] = partition.durable
-        counts.queued -= not_durable
-        counts.received -= min(not_durable, counts.received)
-        forget_holes(g, head, counts, &d.holes)
-        forget_holes(g, head, counts, &d.taken_holes)
+            state_positions(&d.fresh_state)[2 * p + 1] = g.queue.partitions[p].durable
     wan_lock_release(&g.lock)
     if status != WAN_OK:
         return status
@@ -435,13 +440,13 @@ cdef bint durable_drop_oldest(gateway_queue *g) noexcept nogil:
     return dropped
 
 
-cdef void forget_holes(gateway_queue *g, log_state *head, queue_counts *counts, const wan_stage *holes) noexcept nogil:
+cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts, const wan_stage *holes) noexcept nogil:
     """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
     cdef const wan_hole *hole = <const wan_hole *>holes.bytes
     cdef uint32_t n
     for n in range(holes.count):
         if hole[n].sequence > g.queue.partitions[hole[n].partition].removed:
-            count_hole(&head.conflated, counts, hole[n].reason, -1)
+            count_hole(conflated, counts, hole[n].reason, -1)
 
 
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:

@@ -6,10 +6,11 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.disk_log cimport EVENTS_OF_SEGMENT_MAX, keep_damage
 from pywan._core.names cimport region_number
 from pywan._core.queue cimport (
-    durable_log, gateway_queue, log_state, queue_counts, queue_note_copy, queue_refresh_pending, removed_sum)
+    durable_log, gateway_queue, log_state, queue_note_copy, queue_refresh_pending, removed_sum)
 from pywan._core.queue_log cimport count_hole
 from pywan._core.status cimport corrupt, report_unraisable
 
@@ -83,18 +84,21 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     cdef durable_log *d = g.durable
     cdef const log_state *head = <const log_state *>data
     cdef const uint64_t *pairs
+    cdef wan_queue_counts counts
+    cdef wan_status status
     cdef uint64_t newest_stamp = g.counts.newest_stamp, repairs = g.counts.clock_repairs, most
     cdef uint32_t p
     if length == 0:
         return WAN_OK
-    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters > length // 8
-            or length != sizeof(log_state) + head.counters * 8ULL + head.partitions * 16ULL + head.names_bytes):
+    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters > length // sizeof(wan_counter)
+            or length != sizeof(log_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL + head.names_bytes):
         return corrupt("the queue's state in the log does not fit its length")
-    if head.counters > sizeof(queue_counts) // 8:
-        return corrupt("the queue's state in the log has counters that this version does not know; upgrade before opening it")
+    status = wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters)
+    if status != WAN_OK:
+        return status
     if d.state.used and head.commit <= d.state_commit:      # Of the same commit: the manifest's was taken later, when the log was full.
         return WAN_OK
-    pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * 8ULL)
+    pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
@@ -105,8 +109,7 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     if wan_stage_add(&d.state, data, length) != WAN_OK:
         return WAN_NO_MEMORY
     d.state_commit = head.commit
-    memset(&g.counts, 0, sizeof(queue_counts))      # Counters are only ever added, at the end.
-    memcpy(&g.counts, data + sizeof(log_state), head.counters * 8ULL)
+    g.counts = counts
     if g.counts.clock_repairs > repairs:
         d.repaired_commit = head.commit
     else:

@@ -6,6 +6,7 @@ from libc.string cimport memcpy, memmove, memset, strlen
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.clock cimport Clock
@@ -17,7 +18,7 @@ from pywan._core.session cimport (
     ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session, SocketStream, run_session)
 from pywan._core.source_memory cimport (
     FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
-    receiver_counts, remember_failure)
+    remember_failure)
 from pywan._core.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.stream cimport (
     BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_OK, STREAM_WAIT, buffer_close, buffer_close_frame, buffer_frame,
@@ -78,7 +79,7 @@ cdef class ReceiverSession(Session):
     cdef uint64_t told_us           # When it was told.
     cdef uint32_t untold            # Records since the clock was looked at.
     cdef uint32_t born              # `wan_forks` of the process that made it.
-    cdef receiver_counts own        # Not yet added to `counts`, which all connections share.
+    cdef wan_receiver_counts own        # Not yet added to `counts`, which all connections share.
     cdef int refused_code           # A queue of ours had no room: the connection ends without acknowledging.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, on_slow, *,
@@ -536,10 +537,10 @@ cdef class ReceiverSession(Session):
         cdef uint64_t *own = <uint64_t *>&self.own
         cdef uint64_t *shared = <uint64_t *>&self.counts.c
         cdef size_t n
-        for n in range(sizeof(receiver_counts) // 8):
+        for n in range(sizeof(wan_receiver_counts) // 8):
             if own[n]:
                 wan_count(&shared[n], own[n])
-        memset(&self.own, 0, sizeof(receiver_counts))
+        memset(&self.own, 0, sizeof(wan_receiver_counts))
 
     cdef int take_frames(self) noexcept nogil:
         cdef int handled = self.handle_frames()

@@ -2,15 +2,11 @@
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
 
 cdef enum:
     FAILURES_KEPT = 100000      # Failed events remembered per source partition until the sender has heard of them; over all sources
     FAILURES_KEPT_ALL = 4000000 # so many: 64 MB.
-
-cdef struct receiver_counts:
-    uint64_t events_received, create_requests, update_requests, destroy_requests
-    uint64_t batches_received, duplicate_batches, out_of_order_batches, duplicates_skipped
-    uint64_t exceptions_occurred, possible_duplicates, bytes_received, conflicts
 
 cdef struct applied_slot:
     wan_lock lock               # Held while a run of this partition is applied: an old connection and its successor take turns.
@@ -41,7 +37,7 @@ cdef class SourceMemory:
     cdef set cores              # Regions that were applied to, over all connections.
 
 cdef class ReceiverCounts:
-    cdef receiver_counts c
+    cdef wan_receiver_counts c
 
 cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexcept nogil
 cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil

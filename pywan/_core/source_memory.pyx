@@ -3,6 +3,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
 from pywan._core.c_base cimport *
+from pywan._core.c_tables cimport *
 
 
 cdef uint64_t failures_kept = 0     # By this process, over all sources. Atomic.
@@ -107,10 +108,5 @@ cdef class ReceiverCounts:
     """The counters of one receiver, over all its connections."""
 
     def counts(self):
-        cdef receiver_counts read
         cdef const uint64_t *shared = <const uint64_t *>&self.c
-        cdef uint64_t *own = <uint64_t *>&read
-        cdef size_t n
-        for n in range(sizeof(receiver_counts) // 8):
-            own[n] = wan_read(&shared[n])
-        return read
+        return {wan_receiver_counter_rows[n].field.decode(): wan_read(&shared[n]) for n in range(<int>WAN_RECEIVER_COUNTERS_COUNT)}

@@ -13,16 +13,7 @@ from pywan.gateway.logs import SenderLogs
 
 log = logging.getLogger("pywan.sender")
 
-REASONS = {
-    1: "the region does not exist at the remote site",
-    2: "its timestamp is too far in the future for the remote site",
-    3: "the remote site is out of memory", 4: "the conflict resolver failed",
-    5: "the remote site could not apply it (see its log)",
-    6: "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may have"
-       " been one of them",
-}
 NOT_PARKED = 0xFFFF     # In place of a reason: the parked queue had no room.
-PARTITIONS = 8          # One for each reason.
 MEMORY_LIMIT = 4 << 20
 
 
@@ -31,8 +22,8 @@ class ParkedEvents:
 
     def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
         self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
-        self.queue = _core.EventQueue(f"{self._id} (parked)", partitions=PARTITIONS, memory_limit=MEMORY_LIMIT,
-                                      directory=directory, **logs.options("parked", PARTITIONS))
+        self.queue = _core.EventQueue(f"{self._id} (parked)", partitions=_core.PARK_PARTITIONS, memory_limit=MEMORY_LIMIT,
+                                      directory=directory, **logs.options("parked", _core.PARK_PARTITIONS))
         self.queue.running = True
         self.lock = threading.Lock()        # One replay, drop or repair at a time.
         self._failures_logged = 0
@@ -50,7 +41,7 @@ class ParkedEvents:
                       self._id, partition, sequence)
         else:
             log.warning("gateway sender %s: event %d/%d failed at site %d and is parked: %s", self._id, partition,
-                        sequence, self._remote_site, REASONS.get(reason, REASONS[5]))
+                        sequence, self._remote_site, _core.failure_text(reason))
 
     def shown(self, limit: int) -> list[dict[str, Any]]:
         """Up to `limit` of them, with the reason."""
@@ -59,7 +50,7 @@ class ParkedEvents:
         for reason, _, record in self.queue.records(limit):
             event = event_of_record(record)
             found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
-                          "timestamp": event.creation_timestamp, "reason": REASONS.get(reason, REASONS[5])})
+                          "timestamp": event.creation_timestamp, "reason": _core.failure_text(reason)})
         return found
 
     def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:

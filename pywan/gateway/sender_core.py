@@ -93,15 +93,17 @@ class SenderCore:
             return 0
         return len(self.queue)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, int]:
+        return sender_statistics(self, self.queue.counts())
+
+    def flows(self) -> list[dict[str, int]]:
+        """What is on its way, of each dispatcher."""
         sessions = [each.session for each in self.dispatchers]
-        flows = [session.flow() for session in sessions]
-        return sender_statistics(self.queue.counts(), more={
-            "event_queue_size": self.queue_size, "events_in_flight_batches": sum(s.in_flight for s in sessions),
-            "bytes_in_flight": sum(flow["bytes_in_flight"] for flow in flows),
-            "window_bytes": sum(flow["window_bytes"] for flow in flows),
-            "round_trip_us": max(flow["round_trip_us"] for flow in flows),
-            "identities_renewed": self.outgoing.renewals})
+        return [{**session.flow(), "batches_in_flight": session.in_flight} for session in sessions]
+
+    @property
+    def renewals(self) -> int:
+        return self.outgoing.renewals
 
     def volatile_events(self) -> dict[str, int]:
         counts = {} if self.queue.persistent else {"queued": len(self.queue), "parked": len(self.parked)}
