@@ -25,6 +25,7 @@ cdef enum:
     IN_FLIGHT_BATCHES = 64              # At first; power of two. Doubled as a longer link needs them, up to
     IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
     BATCH_EVENTS_MAX = 100000           # What batch-size -1 (only time closes a batch) means at most.
+    AHEAD = 8                           # Records that are fetched from memory ahead of the one in hand.
     TOGETHER = 8                        # Records in a file are copied with what lies between them, up to so many times their bytes.
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
     HEARTBEAT_US = 5000000
@@ -595,7 +596,7 @@ cdef class DispatcherSession(Session):
     cdef int lay_out_batch(self, uint32_t sections) noexcept nogil:
         cdef flight *f
         cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section), length
-        cdef uint32_t s, k, at = 0, kept = 0, in_section, total_here, total
+        cdef uint32_t s, k, at = 0, kept = 0, in_section, total_here, all_records = 0
         cdef bint has_holes
         cdef wan_record *record
         cdef wan_section *section
@@ -604,7 +605,8 @@ cdef class DispatcherSession(Session):
         cdef uint8_t *to
         cdef uint64_t *sequence
         cdef uint64_t duplicates = 0, duplicate_through
-        cdef uint32_t size
+        cdef const uint8_t *run
+        cdef size_t run_bytes
         cdef int packed
         cdef bint compress
         cdef wan_section *held
@@ -616,20 +618,27 @@ cdef class DispatcherSession(Session):
             if held == NULL:
                 return 0
             f.section, f.capacity = held, sections
+        for s in range(sections):
+            all_records += self.sections[s].count
         at = 0
         for s in range(sections):
             section = &self.sections[s]
             in_section = 0
             for k in range(section.count):
-                if self.records[at] != NULL:
+                if at + AHEAD < all_records and self.records[at + AHEAD] != NULL:
+                    wan_prefetch(self.records[at + AHEAD])
+                    wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 64)
+                    wan_prefetch(<uint8_t *>self.records[at + AHEAD] + 128)
+                record = self.records[at]
+                if record != NULL:
                     in_section += 1
-                    if not region_is_announced(self.announced, self.records[at].region) and not self.announce(self.records[at].region):
+                    self.lengths[at] = wan_record_length(record)
+                    if not region_is_announced(self.announced, record.region) and not self.announce(record.region):
                         return 0
                 at += 1
             payload += section.bytes
             if section.through - section.first + 1 != in_section:      # Each says its sequence.
                 payload += in_section * sizeof(uint64_t)
-        total = at
         # Laid out where it is sent from; to be packed, beside it, so that packing is the only copy into what is sent.
         compress = self.options.compress and payload > 256
         if not buffer_reserve(&self.out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
@@ -655,22 +664,23 @@ cdef class DispatcherSession(Session):
             to += wan_section_head_bytes(section)
             section.bytes += <uint32_t>wan_section_head_bytes(section)
             section.duplicates = 0
+            run, run_bytes = to, 0
             for k in range(total_here):
                 record = self.records[at]
                 at += 1
-                if at + 4 < total and self.records[at + 4] != NULL:
-                    wan_prefetch(self.records[at + 4])
-                    wan_prefetch(<uint8_t *>self.records[at + 4] + 64)
-                    wan_prefetch(<uint8_t *>self.records[at + 4] + 128)
                 if record == NULL:
                     continue
-                size = wan_record_length(record)
-                wan_copy_small(to, <uint8_t *>record, size)
-                to += size
+                if run + run_bytes != <uint8_t *>record:     # What lies behind one another is copied at once.
+                    wan_copy_small(to, run, run_bytes)
+                    to += run_bytes
+                    run, run_bytes = <uint8_t *>record, 0
+                run_bytes += self.lengths[at - 1]
                 if has_holes:
                     sequence[0] = self.sequences[at - 1]
                     sequence += 1
                 section.duplicates += self.sequences[at - 1] <= duplicate_through
+            wan_copy_small(to, run, run_bytes)
+            to += run_bytes
             duplicates += section.duplicates
             kept += in_section
         memcpy(head + 1, self.sections, sections * sizeof(wan_section))
