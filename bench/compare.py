@@ -2,9 +2,9 @@
 
     .venv/bin/python bench/compare.py BEFORE [NOW] [--only put stored ...] [--rounds 4] [--lives 3] [--realtime]
 
-BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has a process for each tree, which
-lives for some rounds: before, now, now, before, and so on. Then both are started anew, since where a process finds its
-memory makes it faster or slower for all its life. The table has the medians, the median of the ratios of the rounds, and
+BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has a process a tree, which
+lives for some rounds: before, now, now, before, and so on. Then both are started anew, since where a process finds
+its memory makes it faster or slower for all its life. The table has the medians, the median of the ratios of the rounds, and
 their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime` (root) takes
 the cores from others while a round lasts: on a machine that is shared."""
 
@@ -114,7 +114,8 @@ class Tree:
         command = [sys.executable, str(HERE / "compare.py"), "--serve", point]
         if realtime:
             command = ["chrt", "-r", "1", *command]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        # Its own children import what is in their directory first: there must be no `pywan`.
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE,
                                         env={**os.environ, "PYTHONPATH": str(directory)})
         assert self.read() == str(directory), f"{directory} has no pywan that is imported from there"
 
