@@ -10,6 +10,7 @@ from log_format import STATE
 from test_forged_logs import place_of_state, with_checksum
 from test_persistent_senders import Member, receive
 
+from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
@@ -21,7 +22,10 @@ def forget_received(log, events):
     """The queue's state in the manifest says that `events` fewer were received."""
     data = bytearray((log / "MANIFEST").read_bytes())
     at = place_of_state(data) + STATE.size
-    struct.pack_into("<Q", data, at, struct.unpack_from("<Q", data, at)[0] - events)
+    number = next(number for number, field, *_ in _core.queue_counter_rows() if field == "received")
+    while struct.unpack_from("<Q", data, at)[0] != number:      # Counters are pairs of number and value.
+        at += 16
+    struct.pack_into("<Q", data, at + 8, struct.unpack_from("<Q", data, at + 8)[0] - events)
     (log / "MANIFEST").write_bytes(with_checksum(data))
 
 
