@@ -38,13 +38,16 @@ class SectionPlan:
     def run(self) -> bytes:
         """What follows the heads: with their sequences where these do not follow from the first."""
         records = b"".join(self.records)
-        return records if self.sequences == list(range(self.first, self.through + 1)) else struct.pack(f"<{len(self.sequences)}Q", *self.sequences) + records
+        if len(self.sequences) == self.through - self.first + 1:
+            return records
+        return struct.pack(f"<{len(self.sequences)}Q", *self.sequences) + records
 
     @property
     def carried(self) -> list[int]:
         """The sequences of its records, as whoever takes the section has to read it."""
         count = len(self.records) if self.count is None else self.count
-        return list(range(self.first, self.through + 1)) if count == self.through - self.first + 1 and count <= len(self.records) else self.sequences
+        is_whole = count == self.through - self.first + 1 and count <= len(self.records)
+        return list(range(self.first, self.through + 1)) if is_whole else self.sequences
 
 
 def payload_of(plans: list[SectionPlan], sections: int | None = None) -> bytes:
