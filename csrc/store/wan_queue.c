@@ -142,7 +142,7 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
-        valid += partition->index[n].sequence > partition->peeked;
+        valid += partition->index[n].sequence > partition->removed;     /* What was peeked may come back by a rewind. */
     uint64_t capacity = 64;
     /* Half full at most after growing, three quarters before; with what is about to come. */
     while (capacity < (valid + more) * 2) capacity *= 2;
@@ -150,7 +150,7 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
     if (!index) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a conflation index of %" PRIu64 " keys", capacity);
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++) {
         wan_index_slot slot = partition->index[n];
-        if (slot.sequence <= partition->peeked) continue;
+        if (slot.sequence <= partition->removed) continue;
         uint64_t to = slot.hash & (capacity - 1);
         while (index[to].sequence) to = (to + 1) & (capacity - 1);
         index[to] = slot;
