@@ -423,7 +423,7 @@ void wan_log_close(wan_log *log)
         if (log->segments[n].file >= 0) log->env->close(log->env, log->segments[n].file);
         free(log->segments[n].highest);
     }
-    wan_stage_close(&log->identity);
+    wan_buffer_close(&log->identity);
     free(log->segments);
     free(log->directory);
     memset(log, 0, sizeof *log);

@@ -13,7 +13,7 @@
 #define WAN_LOG_H
 #include "base/wan_base.h"
 #include "base/wan_env.h"
-#include "base/wan_stage.h"
+#include "base/wan_buffer.h"
 
 #define WAN_LOG_VERSION 2u                      /* As WAN_RECORD_FORMAT. */
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
@@ -101,7 +101,7 @@ typedef struct {
     uint64_t known_commit;      /* The newest that the manifest knows of. */
     uint64_t first_commit;      /* Of the oldest block that counts. */
     uint64_t bytes;             /* Of all segment files. */
-    wan_stage identity;         /* What the owner says of itself, in every manifest as it is here: as it was found, until the owner changes it. */
+    wan_buffer identity;         /* What the owner says of itself, in every manifest as it is here: as it was found, until the owner changes it. */
     uint8_t named;              /* There is a manifest. */
     const wan_breakage *broken; /* Where a check of our own failed first; NULL: none did. Nothing is written from then on. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */

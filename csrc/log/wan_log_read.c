@@ -105,7 +105,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     const uint64_t *pair = (const uint64_t *)(head + 1);
     for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
     const uint8_t *behind = (const uint8_t *)(head + 1) + head->segments * 16ull;
-    if (status == WAN_OK) status = wan_stage_add(&log->identity, behind, head->identity_bytes);
+    if (status == WAN_OK) status = wan_buffer_add(&log->identity, behind, head->identity_bytes);
     if (status == WAN_OK && reader->state) status = reader->state(reader->owner, behind + head->identity_bytes, head->state_bytes);
     if (status == WAN_CORRUPT) {
         char reason[200];

@@ -26,14 +26,14 @@ static int are_alike(const wan_item_set *set, const uint8_t *a, const uint8_t *b
     return one.length == other.length && one.form == other.form && memcmp(one.key, other.key, one.length) == 0;
 }
 
-static uint64_t *find(const wan_item_set *set, const wan_stage *stage, const uint8_t *item)
+static uint64_t *find(const wan_item_set *set, const wan_buffer *stage, const uint8_t *item)
 {
     uint64_t n = hash_of(set, item) & (set->capacity - 1);
     while (set->slots[n] && !are_alike(set, stage->bytes + set->slots[n] - 1, item)) n = (n + 1) & (set->capacity - 1);
     return &set->slots[n];
 }
 
-static wan_status grow(wan_item_set *set, const wan_stage *stage)
+static wan_status grow(wan_item_set *set, const wan_buffer *stage)
 {
     wan_item_set grown = *set;
     grown.capacity = set->capacity ? 2 * set->capacity : FIRST_CAPACITY;
@@ -46,7 +46,7 @@ static wan_status grow(wan_item_set *set, const wan_stage *stage)
     return WAN_OK;
 }
 
-wan_status wan_item_set_find(wan_item_set *set, const wan_stage *stage, const void *item, uint64_t **slot)
+wan_status wan_item_set_find(wan_item_set *set, const wan_buffer *stage, const void *item, uint64_t **slot)
 {
     wan_status status = 2 * (set->count + 1) < set->capacity ? WAN_OK : grow(set, stage);
     if (status == WAN_OK) *slot = find(set, stage, item);

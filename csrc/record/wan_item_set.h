@@ -1,7 +1,7 @@
 /* Owns a choice among items that lie in a stage: records, one of each key; or places, one of each event. Open addressing over where they begin. */
 #ifndef WAN_ITEM_SET_H
 #define WAN_ITEM_SET_H
-#include "base/wan_stage.h"
+#include "base/wan_buffer.h"
 
 /* The key in an item. */
 typedef struct { const uint8_t *key; uint16_t length; uint8_t form; } wan_item_key;
@@ -17,7 +17,7 @@ typedef struct {
 
 /* *slot: where the chosen item stands that is like `item`; it holds 0 if there is none yet, and is for the caller to fill, with where
  * in `stage` his item begins plus one, by wan_item_set_choose. Good until the next call. WAN_NO_MEMORY: nothing changed. */
-wan_status wan_item_set_find(wan_item_set *set, const wan_stage *stage, const void *item, uint64_t **slot);
+wan_status wan_item_set_find(wan_item_set *set, const wan_buffer *stage, const void *item, uint64_t **slot);
 
 static inline void wan_item_set_choose(wan_item_set *set, uint64_t *slot, uint64_t at)
 {

@@ -190,7 +190,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
         if (wan_record_order(older, record) > 0) return;
         if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
-            (void)wan_stage_add(queue->superseded, &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
+            (void)wan_buffer_add(queue->superseded, &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
         } else {        /* Both reach the disk in one block, or this one later. */
             punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
@@ -607,7 +607,7 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
     /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
-    if (queue->holes) (void)wan_stage_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
+    if (queue->holes) (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
     queue->punched_bytes += ref_length(queue->store, *entry);
@@ -678,7 +678,7 @@ void wan_queue_set_copied(wan_queue *queue, int copied)
     }
 }
 
-void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
+void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
 {
     const wan_hole *hole = (const wan_hole *)superseded->bytes;
     for (uint32_t n = 0; n < superseded->count; n++, hole++) {

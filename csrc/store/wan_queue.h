@@ -4,7 +4,7 @@
 #ifndef WAN_QUEUE_H
 #define WAN_QUEUE_H
 #include "record/wan_record.h"
-#include "base/wan_stage.h"
+#include "base/wan_buffer.h"
 #include "store/wan_store.h"
 
 /* Where a record lies, in 64 bits; 0: nothing (conflated, or refused at transmit). Length in units of 8 bytes is
@@ -60,14 +60,14 @@ typedef struct {
     uint8_t persistent;             /* Events count once they are durable: nothing leaves that a crash could take back. */
     uint8_t copied;                 /* Events count once all copies in sync have them: nothing leaves that a lost member could take back. */
     uint64_t events, bytes;         /* Sums over the partitions. May be read without the lock: wan_read. */
-    wan_stage *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
+    wan_buffer *holes;               /* With persistence: where holes are noted for the log. NULL otherwise. */
     uint64_t punched_bytes;         /* Of records taken out of the middle since segments were last looked at for moving. */
     uint8_t is_sweeping;            /* What lives in sparse segments is on its way out of them: */
     uint32_t sweep_partition;       /* up to here it is done. */
     uint64_t sweep_sequence;
     /* With persistence: older updates (as wan_hole) that wait to be taken out until the newer one is on the disk. Else a crash
      * could leave neither: the older one passed over by a batch, or removed; the newer one not written. NULL otherwise. */
-    wan_stage *superseded;
+    wan_buffer *superseded;
     uint64_t conflated;             /* Events replaced in the queue by a newer update, ever. */
     const wan_breakage *broken;     /* Where a check of our own failed first; NULL: none did. Nothing is changed or handed out from then on. */
 } wan_queue;
@@ -158,7 +158,7 @@ void wan_queue_set_copied(wan_queue *queue, int copied);
 /* With copies: all up to `replicated` is at every copy in sync now. */
 void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
 /* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
-void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded);
+void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded);
 /* Recovery: a record at its sequence. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
  * hole (or is there already: nothing happens). Only while nothing is peeked. */
 wan_status wan_queue_restore(wan_queue *queue, uint32_t partition, uint64_t sequence, const wan_record *record);

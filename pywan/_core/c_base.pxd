@@ -79,21 +79,23 @@ cdef extern from "base/wan_env.h" nogil:
         pass
     const wan_env wan_env_posix
 
-cdef extern from "base/wan_stage.h" nogil:
-    ctypedef struct wan_stage:
+cdef extern from "base/wan_buffer.h" nogil:
+    ctypedef struct wan_buffer:
         uint8_t *bytes
-        uint64_t used
+        uint64_t start, used
         uint64_t capacity
         uint32_t count
-    wan_status wan_stage_reserve(wan_stage *stage, uint64_t length)
-    uint8_t *wan_stage_put(wan_stage *stage, const void *data, uint64_t length)
-    wan_status wan_stage_add(wan_stage *stage, const void *data, uint64_t length)
-    void wan_stage_empty(wan_stage *stage)
-    void wan_stage_close(wan_stage *stage)
-    enum: WAN_STAGE_LATE_US, WAN_STAGE_KEPT_BYTES
-    ctypedef struct wan_stage_use:
+    wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
+    wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t most)
+    void wan_buffer_trim(wan_buffer *buffer, uint64_t kept)
+    uint8_t *wan_buffer_put(wan_buffer *buffer, const void *data, uint64_t length)
+    wan_status wan_buffer_add(wan_buffer *buffer, const void *data, uint64_t length)
+    void wan_buffer_empty(wan_buffer *buffer)
+    void wan_buffer_close(wan_buffer *buffer)
+    enum: WAN_BUFFER_LATE_US, WAN_BUFFER_KEPT_BYTES
+    ctypedef struct wan_buffer_use:
         uint64_t began_us
-    void wan_stage_rest(wan_stage *stage, wan_stage_use *use, uint64_t used, uint64_t now_us)
+    void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)
 
 cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)

@@ -26,7 +26,7 @@ cdef extern from "log/wan_log.h" nogil:
         uint32_t writing
         uint64_t commit, next_number
         uint64_t bytes
-        wan_stage identity
+        wan_buffer identity
         const wan_breakage *broken
         uint8_t named
     ctypedef struct wan_damage:

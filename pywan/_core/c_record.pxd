@@ -64,7 +64,7 @@ cdef extern from "record/wan_item_set.h" nogil:
         uint64_t count
         wan_item_key (*key_of)(const uint8_t *item) noexcept nogil
 
-    wan_status wan_item_set_find(wan_item_set *chosen, const wan_stage *stage, const void *item, uint64_t **slot)
+    wan_status wan_item_set_find(wan_item_set *chosen, const wan_buffer *stage, const void *item, uint64_t **slot)
     void wan_item_set_choose(wan_item_set *chosen, uint64_t *slot, uint64_t at)
     void wan_item_set_empty(wan_item_set *chosen)
 

@@ -35,8 +35,8 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t events
         uint64_t bytes
         uint64_t conflated
-        wan_stage *holes
-        wan_stage *superseded
+        wan_buffer *holes
+        wan_buffer *superseded
         const wan_breakage *broken
     ctypedef struct wan_reservation:
         uint8_t *at
@@ -69,7 +69,7 @@ cdef extern from "store/wan_queue.h" nogil:
                             wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
-    void wan_queue_settle_superseded(wan_queue *queue, const wan_stage *superseded)
+    void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     void wan_queue_set_copied(wan_queue *queue, bint copied)
     void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated)

@@ -49,7 +49,7 @@ cdef void note_restamping(region_core *r, const wan_change *c, uint64_t replaced
         wan_lock_release(&r.log.lock)
 
 
-cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_stage *scratch,
+cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
                              const decision *decisions) noexcept nogil:
     """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. Not
     WAN_OK: it is as it was."""
@@ -59,17 +59,17 @@ cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wa
     cdef uint64_t old = entry.stamp
     cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
     cdef wan_status status
-    wan_stage_empty(scratch)        # A copy: the entry may be made anew.
-    status = wan_stage_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
+    wan_buffer_empty(scratch)        # A copy: the entry may be made anew.
+    status = wan_buffer_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
     if status != WAN_OK:
         return status
     memset(&c, 0, sizeof(c))
-    c.key = wan_stage_put(scratch, entry.bytes, entry.key_length)
+    c.key = wan_buffer_put(scratch, entry.bytes, entry.key_length)
     c.key_length, c.key_form, c.hash = entry.key_length, entry.key_form, hash
     c.operation, c.value_form, c.stamp_site = WAN_DESTROY, WAN_FORM_NONE, r.site
     if not destroyed:
         c.operation, c.value_form, c.value_length = WAN_UPDATE, entry.value_form, entry.value_length
-        c.value = wan_stage_put(scratch, wan_entry_value(entry), entry.value_length)
+        c.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
     wan_clock_lower(r.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
     c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)
     origin_local(&from_, r, wan_thread_self())
@@ -128,9 +128,9 @@ cdef class ClockRepair:
     cdef uint8_t wanted[65536]          # Regions whose events are repaired.
     cdef object kept
     # wan_new_stamp, ascending by `old`: the one that each old one of an event becomes, in whatever queue it is.
-    cdef wan_stage stamps
+    cdef wan_buffer stamps
     cdef uint64_t stamp_count
-    cdef wan_stage events, places, scratch
+    cdef wan_buffer events, places, scratch
 
     def __cinit__(self, Clock clock not None, regions, *, int site=0, bint others=True):
         cdef RegionCore region
@@ -143,10 +143,10 @@ cdef class ClockRepair:
         self.limit = (wan_clock_now_ms(&clock.clock) + AHEAD_MS << 16) | 0xffff
 
     def __dealloc__(self):
-        wan_stage_close(&self.stamps)
-        wan_stage_close(&self.events)
-        wan_stage_close(&self.places)
-        wan_stage_close(&self.scratch)
+        wan_buffer_close(&self.stamps)
+        wan_buffer_close(&self.events)
+        wan_buffer_close(&self.places)
+        wan_buffer_close(&self.scratch)
 
     def begin(self):
         """Sets the clock back, if it is ahead, and returns whether it was. What is stamped from now on is above what
@@ -188,7 +188,7 @@ cdef class ClockRepair:
             for p in range(queue.g.queue.partition_count):
                 sequence = 0
                 while status == WAN_OK:
-                    wan_stage_empty(&self.events)
+                    wan_buffer_empty(&self.events)
                     status = self.look(queue.g, p, &sequence, &found, False)
                     if sequence == 0:
                         break
@@ -222,12 +222,12 @@ cdef class ClockRepair:
             found[0] += 1
             if copies:
                 place.sequence, place.partition, place.stays = sequence[0], p, 0
-                status = wan_stage_add(&self.places, &place, sizeof(place))
+                status = wan_buffer_add(&self.places, &place, sizeof(place))
                 if status == WAN_OK:
-                    status = wan_stage_add(&self.events, record, wan_record_length(record))
+                    status = wan_buffer_add(&self.events, record, wan_record_length(record))
             else:
                 stamp.old, stamp.fresh = record.stamp, 0
-                status = wan_stage_add(&self.stamps, &stamp, sizeof(stamp))
+                status = wan_buffer_add(&self.stamps, &stamp, sizeof(stamp))
         wan_lock_release(&g.lock)
         return status
 
@@ -309,7 +309,7 @@ cdef class ClockRepair:
                     continue
                 if wants_stamps:
                     stamp.old, stamp.fresh = entry.stamp, 0
-                    status = wan_stage_add(&self.stamps, &stamp, sizeof(stamp))
+                    status = wan_buffer_add(&self.stamps, &stamp, sizeof(stamp))
                     found[0] += 1
                     continue
                 memset(&c, 0, sizeof(c))
@@ -393,7 +393,7 @@ cdef class ClockRepair:
         cdef wan_status status = WAN_OK
         cdef uint64_t at
         cdef uint8_t head[8]
-        wan_stage_empty(&self.scratch)
+        wan_buffer_empty(&self.scratch)
         memset(head, 0, sizeof(head))
         with nogil:
             wan_lock_take(&s.lock)
@@ -402,10 +402,10 @@ cdef class ClockRepair:
                 if status == WAN_OK and entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
                     head[0], head[1] = entry.key_form, entry.state == WAN_ENTRY_TOMBSTONE
                     (<uint16_t *>(head + 2))[0] = entry.key_length
-                    status = wan_stage_reserve(&self.scratch, sizeof(head) + entry.key_length)
+                    status = wan_buffer_reserve(&self.scratch, sizeof(head) + entry.key_length)
                     if status == WAN_OK:
-                        wan_stage_put(&self.scratch, head, sizeof(head))
-                        wan_stage_put(&self.scratch, entry.bytes, entry.key_length)
+                        wan_buffer_put(&self.scratch, head, sizeof(head))
+                        wan_buffer_put(&self.scratch, entry.bytes, entry.key_length)
             wan_lock_release(&s.lock)
         raise_for(status, f"region {region.name!r}")
         found, at = [], 0
@@ -531,8 +531,8 @@ cdef class ClockRepair:
             for p in range(source.g.queue.partition_count):
                 sequence = 0
                 while True:
-                    wan_stage_empty(&self.events)
-                    wan_stage_empty(&self.places)
+                    wan_buffer_empty(&self.events)
+                    wan_buffer_empty(&self.places)
                     found = 0
                     with nogil:
                         status = self.look(source.g, p, &sequence, &found, True)
@@ -632,8 +632,8 @@ cdef class ClockRepair:
         cdef uint64_t length = wan_record_size(record.key_length, value_length, record.callback_length,
                                                record.recipients_count)
         cdef wan_record head = record[0]
-        wan_stage_empty(&self.scratch)
-        cdef wan_status status = wan_stage_reserve(&self.scratch, length)
+        wan_buffer_empty(&self.scratch)
+        cdef wan_status status = wan_buffer_reserve(&self.scratch, length)
         if status != WAN_OK:
             return status
         head.value_length, head.stamp, head.stamp_site, head.flags = value_length, entry.stamp, entry.stamp_site, 0

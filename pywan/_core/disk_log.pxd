@@ -34,8 +34,8 @@ cdef object not_on_disk(str whose, const log_view *view, bint ended, str meanwhi
 cdef wan_status not_written(const log_view *view) noexcept nogil
 
 
-cdef inline void swap_stages(wan_stage *a, wan_stage *b) noexcept nogil:
-    cdef wan_stage kept = a[0]
+cdef inline void swap_stages(wan_buffer *a, wan_buffer *b) noexcept nogil:
+    cdef wan_buffer kept = a[0]
     a[0] = b[0]
     b[0] = kept
 
@@ -60,10 +60,10 @@ cdef struct disk_wait:      # One caller's wait for a log, in slices.
     uint64_t failing_since_us
 
 
-cdef inline void keep_damage(wan_stage *damages, const wan_damage *damage) noexcept nogil:
+cdef inline void keep_damage(wan_buffer *damages, const wan_damage *damage) noexcept nogil:
     if damages.count < DAMAGES_MAX:
-        wan_stage_add(damages, damage, sizeof(wan_damage))
+        wan_buffer_add(damages, damage, sizeof(wan_damage))
 
 
-cdef list damage_list(const wan_stage *damages)
-cdef void rest_under_lock(wan_stage *stage, wan_stage_use *use, wan_lock *lock, uint64_t now) noexcept nogil
+cdef list damage_list(const wan_buffer *damages)
+cdef void rest_under_lock(wan_buffer *stage, wan_buffer_use *use, wan_lock *lock, uint64_t now) noexcept nogil

@@ -64,23 +64,23 @@ cdef wan_status not_written(const log_view *view) noexcept nogil:
     return WAN_FULL
 
 
-cdef list damage_list(const wan_stage *damages):
+cdef list damage_list(const wan_buffer *damages):
     cdef const wan_damage *damage = <const wan_damage *>damages.bytes
     return [{"file": (<bytes>damage[n].file).decode("utf-8", "surrogateescape"), "offset": damage[n].offset,
              "reason": (<bytes>damage[n].reason).decode("utf-8", "replace")} for n in range(damages.count)]
 
 
-cdef void rest_under_lock(wan_stage *stage, wan_stage_use *use, wan_lock *lock, uint64_t now) noexcept nogil:
+cdef void rest_under_lock(wan_buffer *stage, wan_buffer_use *use, wan_lock *lock, uint64_t now) noexcept nogil:
     """Large ones are freed when the lock is released: that takes milliseconds."""
-    cdef wan_stage kept
+    cdef wan_buffer kept
     memset(&kept, 0, sizeof(kept))
     wan_lock_take(lock)
-    if stage.used == 0 and stage.capacity > WAN_STAGE_KEPT_BYTES:
+    if stage.used == 0 and stage.capacity > WAN_BUFFER_KEPT_BYTES:
         swap_stages(stage, &kept)
     wan_lock_release(lock)
-    wan_stage_rest(&kept, use, 0, now)
+    wan_buffer_rest(&kept, use, 0, now)
     wan_lock_take(lock)
     if stage.capacity == 0:         # It is needed as it was, and nobody has begun another one.
         swap_stages(stage, &kept)
     wan_lock_release(lock)
-    wan_stage_close(&kept)
+    wan_buffer_close(&kept)

@@ -18,7 +18,7 @@ from pywan._core.session cimport (
     ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, run_session)
 from pywan._core.status cimport detail_text, end_if_strayed, raise_for, report_unraisable
 from pywan._core.stream cimport (
-    STREAM_OK, STREAM_WAIT, buffer_close, buffer_frame, buffer_reserve, byte_buffer, stream_next_frame, stream_take)
+    STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve, stream_next_frame, stream_take)
 
 
 cdef enum:
@@ -78,13 +78,13 @@ cdef class DispatcherSession(Session):
     cdef object transmit_filter
     cdef object acknowledged
     cdef object on_failure              # (partition, sequence, reason) -> None, for the log
-    cdef wan_stage copies               # parked_copy: of failed events, not known to be on the disk.
+    cdef wan_buffer copies               # parked_copy: of failed events, not known to be on the disk.
     cdef size_t copies_before           # The first of them, in order: of attempts before this one.
     cdef int pause_flag, flush_flag
     cdef char unreadable[512]           # Why events are not sent that lie in a file of the log: it cannot be read. Empty: it can. Under the queue's lock.
     cdef uint32_t unreadable_partition
     cdef uint64_t read_again_us         # Nothing else is to be sent: until then it is not tried again. 0: it is.
-    cdef wan_stage floors               # wan_floor, as last told by `tell_floors`. Under the queue's lock.
+    cdef wan_buffer floors               # wan_floor, as last told by `tell_floors`. Under the queue's lock.
     cdef int floors_due                 # They were not sent on this connection.
     cdef uint64_t floors_told, floors_heard     # Which ones, and which the receiver has answered.
     cdef uint32_t born                          # `wan_forks` of the process that made it.
@@ -118,8 +118,8 @@ cdef class DispatcherSession(Session):
     cdef wan_section *sections
     cdef wan_store_span *spans                  # Of each section.
     cdef uint32_t *lengths                      # Of those of `records` that lie in files.
-    cdef wan_stage copied                       # These, out of the files.
-    cdef byte_buffer pack
+    cdef wan_buffer copied                       # These, out of the files.
+    cdef wan_buffer pack
     cdef str why                                # Why the last run ended badly.
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
@@ -151,10 +151,10 @@ cdef class DispatcherSession(Session):
         free(self.sections)
         free(self.spans)
         free(self.lengths)
-        wan_stage_close(&self.copied)
-        buffer_close(&self.pack)
-        wan_stage_close(&self.copies)
-        wan_stage_close(&self.floors)
+        wan_buffer_close(&self.copied)
+        wan_buffer_close(&self.pack)
+        wan_buffer_close(&self.copies)
+        wan_buffer_close(&self.floors)
 
     def configure(self, int batch_size, double batch_time_interval_ms, *, bint batch_conflation=False, bint compress=False,
                   uint64_t batch_bytes_max=8 << 20, uint32_t alert_threshold_ms=0, uint64_t silence_ms=0):
@@ -183,8 +183,8 @@ cdef class DispatcherSession(Session):
         """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
         cdef wan_status status
         wan_lock_take(&self.g.lock)
-        wan_stage_empty(&self.floors)
-        status = wan_stage_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
+        wan_buffer_empty(&self.floors)
+        status = wan_buffer_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
         wan_tally(&self.floors_told, 1)
         wan_lock_release(&self.g.lock)
         raise_for(status, f"queue {self.queue.name!r}: floors")
@@ -263,7 +263,7 @@ cdef class DispatcherSession(Session):
         wan_window_init(&self.window, credit_bytes, self.now_us)
         wan_set(&self.link_us, 0)
         self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
-        self.out.start = self.out.end = self.into.start = self.into.end = 0
+        self.out.start = self.out.used = self.into.start = self.into.used = 0
         memset(self.announced, 0, sizeof(self.announced))
         wan_flag_set(&self.floors_due, self.floors.used != 0)
         self.steps = 0
@@ -290,7 +290,7 @@ cdef class DispatcherSession(Session):
         wan_set(&self.oldest_batch, 0)
         wan_set(&self.flight_events, 0)
         wan_set(&self.flight_bytes, 0)
-        self.out.start = self.out.end = self.into.start = self.into.end = 0
+        self.out.start = self.out.used = self.into.start = self.into.used = 0
 
     cdef bint batch_is_due(self, uint64_t now_us) noexcept nogil:
         cdef uint64_t pending = wan_read(&self.g.signals[self.index].pending)
@@ -406,10 +406,10 @@ cdef class DispatcherSession(Session):
         cdef uint32_t s, taken, left = 0, at = 0, kept = 0
         cdef wan_section section
         cdef bint readable, has_room
-        wan_stage_empty(&self.copied)
+        wan_buffer_empty(&self.copied)
         if room == 0:
-            wan_stage_close(&self.copied)       # It was the last of them.
-        has_room = wan_stage_reserve(&self.copied, room) == WAN_OK
+            wan_buffer_close(&self.copied)       # It was the last of them.
+        has_room = wan_buffer_reserve(&self.copied, room) == WAN_OK
         for s in range(sections):
             section = self.sections[s]
             taken = section.count
@@ -509,7 +509,7 @@ cdef class DispatcherSession(Session):
         cdef uint64_t now = wan_monotonic_us()
         if self.stream is None or now <= self.last_sent_us + self.heartbeat_us:
             return
-        if self.out.start < self.out.end or self.ping():
+        if self.out.start < self.out.used or self.ping():
             self.stream.write(&self.out)            # What it does not take, and whether it broke, is the loop's.
             self.last_sent_us = now
 
@@ -645,9 +645,9 @@ cdef class DispatcherSession(Session):
             return 0
         if compress and not buffer_reserve(&self.pack, payload):
             return 0
-        frame = <wan_frame *>(self.out.data + self.out.end)
+        frame = <wan_frame *>(self.out.bytes + self.out.used)
         memset(frame, 0, sizeof(wan_frame))
-        head = <wan_batch_head *>self.pack.data if compress else <wan_batch_head *>(frame + 1)
+        head = <wan_batch_head *>self.pack.bytes if compress else <wan_batch_head *>(frame + 1)
         head.sections, head.reserved = sections, 0
         to = <uint8_t *>(head + 1) + sections * sizeof(wan_section)
         at = 0
@@ -698,7 +698,7 @@ cdef class DispatcherSession(Session):
             else:
                 memcpy(frame + 1, head, payload)
         frame.crc = wan_frame_crc(frame, frame + 1, frame.length)
-        self.out.end += sizeof(wan_frame) + wan_align8(frame.length)
+        self.out.used += sizeof(wan_frame) + wan_align8(frame.length)
         f.id = self.next_batch
         f.events = kept
         f.bytes = payload
@@ -865,11 +865,11 @@ cdef class DispatcherSession(Session):
                     break
                 if not self.is_copied(&failures[n[0]]):
                     copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
-                    if (wan_stage_reserve(&self.copies, sizeof(copy)) != WAN_OK
+                    if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
                             or queue_append_copy(self.parked.g, park_reason(failures[n[0]].reason), record, False, 0) != WAN_OK):
                         self.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
                         return False
-                    wan_stage_put(&self.copies, &copy, sizeof(copy))
+                    wan_buffer_put(&self.copies, &copy, sizeof(copy))
                 copied += length
             n[0] += 1
         return True
@@ -884,7 +884,7 @@ cdef class DispatcherSession(Session):
         """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or parked."""
         cdef uint32_t n, last = end
         cdef wan_record *record
-        wan_stage_empty(&self.copies)
+        wan_buffer_empty(&self.copies)
         self.copies_before = 0
         for n in range(begin, end):
             wan_lock_take(&self.g.lock)
@@ -995,7 +995,7 @@ cdef class DispatcherSession(Session):
     # What is due, and when
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        cdef bint is_empty = self.out.start == self.out.end
+        cdef bint is_empty = self.out.start == self.out.used
         cdef uint64_t alive_until
         cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
         self.now_us = now_us
@@ -1035,7 +1035,7 @@ cdef class DispatcherSession(Session):
         wan_lock_take(&self.g.lock)
         if now_us < self.read_again_us:
             until_us[0] = min(until_us[0], self.read_again_us)
-        if self.out.start == self.out.end and self.may_build(now_us):
+        if self.out.start == self.out.used and self.may_build(now_us):
             if own.pending == 0:
                 own.wake_at = 1
             elif own.pending >= self.options.batch_size or not self.waiting_since_us:
@@ -1053,7 +1053,7 @@ cdef class DispatcherSession(Session):
         self.last_sent_us = now_us
 
     cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
-        if self.out.start < self.out.end or not self.window_is_open():
+        if self.out.start < self.out.used or not self.window_is_open():
             wan_count(&self.blocked_us, wan_monotonic_us() - since_us)
         wan_lock_take(&self.g.lock)
         self.g.signals[self.index].wake_at = NEVER
@@ -1070,11 +1070,11 @@ cdef class DispatcherSession(Session):
         ProtocolError: the receiver shows no life; give the connection up (`disconnected`) and connect again."""
         cdef uint64_t until = 0
         cdef int how = GOES_AGAIN
-        while how == GOES_AGAIN and self.out.start == self.out.end and not wan_flag_read(&self.stop_flag):
+        while how == GOES_AGAIN and self.out.start == self.out.used and not wan_flag_read(&self.stop_flag):
             how = self.step(now_us, &until)
         if how > GOES_AGAIN:
             raise_for(wan_detail_status, "")
-        if self.out.start < self.out.end:
+        if self.out.start < self.out.used:
             self.last_sent_us = now_us
         return self.take_out()
 
@@ -1082,7 +1082,7 @@ cdef class DispatcherSession(Session):
         """When `data_to_send` is to be called again, though nothing comes in and no event is queued."""
         cdef uint64_t until = 0
         cdef int how = GOES_AGAIN
-        if self.out.start == self.out.end and (self.may_build(now_us) and self.batch_is_due(now_us) or wan_flag_read(&self.floors_due)):
+        if self.out.start == self.out.used and (self.may_build(now_us) and self.batch_is_due(now_us) or wan_flag_read(&self.floors_due)):
             return now_us
         until = min(self.last_sent_us + self.heartbeat_us,
                     (self.progress_us if self.next_batch != self.oldest_batch else self.last_heard_us) + self.options.silence_us) + 1

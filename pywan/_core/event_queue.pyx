@@ -155,24 +155,24 @@ cdef class EventQueue:
         wan_queue_close(&self.g.queue)
         if d != NULL:
             wan_log_close(&d.log)
-            wan_stage_close(&d.records)
-            wan_stage_close(&d.places)
-            wan_stage_close(&d.taken_places)
-            wan_stage_close(&d.moved_places)
-            wan_stage_close(&d.joined[0])
-            wan_stage_close(&d.joined[1])
-            wan_stage_close(&d.holes)
-            wan_stage_close(&d.names)
-            wan_stage_close(&d.superseded)
-            wan_stage_close(&d.taken_superseded)
-            wan_stage_close(&d.damages)
-            wan_stage_close(&d.taken_records)
-            wan_stage_close(&d.taken_holes)
-            wan_stage_close(&d.taken_names)
-            wan_stage_close(&d.state)
-            wan_stage_close(&d.fresh_state)
-            wan_stage_close(&d.moved)
-            wan_stage_close(&d.dictionary)
+            wan_buffer_close(&d.records)
+            wan_buffer_close(&d.places)
+            wan_buffer_close(&d.taken_places)
+            wan_buffer_close(&d.moved_places)
+            wan_buffer_close(&d.joined[0])
+            wan_buffer_close(&d.joined[1])
+            wan_buffer_close(&d.holes)
+            wan_buffer_close(&d.names)
+            wan_buffer_close(&d.superseded)
+            wan_buffer_close(&d.taken_superseded)
+            wan_buffer_close(&d.damages)
+            wan_buffer_close(&d.taken_records)
+            wan_buffer_close(&d.taken_holes)
+            wan_buffer_close(&d.taken_names)
+            wan_buffer_close(&d.state)
+            wan_buffer_close(&d.fresh_state)
+            wan_buffer_close(&d.moved)
+            wan_buffer_close(&d.dictionary)
             free(d.log_numbers)
             free(d.process_numbers)
             free(d.appended)
@@ -508,7 +508,7 @@ cdef class EventQueue:
         cdef uint32_t p
         cdef wan_partition *partition
         cdef wan_record *record
-        cdef wan_stage copies, places
+        cdef wan_buffer copies, places
         cdef wan_place place
         cdef bint whole = True, readable = True
         memset(&copies, 0, sizeof(copies))
@@ -528,8 +528,8 @@ cdef class EventQueue:
                     if not readable:
                         break
                     place.partition, place.first = p, sequence
-                    whole = (wan_stage_add(&places, &place, sizeof(place)) == WAN_OK
-                             and wan_stage_add(&copies, record, wan_record_length(record)) == WAN_OK)
+                    whole = (wan_buffer_add(&places, &place, sizeof(place)) == WAN_OK
+                             and wan_buffer_add(&copies, record, wan_record_length(record)) == WAN_OK)
             wan_lock_release(&self.g.lock)
         try:
             if not readable:
@@ -544,8 +544,8 @@ cdef class EventQueue:
                 at += wan_record_length(record)
             return found
         finally:
-            wan_stage_close(&copies)
-            wan_stage_close(&places)
+            wan_buffer_close(&copies)
+            wan_buffer_close(&places)
 
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.g.queue.partition_count:

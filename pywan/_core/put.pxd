@@ -102,7 +102,7 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     """Under the entry lock. WAN_NO_MEMORY: for the copy."""
     cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
-    wan_stage_empty(&wanted.found)
+    wan_buffer_empty(&wanted.found)
     wanted.found_value = has_value
     if wanted.kind == IF_ABSENT:
         wanted.holds = not has_value
@@ -117,7 +117,7 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     if not has_value:
         return WAN_OK
     wanted.found_form = entry.value_form
-    return wan_stage_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
+    return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
 cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
@@ -322,7 +322,7 @@ cdef inline wan_status region_log_reserve(region_log *log, const wan_change *c) 
     if log.records.used + length > log.staged_max and log.records.used:
         wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
         return WAN_FULL
-    return wan_stage_reserve(&log.records, length)
+    return wan_buffer_reserve(&log.records, length)
 
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,

@@ -139,17 +139,17 @@ cdef inline bint queue_can_read(const gateway_queue *g, uint32_t partition, uint
 cdef struct durable_log:
     wan_log log
     # Staged, under the queue's lock. `places`: a wan_place for each of `records`, which are as they are in the queue and on the wire.
-    wan_stage records, places, holes, names, superseded
+    wan_buffer records, places, holes, names, superseded
     # The committer's.
-    wan_stage taken_records, taken_places, taken_holes, taken_names, taken_superseded, fresh_state, moved, moved_places
-    wan_stage joined[2]                     # Places as a part has them: of what was moved, and of what is new.
-    wan_stage_use records_use, places_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
+    wan_buffer taken_records, taken_places, taken_holes, taken_names, taken_superseded, fresh_state, moved, moved_places
+    wan_buffer joined[2]                     # Places as a part has them: of what was moved, and of what is new.
+    wan_buffer_use records_use, places_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
     wan_item_set of_moved                   # Of `moved_places`, as long as `moved` is filled.
     uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
     uint32_t written_count
     uint64_t staged_max                     # Bytes of records that may be staged.
-    wan_stage state                         # The newest durable one: what a manifest may say. The committer's.
-    wan_stage dictionary                    # All names in the log so far, as items of a names part. The committer's.
+    wan_buffer state                         # The newest durable one: what a manifest may say. The committer's.
+    wan_buffer dictionary                    # All names in the log so far, as items of a names part. The committer's.
     # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
     uint16_t *log_numbers
     uint64_t staged, durable                # Records staged, and of those on the disk; waiters compare them.
@@ -175,7 +175,7 @@ cdef struct durable_log:
     uint64_t state_commit, recovered_records, cut_bytes
     uint64_t repaired_commit                # Stamps of records up to this commit are no reason for `newest_stamp`: it was set back behind them.
     int salvage
-    wan_stage damages                       # wan_damage, in salvage.
+    wan_buffer damages                       # wan_damage, in salvage.
     uint64_t *state_appended
     uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
     uint16_t *process_numbers               # Number in the log -> region number of this process.
@@ -223,9 +223,9 @@ cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length, uint32
     if durable_is_behind(g, length):
         wan_tell(WAN_FULL, "the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
         return WAN_FULL
-    if wan_stage_reserve(&d.records, length) != WAN_OK or wan_stage_reserve(&d.places, count * sizeof(wan_place)) != WAN_OK:
+    if wan_buffer_reserve(&d.records, length) != WAN_OK or wan_buffer_reserve(&d.places, count * sizeof(wan_place)) != WAN_OK:
         return WAN_NO_MEMORY
-    return wan_stage_reserve(&d.names, 8 + 1024 + 8)
+    return wan_buffer_reserve(&d.names, 8 + 1024 + 8)
 
 cdef inline uint16_t new_log_number(const durable_log *d, uint16_t own) noexcept nogil:
     """For a region of this process that the log does not know: its own number, if that is free there."""
@@ -252,12 +252,12 @@ cdef inline void durable_stage(gateway_queue *g, uint32_t partition, uint64_t se
         memset(item, 0, 8 + length + 8)
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
-        wan_stage_put(&d.names, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_stage_put(&d.records, record, wan_record_length(record))
+        wan_buffer_put(&d.names, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_buffer_put(&d.records, record, wan_record_length(record))
     if number != record.region:
         staged.region = number
     place.partition, place.count, place.first = partition, 1, sequence
-    wan_stage_put(&d.places, &place, sizeof(place))
+    wan_buffer_put(&d.places, &place, sizeof(place))
     d.staged += 1
     if wan_flag_read(&d.waiting):
         wan_signal_change(&d.work)

@@ -31,18 +31,18 @@ cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_co
     head.counters = wan_queue_counts_save(counts, saved)
     head.conflated = conflated
     head.names_bytes = d.dictionary.used
-    wan_stage_empty(&d.fresh_state)
-    status = wan_stage_reserve(&d.fresh_state, sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
+    wan_buffer_empty(&d.fresh_state)
+    status = wan_buffer_reserve(&d.fresh_state, sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
     if status != WAN_OK:
         return status
-    wan_stage_put(&d.fresh_state, &head, sizeof(head))
+    wan_buffer_put(&d.fresh_state, &head, sizeof(head))
     if head.counters:
-        wan_stage_put(&d.fresh_state, saved, head.counters * sizeof(wan_counter))
+        wan_buffer_put(&d.fresh_state, saved, head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
         pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
-        wan_stage_put(&d.fresh_state, pair, 16)
+        wan_buffer_put(&d.fresh_state, pair, 16)
     if head.names_bytes:
-        wan_stage_put(&d.fresh_state, d.dictionary.bytes, head.names_bytes)
+        wan_buffer_put(&d.fresh_state, d.dictionary.bytes, head.names_bytes)
     return WAN_OK
 
 
@@ -57,7 +57,7 @@ cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t coun
     return wan_log_commit(&d.log, parts, count, segment) if status == WAN_OK else status
 
 
-cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, const wan_stage *records, const wan_stage *places, wan_stage *joined,
+cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, const wan_buffer *records, const wan_buffer *places, wan_buffer *joined,
                             uint64_t start, uint32_t first, uint64_t most, uint32_t *taken) noexcept nogil:
     """A part of the records from `start` on, which is number `first`, with their places: whole ones, up to `most` bytes, at least one. *taken: how
     many."""
@@ -73,8 +73,8 @@ cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, con
         length += next_length
         n += 1
     taken[0] = n - first
-    wan_stage_empty(joined)
-    if wan_stage_reserve(joined, taken[0] * sizeof(wan_place)) != WAN_OK:
+    wan_buffer_empty(joined)
+    if wan_buffer_reserve(joined, taken[0] * sizeof(wan_place)) != WAN_OK:
         return WAN_NO_MEMORY
     part.head.kind = kind
     part.head.count = wan_places_join(<wan_place *>joined.bytes, (<const wan_place *>places.bytes) + first, taken[0])
@@ -92,7 +92,7 @@ cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept
         segment.highest[place[n].partition] = max(segment.highest[place[n].partition], place[n].first + place[n].count - 1)
 
 
-cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
+cdef wan_status write_ahead(gateway_queue *g, const wan_buffer *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
                             uint32_t *names_count) noexcept nogil:
     """Of more than fits into an ordinary block: the first records, in blocks of their own. Holes and the state stay for the one that ends the
     commit, and nothing counts as durable before that or its failure. A crash in between leaves events as they were before what is behind them
@@ -129,11 +129,11 @@ cdef wan_status write_ahead(gateway_queue *g, const wan_stage *moved, uint64_t *
         d.written += last.head.length - last.first_length
         d.written_count += taken
         if d.taken_names.used:
-            wan_stage_empty(&d.taken_names)
+            wan_buffer_empty(&d.taken_names)
             names_written[0], names_count[0] = d.dictionary.used, d.dictionary.count
 
 
-cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *moved) noexcept nogil:
+cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *moved) noexcept nogil:
     """Writes what is staged, and before it the records `moved` out of old segments (unless NULL), makes it durable, tells everybody: one
     block, behind others where there is much. The committer's."""
     cdef durable_log *d = g.durable
@@ -154,7 +154,7 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
             d.appended[p] = g.queue.partitions[p].taken = g.queue.partitions[p].appended
     staged = d.staged - d.records.count
     if d.taken_names.used:
-        status = wan_stage_add(&d.dictionary, d.taken_names.bytes, d.taken_names.used)
+        status = wan_buffer_add(&d.dictionary, d.taken_names.bytes, d.taken_names.used)
     # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
     checkpoint = checkpoint and d.records.used == 0 and d.holes.used == 0
     if status == WAN_OK and checkpoint:
@@ -187,17 +187,17 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
             if d.appended[p] > d.log.segments[segment].highest[p]:
                 d.log.segments[segment].highest[p] = d.appended[p]
     cdef uint64_t used = d.taken_records.used, used_by_holes = d.taken_holes.used, now = wan_monotonic_us()
-    wan_stage_empty(&d.taken_records)
-    wan_stage_rest(&d.taken_records, &d.records_use, used, now)
+    wan_buffer_empty(&d.taken_records)
+    wan_buffer_rest(&d.taken_records, &d.records_use, used, now)
     used = d.taken_places.used
-    wan_stage_empty(&d.taken_places)
-    wan_stage_rest(&d.taken_places, &d.places_use, used, now)
-    wan_stage_empty(&d.joined[1])
-    wan_stage_rest(&d.joined[1], &d.places_use, used, now)
+    wan_buffer_empty(&d.taken_places)
+    wan_buffer_rest(&d.taken_places, &d.places_use, used, now)
+    wan_buffer_empty(&d.joined[1])
+    wan_buffer_rest(&d.joined[1], &d.places_use, used, now)
     d.written = d.written_count = 0
-    wan_stage_empty(&d.taken_holes)
-    wan_stage_rest(&d.taken_holes, &d.holes_use, used_by_holes, now)
-    wan_stage_empty(&d.taken_names)
+    wan_buffer_empty(&d.taken_holes)
+    wan_buffer_rest(&d.taken_holes, &d.holes_use, used_by_holes, now)
+    wan_buffer_empty(&d.taken_names)
     wan_lock_take(&g.lock)
     for p in range(g.queue.partition_count):
         if d.appended[p] > g.queue.partitions[p].durable:
@@ -210,8 +210,8 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_stage *mov
     wake_dispatchers(g)
     wan_lock_release(&g.lock)
     used = d.taken_superseded.used
-    wan_stage_empty(&d.taken_superseded)
-    wan_stage_rest(&d.taken_superseded, &d.superseded_use, used, now)
+    wan_buffer_empty(&d.taken_superseded)
+    wan_buffer_rest(&d.taken_superseded, &d.superseded_use, used, now)
     wan_signal_change(&d.epoch)
     return WAN_OK
 
@@ -220,11 +220,11 @@ cdef void durable_rest(gateway_queue *g) noexcept nogil:
     """The committer's, while nothing is staged: what the stages took goes back."""
     cdef durable_log *d = g.durable
     cdef uint64_t now = wan_monotonic_us()
-    wan_stage_rest(&d.taken_records, &d.records_use, 0, now)
-    wan_stage_rest(&d.taken_places, &d.places_use, 0, now)
-    wan_stage_rest(&d.joined[1], &d.places_use, 0, now)
-    wan_stage_rest(&d.taken_holes, &d.holes_use, 0, now)
-    wan_stage_rest(&d.taken_superseded, &d.superseded_use, 0, now)
+    wan_buffer_rest(&d.taken_records, &d.records_use, 0, now)
+    wan_buffer_rest(&d.taken_places, &d.places_use, 0, now)
+    wan_buffer_rest(&d.joined[1], &d.places_use, 0, now)
+    wan_buffer_rest(&d.taken_holes, &d.holes_use, 0, now)
+    wan_buffer_rest(&d.taken_superseded, &d.superseded_use, 0, now)
     rest_under_lock(&d.records, &d.records_use, &g.lock, now)
     rest_under_lock(&d.places, &d.places_use, &g.lock, now)
     rest_under_lock(&d.holes, &d.holes_use, &g.lock, now)
@@ -269,7 +269,7 @@ cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
     return d.state.used != 0 and (<const log_state *>d.state.bytes).commit == d.log.commit
 
 
-cdef inline uint64_t repairs_of(const wan_stage *state) noexcept nogil:
+cdef inline uint64_t repairs_of(const wan_buffer *state) noexcept nogil:
     """How often the clock had been repaired when this state was taken."""
     cdef const log_state *head = <const log_state *>state.bytes
     cdef wan_queue_counts counts
@@ -278,11 +278,11 @@ cdef inline uint64_t repairs_of(const wan_stage *state) noexcept nogil:
     return counts.clock_repairs
 
 
-cdef inline uint64_t *state_positions(const wan_stage *state) noexcept nogil:
+cdef inline uint64_t *state_positions(const wan_buffer *state) noexcept nogil:
     return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * sizeof(wan_counter))
 
 
-cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_stage *stage) noexcept nogil:
+cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_buffer *stage) noexcept nogil:
     parts[count].head.kind = kind
     parts[count].head.count = stage.count
     parts[count].head.length = stage.used
@@ -291,7 +291,7 @@ cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, co
     return count + 1
 
 
-cdef uint32_t segments_done(const gateway_queue *g, const wan_stage *state) noexcept nogil:
+cdef uint32_t segments_done(const gateway_queue *g, const wan_buffer *state) noexcept nogil:
     """How many of the oldest segments hold no event that a queue with this state has; the one in writing never counts."""
     cdef durable_log *d = g.durable
     cdef uint32_t done = 0, p
@@ -336,9 +336,9 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
     while status == WAN_OK and log_is_long(g) and d.log.segments[0].number < last:
         status = durable_move_oldest(g, last)
     wan_log_end_way(&d.log)
-    wan_stage_close(&d.moved)
-    wan_stage_close(&d.moved_places)
-    wan_stage_close(&d.joined[0])
+    wan_buffer_close(&d.moved)
+    wan_buffer_close(&d.moved_places)
+    wan_buffer_close(&d.joined[0])
     return status
 
 
@@ -353,8 +353,8 @@ cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept no
     memset(&reader, 0, sizeof(reader))
     reader.owner = g
     reader.part = move_part
-    wan_stage_empty(&d.moved)
-    wan_stage_empty(&d.moved_places)
+    wan_buffer_empty(&d.moved)
+    wan_buffer_empty(&d.moved_places)
     # Several at once, so that more goes than comes in the block that is written meanwhile.
     while (status == WAN_OK and count < d.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < most
            and d.log.segments[count].number < last):
@@ -440,7 +440,7 @@ cdef bint durable_drop_oldest(gateway_queue *g) noexcept nogil:
     return dropped
 
 
-cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts, const wan_stage *holes) noexcept nogil:
+cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts, const wan_buffer *holes) noexcept nogil:
     """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
     cdef const wan_hole *hole = <const wan_hole *>holes.bytes
     cdef uint32_t n
@@ -478,11 +478,11 @@ cdef wan_status move_once(durable_log *d, const wan_place *place, const wan_reco
     cdef uint64_t at = d.moved_places.used
     cdef wan_status status = wan_item_set_find(&d.of_moved, &d.moved_places, place, &slot)
     if status == WAN_OK and slot[0] == 0:
-        status = wan_stage_reserve(&d.moved_places, sizeof(wan_place))
+        status = wan_buffer_reserve(&d.moved_places, sizeof(wan_place))
         if status == WAN_OK:
-            status = wan_stage_add(&d.moved, record, wan_record_length(record))
+            status = wan_buffer_add(&d.moved, record, wan_record_length(record))
         if status == WAN_OK:
-            wan_stage_put(&d.moved_places, place, sizeof(wan_place))
+            wan_buffer_put(&d.moved_places, place, sizeof(wan_place))
             wan_item_set_choose(&d.of_moved, slot, at)
     return status
 

@@ -19,7 +19,7 @@ cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogi
 
 cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
     """Checks the identity that the manifest holds. A new log holds none."""
-    cdef const wan_stage *found = &g.durable.log.identity
+    cdef const wan_buffer *found = &g.durable.log.identity
     cdef const queue_identity *head = <const queue_identity *>found.bytes
     if found.used == 0:
         return WAN_OK
@@ -29,33 +29,33 @@ cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
     return WAN_OK
 
 
-cdef wan_status add_mount(gateway_queue *g, wan_stage *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
+cdef wan_status add_mount(gateway_queue *g, wan_buffer *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
     """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
     cdef queue_identity head
     cdef uint32_t known = 0, p
     cdef uint64_t length = mount_bytes(g)
-    cdef wan_stage *now = &g.durable.log.identity
+    cdef wan_buffer *now = &g.durable.log.identity
     cdef wan_status status
     if now.used:
         known = (<queue_identity *>now.bytes).mounts - skipped
     head.incarnation, head.mounts, head.partitions = incarnation, known + 1, g.queue.partition_count
-    memset(identity, 0, sizeof(wan_stage))
-    status = wan_stage_reserve(identity, sizeof(head) + (known + 1) * length)
+    memset(identity, 0, sizeof(wan_buffer))
+    status = wan_buffer_reserve(identity, sizeof(head) + (known + 1) * length)
     if status != WAN_OK:
         return status
-    wan_stage_put(identity, &head, sizeof(head))
+    wan_buffer_put(identity, &head, sizeof(head))
     if known:
-        wan_stage_put(identity, mount_at(g, skipped), known * length)
-    wan_stage_put(identity, &g.durable.mount, 8)
+        wan_buffer_put(identity, mount_at(g, skipped), known * length)
+    wan_buffer_put(identity, &g.durable.mount, 8)
     for p in range(g.queue.partition_count):
-        wan_stage_put(identity, &g.queue.partitions[p].appended, 8)
+        wan_buffer_put(identity, &g.queue.partitions[p].appended, 8)
     return WAN_OK
 
 
 cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
     """After recovery: this opening is a mount, which the manifest knows before a new event is on the disk, and so before one is sent."""
     cdef durable_log *d = g.durable
-    cdef wan_stage fresh
+    cdef wan_buffer fresh
     cdef uint32_t kept, known = 0
     cdef wan_status status = check_identity(g)
     if status != WAN_OK:
@@ -69,7 +69,7 @@ cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
     if status != WAN_OK:
         return status
     swap_stages(&d.log.identity, &fresh)
-    wan_stage_close(&fresh)
+    wan_buffer_close(&fresh)
     # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
     if d.log.named:
         wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
@@ -91,7 +91,7 @@ cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t parti
 cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
     """The committer's: takes the incarnation that is wanted, if one is. What is queued keeps its sequences, and may be known under the old one."""
     cdef durable_log *d = g.durable
-    cdef wan_stage fresh
+    cdef wan_buffer fresh
     cdef wan_status status
     cdef uint64_t wanted
     cdef uint32_t p
@@ -112,6 +112,6 @@ cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
         for p in range(g.queue.partition_count):
             g.queue.partitions[p].duplicate_through = g.queue.partitions[p].appended
     wan_lock_release(&g.lock)
-    wan_stage_close(&fresh)
+    wan_buffer_close(&fresh)
     wan_signal_change(&d.epoch)
     return status

@@ -26,7 +26,7 @@ cdef wan_status recover_names(durable_log *d, const uint8_t *data, uint64_t leng
         if d.process_numbers[number] == 0:
             if not adopt_name(d, number, data + at + 8, name_length):
                 return corrupt("a region's name in the log cannot be used")
-            status = wan_stage_add(&d.dictionary, data + at, 8 + wan_align8(name_length))
+            status = wan_buffer_add(&d.dictionary, data + at, 8 + wan_align8(name_length))
             if status != WAN_OK:
                 return status
         at += 8 + wan_align8(name_length)
@@ -105,8 +105,8 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
         most = ever_written(d.log.next_number) if segment == NEVER else newest_possible(g, p, segment)
         if pairs[2 * p + 1] > most:
             return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
-    wan_stage_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
-    if wan_stage_add(&d.state, data, length) != WAN_OK:
+    wan_buffer_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
+    if wan_buffer_add(&d.state, data, length) != WAN_OK:
         return WAN_NO_MEMORY
     d.state_commit = head.commit
     g.counts = counts
@@ -186,8 +186,8 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         elif own == record.region:
             status = wan_queue_restore(&g.queue, number, sequence, record)
         else:
-            wan_stage_empty(&d.moved)
-            status = wan_stage_add(&d.moved, record, length)
+            wan_buffer_empty(&d.moved)
+            status = wan_buffer_add(&d.moved, record, length)
             if status == WAN_OK:
                 copy = <wan_record *>d.moved.bytes
                 copy.region = own

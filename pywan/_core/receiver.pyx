@@ -21,8 +21,8 @@ from pywan._core.source_memory cimport (
     remember_failure)
 from pywan._core.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.stream cimport (
-    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_OK, STREAM_WAIT, buffer_close, buffer_close_frame, buffer_frame,
-    buffer_open_frame, buffer_reserve, buffer_trim, byte_buffer, stream_next_frame, stream_take)
+    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_OK, STREAM_WAIT, buffer_close_frame, buffer_frame,
+    buffer_open_frame, buffer_reserve, buffer_trim, stream_next_frame, stream_take)
 
 
 cdef enum:
@@ -60,7 +60,7 @@ cdef class ReceiverSession(Session):
     cdef uint64_t replaced_batch
     cdef region_slot *regions
     cdef uint32_t region_capacity
-    cdef byte_buffer unpacked
+    cdef wan_buffer unpacked
     cdef uint64_t credit_bytes
     cdef uint64_t max_drift_ms
     cdef uint64_t mount             # Of the sender's log.
@@ -100,7 +100,7 @@ cdef class ReceiverSession(Session):
         free(self.regions)
         free(self.failures)
         free(self.covered)
-        buffer_close(&self.unpacked)
+        wan_buffer_close(&self.unpacked)
 
     def stop(self):
         """Makes `run` return soon: after the event in work. A batch that was not applied as a whole is not acknowledged."""
@@ -417,17 +417,17 @@ cdef class ReceiverSession(Session):
         cdef const wan_section *section
         cdef const uint8_t *at
         cdef uint32_t s
-        cdef byte_buffer *pack = &self.unpacked
+        cdef wan_buffer *pack = &self.unpacked
         cdef uint64_t began = wan_monotonic_us()
         if frame.flags & WAN_FRAME_LZ4:
-            pack.start = pack.end = 0
+            pack.start = pack.used = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
                 wan_tell(WAN_CORRUPT, "no memory to unpack a batch of %u bytes", frame.raw_length)
                 return 0
-            if lz4_unpack(payload, frame.length, pack.data, frame.raw_length) != <int>frame.raw_length:
+            if lz4_unpack(payload, frame.length, pack.bytes, frame.raw_length) != <int>frame.raw_length:
                 wan_tell(WAN_CORRUPT, "batch %llu cannot be unpacked", <unsigned long long>frame.id)
                 return 0
-            payload = pack.data
+            payload = pack.bytes
         if wan_batch_check(payload, frame.raw_length, frame.count) != WAN_OK:
             return 0
         if frame.id != self.expected_id:
@@ -582,7 +582,7 @@ cdef class ReceiverSession(Session):
         self.last_heard_us = now_us
         wan_flag_set(&self.contested_flag, 0)
         handled = self.take_frames()
-        if handled == 1 and self.into.start < self.into.end:
+        if handled == 1 and self.into.start < self.into.used:
             # The rest of a frame is on its way, for minutes where the link is slow.
             self.steps += 1
             handled = self.tell_progress()
@@ -595,7 +595,7 @@ cdef class ReceiverSession(Session):
         return ENDED_TOLD if handled == 0 else ENDED_CLOSED
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        if self.out.start == self.out.end:
+        if self.out.start == self.out.used:
             self.stuck_us = 0
         elif self.stuck_us == 0:
             self.stuck_us = now_us

@@ -49,7 +49,7 @@ cdef class Condition:
             self.c.value, self.c.length, self.c.form = <const uint8_t *>PyBytes_AS_STRING(self.holder), v.length, v.form
 
     def __dealloc__(self):
-        wan_stage_close(&self.c.found)
+        wan_buffer_close(&self.c.found)
 
     cdef object found(self):
         if not self.c.found_value or self.c.kind == IF_EQUAL:
@@ -136,13 +136,13 @@ cdef class RegionCore:
         free(self.r.attached)
         if self.r.log != NULL:
             wan_log_close(&self.r.log.log)
-            wan_stage_close(&self.r.log.records)
-            wan_stage_close(&self.r.log.taken)
-            wan_stage_close(&self.r.log.moved)
-            wan_stage_close(&self.r.log.superseded)
-            wan_stage_close(&self.r.log.newest)
+            wan_buffer_close(&self.r.log.records)
+            wan_buffer_close(&self.r.log.taken)
+            wan_buffer_close(&self.r.log.moved)
+            wan_buffer_close(&self.r.log.superseded)
+            wan_buffer_close(&self.r.log.newest)
             wan_item_set_empty(&self.r.log.of_newest)
-            wan_stage_close(&self.r.log.damages)
+            wan_buffer_close(&self.r.log.damages)
             free(self.r.log)
 
     # Attachment
@@ -333,7 +333,7 @@ cdef class RegionCore:
             show_log(&log.view, &log.log, WAN_OK)
             wan_clock_see(self.r.clock, log.highest if status == WAN_OK else 0)
         if status != WAN_OK:
-            wan_stage_close(&log.damages)
+            wan_buffer_close(&log.damages)
             free(log)
         if status == WAN_CORRUPT:
             from pywan.errors import DiskError
@@ -786,14 +786,14 @@ cdef class RegionCore:
 
     cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1:
         """Chooses up to which stamp, and says so before any of them goes."""
-        cdef wan_stage stamps
+        cdef wan_buffer stamps
         cdef wan_status status
         cdef uint64_t mark
         memset(&stamps, 0, sizeof(stamps))
         with nogil:
             status = region_sample_stamps(&self.r.table, &stamps)
         ordered = sorted([(<uint64_t *>stamps.bytes)[n] for n in range(stamps.count)])
-        wan_stage_close(&stamps)
+        wan_buffer_close(&stamps)
         if status != WAN_OK or not ordered:
             raise_for(status, f"region {self.name!r}: tombstones")
             return 0
@@ -896,7 +896,7 @@ cdef class RegionCore:
         Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
         """
-        cdef wan_stage packed
+        cdef wan_buffer packed
         cdef wan_status status
         self.check_open()
         memset(&packed, 0, sizeof(packed))
@@ -906,7 +906,7 @@ cdef class RegionCore:
             raise_for(status, f"scan of region {self.name!r}")
             return (None if cursor >= self.r.table.shard_count else cursor), PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
         finally:
-            wan_stage_close(&packed)
+            wan_buffer_close(&packed)
 
     # Buckets
 
@@ -948,7 +948,7 @@ cdef class RegionCore:
     def scan_bucket(self, uint32_t number):
         """The live entries of a bucket, packed as by `scan`."""
         cdef const wan_bucket *bucket = self.bucket_at(number)
-        cdef wan_stage packed
+        cdef wan_buffer packed
         cdef wan_status status
         cdef uint64_t cursor = bucket.first_shard
         self.check_open()
@@ -959,7 +959,7 @@ cdef class RegionCore:
             raise_for(status, f"scan of region {self.name!r}")
             return PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
         finally:
-            wan_stage_close(&packed)
+            wan_buffer_close(&packed)
 
     def copy_bucket(self, uint32_t number, RegionCore to not None):
         """Brings what a bucket holds into the same one of another region of as many buckets. That one is not persistent: its log

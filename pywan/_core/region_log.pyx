@@ -71,8 +71,8 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     log.written = 0
     log.has_written = log.has_written or log.taken.used != 0
     cdef uint64_t used = log.taken.used
-    wan_stage_empty(&log.taken)
-    wan_stage_rest(&log.taken, &log.use, used, wan_monotonic_us())
+    wan_buffer_empty(&log.taken)
+    wan_buffer_rest(&log.taken, &log.use, used, wan_monotonic_us())
     wan_lock_take(&log.lock)
     log.durable = staged
     show_log(&log.view, &log.log, WAN_OK)
@@ -81,7 +81,7 @@ cdef wan_status region_log_write(region_log *log) noexcept nogil:
     return WAN_OK
 
 
-cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_stage *stage, uint64_t *written) noexcept nogil:
+cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *stage, uint64_t *written) noexcept nogil:
     """From `written` on, which then says how far it came. In blocks that fit into an ordinary segment: the log is shortened by segments, so
     they had better be small; smaller where every segment that cannot be filled counts."""
     cdef wan_part part
@@ -136,8 +136,8 @@ cdef wan_status region_log_commit(region_log *log) noexcept nogil:
     if status == WAN_OK:
         region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
     if log.moving == 0:
-        wan_stage_close(&log.moved)
-        wan_stage_close(&log.superseded)
+        wan_buffer_close(&log.moved)
+        wan_buffer_close(&log.superseded)
         log.moved_written = 0
     return status
 
@@ -145,7 +145,7 @@ cdef wan_status region_log_commit(region_log *log) noexcept nogil:
 cdef void region_log_rest(region_log *log) noexcept nogil:
     """The committer's, while nothing is staged: what the stages took gets back."""
     cdef uint64_t now = wan_monotonic_us()
-    wan_stage_rest(&log.taken, &log.use, 0, now)
+    wan_buffer_rest(&log.taken, &log.use, 0, now)
     rest_under_lock(&log.records, &log.use, &log.lock, now)
 
 
@@ -177,8 +177,8 @@ cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alon
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t end = log.log.writing, n
-    wan_stage_empty(&log.moved)
-    wan_stage_empty(&log.superseded)
+    wan_buffer_empty(&log.moved)
+    wan_buffer_empty(&log.superseded)
     log.moving = 0
     log.moved_written = 0
     log.moves_alone = alone
@@ -235,7 +235,7 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
         moved += 1
     if log.log.segments[0].number >= log.around:
         log.around, log.settled = 0, log.log.bytes
-        wan_stage_close(&log.newest)
+        wan_buffer_close(&log.newest)
         wan_item_set_empty(&log.of_newest)
     wan_log_end_way(&log.log)
     return status
@@ -304,7 +304,7 @@ cdef wan_status region_log_keep_superseded(region_log *log) noexcept nogil:
         record = <const wan_logged *>(log.superseded.bytes + at)
         status = wan_item_set_find(&chosen, &log.superseded, record, &slot)
         if status == WAN_OK and slot[0] == at + 1:
-            status = wan_stage_add(&log.moved, record, wan_logged_length(record))
+            status = wan_buffer_add(&log.moved, record, wan_logged_length(record))
         at += wan_logged_length(record)
     wan_item_set_empty(&chosen)
     return status
@@ -329,7 +329,7 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_note_newest
-    wan_stage_empty(&log.newest)
+    wan_buffer_empty(&log.newest)
     wan_item_set_empty(&log.of_newest)
     region_log_mark_restamped(log)
     for n in range(log.log.writing + 1):
@@ -361,10 +361,10 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
         length = wan_logged_size(record.key_length, 0)
         status = wan_item_set_find(&log.of_newest, &log.newest, record, &slot)
         if status == WAN_OK and slot[0] == 0:
-            status = wan_stage_reserve(&log.newest, length)
+            status = wan_buffer_reserve(&log.newest, length)
             if status == WAN_OK:
                 wan_item_set_choose(&log.of_newest, slot, log.newest.used)
-                wan_stage_put(&log.newest, record, length)
+                wan_buffer_put(&log.newest, record, length)
         elif status == WAN_OK:
             other = <wan_logged *>(log.newest.bytes + slot[0] - 1)
             if other.kinds & WAN_LOGGED_FORGET or order_in_log(record, other) >= 0 or takes_place_in_log(record, other):
@@ -439,7 +439,7 @@ cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil
     return keeps
 
 
-cdef void region_log_mark(uint64_t *bits, const wan_stage *stage, uint64_t at, uint8_t flag) noexcept nogil:
+cdef void region_log_mark(uint64_t *bits, const wan_buffer *stage, uint64_t at, uint8_t flag) noexcept nogil:
     """The keys of the records from `at` on that have the flag; 0: of all."""
     cdef const wan_logged *record
     while at < stage.used:
@@ -449,13 +449,13 @@ cdef void region_log_mark(uint64_t *bits, const wan_stage *stage, uint64_t at, u
         at += wan_logged_length(record)
 
 
-cdef wan_status stage_once(wan_stage *stage, wan_item_set *staged, const wan_logged *record) noexcept nogil:
+cdef wan_status stage_once(wan_buffer *stage, wan_item_set *staged, const wan_logged *record) noexcept nogil:
     """Unless the set says that one of its key is there: where moving failed, or a crash ended it, the log has copies."""
     cdef uint64_t *slot
     cdef uint64_t at = stage.used
     cdef wan_status status = wan_item_set_find(staged, stage, record, &slot)
     if status == WAN_OK and slot[0] == 0:
-        status = wan_stage_add(stage, record, wan_logged_length(record))
+        status = wan_buffer_add(stage, record, wan_logged_length(record))
         if status == WAN_OK:
             wan_item_set_choose(staged, slot, at)
     return status
@@ -488,7 +488,7 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
             # The newest of each kind; but all as long as a newer one may be staged only.
             if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
                     or record.stamp == wan_read(&log.region.let_go)):
-                status = wan_stage_add(&log.moved, record, wan_logged_length(record))
+                status = wan_buffer_add(&log.moved, record, wan_logged_length(record))
             continue
         shard = wan_table_shard(&log.region.table, c.hash)
         wan_lock_take(&shard.lock)
@@ -501,7 +501,7 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         if lives:
             status = stage_once(&log.moved, &log.of_moved, record)
         elif log.moves_alone:
-            status = wan_stage_add(&log.superseded, record, wan_logged_length(record))
+            status = wan_buffer_add(&log.superseded, record, wan_logged_length(record))
     return status
 
 

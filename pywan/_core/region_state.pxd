@@ -77,7 +77,7 @@ cdef struct condition:
     uint8_t holds
     uint8_t found_value     # There was a value. Unless IF_EQUAL, it is copied:
     uint8_t found_form
-    wan_stage found
+    wan_buffer found
 
 cdef struct decision:
     # What user's Python decided about one attached sender's copy.
@@ -93,14 +93,14 @@ cdef enum:
 cdef struct region_log:
     wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
     wan_log log                 # The committer's.
-    wan_stage records           # Staged.
+    wan_buffer records           # Staged.
     uint64_t staged_max         # Bytes of them.
-    wan_stage taken             # The committer's, as is all that follows about moving.
-    wan_stage_use use           # Of `records` and `taken`, which take turns.
+    wan_buffer taken             # The committer's, as is all that follows about moving.
+    wan_buffer_use use           # Of `records` and `taken`, which take turns.
     # Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes of it are in the log
     # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
     uint32_t moving
-    wan_stage moved
+    wan_buffer moved
     wan_item_set of_moved     # A move that failed left copies: they all live, and one goes on.
     uint64_t moved_written
     bint has_moved              # Since the log was opened.
@@ -110,10 +110,10 @@ cdef struct region_log:
     # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
     # while what took their place may not be on the disk.
     bint moves_alone
-    wan_stage superseded
+    wan_buffer superseded
     # Of each key that was staged and not written when the log was looked through for them, the first time around that some had to be kept: head and
     # key of the newest record on the disk. A crash would bring that one back, so no other has to be kept.
-    wan_stage newest
+    wan_buffer newest
     wan_item_set of_newest
     uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
     uint64_t looked_durable     # What had been written by then.
@@ -136,5 +136,5 @@ cdef struct region_log:
     uint32_t flush_ms
     region_core *region
     uint64_t recovered, cut_bytes
-    wan_stage damages           # wan_damage, in salvage.
+    wan_buffer damages           # wan_damage, in salvage.
     log_view view               # Under the lock.

@@ -106,7 +106,7 @@ cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cur
 
 
 cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit,
-                            wan_stage *packed) noexcept nogil:
+                            wan_buffer *packed) noexcept nogil:
     """Copies what is in the shards from `cursor` up to `end`, as RegionCore.scan says, until there are `limit` entries.
     Not WAN_OK: what is packed is in part."""
     cdef wan_shard *shard
@@ -122,7 +122,7 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
             entry = wan_shard_entry(shard, at)
             if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
                 continue
-            status = wan_stage_reserve(packed, 32 + entry.key_length)
+            status = wan_buffer_reserve(packed, 32 + entry.key_length)
             if status != WAN_OK:
                 break
             is_live = entry.state == WAN_ENTRY_LIVE
@@ -134,8 +134,8 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
             (<uint64_t *>(head + 8))[0] = wan_hash(wan_entry_value(entry), entry.value_length, 0) if is_live else 0
             (<uint64_t *>(head + 16))[0] = entry.stamp
             head[24] = entry.stamp_site
-            wan_stage_put(packed, head, 32)
-            wan_stage_put(packed, entry.bytes, entry.key_length)
+            wan_buffer_put(packed, head, 32)
+            wan_buffer_put(packed, entry.bytes, entry.key_length)
             packed.count -= 1               # The two of them are one entry.
         wan_lock_release(&shard.lock)
         cursor[0] += 1
@@ -172,7 +172,7 @@ cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms
     return newest
 
 
-cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) noexcept nogil:
+cdef wan_status region_sample_stamps(const wan_table *table, wan_buffer *stamps) noexcept nogil:
     """Of shrunk tombstones, shard by shard until there are enough: keys are spread over the shards by their hashes."""
     cdef wan_shard *shard
     cdef wan_status status = WAN_OK
@@ -182,7 +182,7 @@ cdef wan_status region_sample_stamps(const wan_table *table, wan_stage *stamps) 
         wan_lock_take(&shard.lock)
         for at in range(wan_shard_shrunk_count(shard)):
             if status == WAN_OK:
-                status = wan_stage_add(stamps, &shard.shrunk.items[at].stamp, 8)
+                status = wan_buffer_add(stamps, &shard.shrunk.items[at].stamp, 8)
         wan_lock_release(&shard.lock)
         if status != WAN_OK or stamps.count >= STAMPS_SAMPLED:
             break

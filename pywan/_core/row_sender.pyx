@@ -10,7 +10,7 @@ from pywan._core.columns cimport Column
 from pywan._core.lz4 cimport lz4_load
 from pywan._core.put_rows cimport failure_text, key_fault
 from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, GOES_ON, READY_TO_READ, Session, SocketStream, session_loop
-from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_close, buffer_reserve, byte_buffer
+from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_reserve
 from pywan._core.operations import operation_codes
 
 
@@ -26,7 +26,7 @@ cdef class RowSender(Session):
     cdef readonly uint64_t rows, bytes
     cdef uint32_t frame_rows
     cdef bint compress
-    cdef byte_buffer pack
+    cdef wan_buffer pack
     cdef uint64_t timeout_us        # For the member to take something.
     cdef uint64_t moved_us          # When it last did.
     cdef object interruption        # What a signal's handler raised while it was waited for.
@@ -38,13 +38,13 @@ cdef class RowSender(Session):
             lz4_load()
 
     def __dealloc__(self):
-        buffer_close(&self.pack)
+        wan_buffer_close(&self.pack)
 
     cdef int open_frame(self) noexcept nogil:
         if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)):
             return STREAM_MEMORY
-        memset(self.out.data + self.out.end, 0, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section))
-        self.out.end += sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
+        memset(self.out.bytes + self.out.used, 0, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section))
+        self.out.used += sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
         self.frame_rows = 0
         return STREAM_OK
 
@@ -53,7 +53,7 @@ cdef class RowSender(Session):
         cdef wan_batch_head *head
         cdef wan_section *section
         if self.frame_rows:
-            frame = <wan_frame *>(self.out.data + self.out.start)
+            frame = <wan_frame *>(self.out.bytes + self.out.start)
             head = <wan_batch_head *>(frame + 1)
             section = <wan_section *>(head + 1)
             head.sections = 1
@@ -61,24 +61,24 @@ cdef class RowSender(Session):
             section.through = self.sequence
             section.first = self.sequence - self.frame_rows + 1
             section.settled = 0
-            section.bytes = self.out.end - self.out.start - sizeof(wan_frame) - sizeof(wan_batch_head) - sizeof(wan_section)
+            section.bytes = self.out.used - self.out.start - sizeof(wan_frame) - sizeof(wan_batch_head) - sizeof(wan_section)
             frame.magic = WAN_FRAME_MAGIC
             frame.type = WAN_FRAME_BATCH
             frame.id = self.next_id
             frame.count = self.frame_rows
-            frame.length = frame.raw_length = <uint32_t>(self.out.end - self.out.start - sizeof(wan_frame))
+            frame.length = frame.raw_length = <uint32_t>(self.out.used - self.out.start - sizeof(wan_frame))
             frame.crc = wan_frame_crc(frame, head, frame.length)
             self.next_id += 1
-            self.bytes += self.out.end - self.out.start
+            self.bytes += self.out.used - self.out.start
         else:
-            self.out.start = self.out.end = 0
+            self.out.start = self.out.used = 0
             return STREAM_OK
         self.frame_rows = 0
         self.moved_us = 0
         return STREAM_OK if session_loop(self, self.stream) == ENDED_DONE else STREAM_BROKEN
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        if self.out.start == self.out.end:
+        if self.out.start == self.out.used:
             return ENDED_DONE
         if self.moved_us == 0:
             self.moved_us = now_us
@@ -107,7 +107,7 @@ cdef class RowSender(Session):
         cdef uint64_t length = wan_record_size(key_length, value_length, 0, 0)
         cdef wan_record head
         cdef int state
-        if self.out.end == 0:
+        if self.out.used == 0:
             state = self.open_frame()
             if state != STREAM_OK:
                 return state
@@ -116,15 +116,15 @@ cdef class RowSender(Session):
         memset(&head, 0, sizeof(head))
         head.value_length, head.key_length, head.operation = value_length, <uint16_t>key_length, operation
         head.key_form, head.value_form, head.callback_form = key_form, value_form, WAN_FORM_NONE
-        wan_record_write(self.out.data + self.out.end, length, head, key, value, NULL, NULL)
+        wan_record_write(self.out.bytes + self.out.used, length, head, key, value, NULL, NULL)
         self.sequence += 1
-        self.out.end += length
+        self.out.used += length
         self.frame_rows += 1
         self.rows += 1
         return STREAM_OK
 
     cdef inline bint frame_is_full(self) noexcept nogil:
-        return self.frame_rows >= ROWS_PER_FRAME or self.out.end >= FRAME_BYTES
+        return self.frame_rows >= ROWS_PER_FRAME or self.out.used >= FRAME_BYTES
 
     cdef object broken(self, int state):
         if state == STREAM_MEMORY:

@@ -1,7 +1,6 @@
 # The interface of session.pyx.
 from libc.stdint cimport uint8_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.stream cimport byte_buffer
 
 cdef enum:
     READY_TO_READ = 1, WOKEN = 2        # Why a wait ended; neither: it is time, or there is room to write.
@@ -11,15 +10,15 @@ cdef enum:
     GOES_ON = 0, GOES_AGAIN = 1, ENDED_STOPPED = 2, ENDED_CLOSED = 3, ENDED_DONE = 4, ENDED_TOLD = 5     # The detail tells.
 
 cdef class ByteStream:
-    cdef int read(self, byte_buffer *into, size_t missing) noexcept nogil
-    cdef int write(self, byte_buffer *out) noexcept nogil
+    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil
+    cdef int write(self, wan_buffer *out) noexcept nogil
     cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil
 
 cdef class SocketStream(ByteStream):
     cdef int file
 
 cdef class Session:
-    cdef byte_buffer into, out
+    cdef wan_buffer into, out
     cdef size_t wanted              # Bytes that make the next frame whole, as far as is known.
     cdef int stop_flag
     cdef ByteStream stream          # None: sans-IO.

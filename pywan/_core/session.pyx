@@ -8,7 +8,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
 from pywan._core.stream cimport (
-    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_close, buffer_reserve, buffer_trim)
+    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_reserve, buffer_trim)
 
 
 cdef enum:
@@ -20,12 +20,12 @@ cdef enum:
 cdef class ByteStream:
     """Bytes of a connection: what is there, what fits, and waiting for either. One thread at a time."""
 
-    cdef int read(self, byte_buffer *into, size_t missing) noexcept nogil:
+    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
         """Takes what is there now of the `missing` bytes of a frame, or more. STREAM_OK, STREAM_WAIT, STREAM_CLOSED,
         STREAM_MEMORY."""
         return STREAM_CLOSED
 
-    cdef int write(self, byte_buffer *out) noexcept nogil:
+    cdef int write(self, wan_buffer *out) noexcept nogil:
         """Sends what fits now. STREAM_OK: all of it; STREAM_WAIT, STREAM_CLOSED."""
         return STREAM_CLOSED
 
@@ -41,28 +41,28 @@ cdef class SocketStream(ByteStream):
     def __cinit__(self, int file):
         self.file = file
 
-    cdef int read(self, byte_buffer *into, size_t missing) noexcept nogil:
+    cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
         # Room is made as bytes come, twice what is there at most: memory is taken for what was sent, not for what a header
         # says will be.
         cdef ssize_t got
-        cdef size_t here = into.end - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
+        cdef size_t here = into.used - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
         if not buffer_reserve(into, room):
             wan_tell(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
                      <unsigned long long>here, <unsigned long long>missing)
             return STREAM_MEMORY
         while True:
-            got = recv(self.file, into.data + into.end, into.capacity - into.end, MSG_DONTWAIT)
+            got = recv(self.file, into.bytes + into.used, into.capacity - into.used, MSG_DONTWAIT)
             if got > 0:
-                into.end += <size_t>got
+                into.used += <size_t>got
                 return STREAM_OK
             if got < 0 and errno == EINTR:
                 continue
             return STREAM_WAIT if got < 0 and errno == EAGAIN else STREAM_CLOSED
 
-    cdef int write(self, byte_buffer *out) noexcept nogil:
+    cdef int write(self, wan_buffer *out) noexcept nogil:
         cdef ssize_t went
-        while out.start < out.end:
-            went = send(self.file, out.data + out.start, out.end - out.start, MSG_DONTWAIT | MSG_NOSIGNAL)
+        while out.start < out.used:
+            went = send(self.file, out.bytes + out.start, out.used - out.start, MSG_DONTWAIT | MSG_NOSIGNAL)
             if went > 0:
                 out.start += <size_t>went
             elif went < 0 and errno == EINTR:
@@ -98,8 +98,8 @@ cdef class Session:
         self.wanted = sizeof(wan_frame)
 
     def __dealloc__(self):
-        buffer_close(&self.into)
-        buffer_close(&self.out)
+        wan_buffer_close(&self.into)
+        wan_buffer_close(&self.out)
 
     cdef int heard(self, uint64_t now_us) noexcept nogil:
         """Handles every whole frame in `into`, of which bytes came now. GOES_ON, or how it ended."""
@@ -126,13 +126,13 @@ cdef class Session:
         """0: no memory."""
         if not buffer_reserve(&self.into, length):
             return 0
-        memcpy(self.into.data + self.into.end, data, length)
-        self.into.end += length
+        memcpy(self.into.bytes + self.into.used, data, length)
+        self.into.used += length
         return 1
 
     cdef bytes take_out(self):
-        data = PyBytes_FromStringAndSize(<char *>self.out.data + self.out.start, self.out.end - self.out.start)
-        self.out.start = self.out.end = 0
+        data = PyBytes_FromStringAndSize(<char *>self.out.bytes + self.out.start, self.out.used - self.out.start)
+        self.out.start = self.out.used = 0
         return data
 
 
@@ -156,7 +156,7 @@ cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
     cdef size_t drained
     cdef int state, how
     cdef bint is_empty
-    if s.into.start < s.into.end:       # Of an earlier run.
+    if s.into.start < s.into.used:       # Of an earlier run.
         how = s.heard(wan_monotonic_us())
         if how != GOES_ON:
             return how
@@ -164,7 +164,7 @@ cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
         if wan_flag_read(&s.stop_flag):
             return ENDED_STOPPED
         now = wan_monotonic_us()
-        if s.reads and (s.reads_while_writing or s.out.start == s.out.end):
+        if s.reads and (s.reads_while_writing or s.out.start == s.out.used):
             state = stream.read(&s.into, s.wanted)
             if state == STREAM_CLOSED:
                 return s.closed(True)
@@ -176,7 +176,7 @@ cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
                     return how
         else:
             state = STREAM_WAIT
-        is_empty = s.out.start == s.out.end
+        is_empty = s.out.start == s.out.used
         if not is_empty:
             drained = s.out.start
             how = stream.write(&s.out)
@@ -196,12 +196,12 @@ cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
         if s.wake_file < 0:
             until = min(until, now + LOOK_US)
         # Who does not read wants to know that the other end speaks.
-        state = stream.wait(s.reads_while_writing or s.out.start == s.out.end or not s.reads, s.out.start < s.out.end,
+        state = stream.wait(s.reads_while_writing or s.out.start == s.out.used or not s.reads, s.out.start < s.out.used,
                             s.wake_file, until)
         s.woken(now, state)
 
 
 cdef void speak_last(Session s, ByteStream stream) noexcept nogil:
     cdef uint64_t until = wan_monotonic_us() + LAST_WORDS_US
-    while s.out.start < s.out.end and stream.write(&s.out) == STREAM_WAIT and wan_monotonic_us() < until and not wan_flag_read(&s.stop_flag):
+    while s.out.start < s.out.used and stream.write(&s.out) == STREAM_WAIT and wan_monotonic_us() < until and not wan_flag_read(&s.stop_flag):
         stream.wait(False, True, -1, min(until, wan_monotonic_us() + LOOK_US))

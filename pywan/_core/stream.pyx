@@ -7,7 +7,7 @@ from pywan._core.c_record cimport *
 from pywan._core.status cimport detail_text, raise_for
 
 
-cdef wan_frame *buffer_open_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, size_t length) noexcept nogil:
+cdef wan_frame *buffer_open_frame(wan_buffer *b, uint8_t type, uint64_t id, uint32_t count, size_t length) noexcept nogil:
     """Appends a frame of `length` bytes of payload, all zero: write them, then close it. NULL: no memory, or longer than a frame can be; the
     detail says which."""
     cdef size_t padded = wan_align8(length)
@@ -18,7 +18,7 @@ cdef wan_frame *buffer_open_frame(byte_buffer *b, uint8_t type, uint64_t id, uin
     if not buffer_reserve(b, sizeof(wan_frame) + padded):
         wan_tell(WAN_CORRUPT, "no memory for a frame of type %u with %llu bytes", type, <unsigned long long>length)
         return NULL
-    frame = <wan_frame *>(b.data + b.end)
+    frame = <wan_frame *>(b.bytes + b.used)
     memset(frame, 0, sizeof(wan_frame) + padded)
     frame.magic = WAN_FRAME_MAGIC
     frame.type = type
@@ -28,7 +28,7 @@ cdef wan_frame *buffer_open_frame(byte_buffer *b, uint8_t type, uint64_t id, uin
     return frame
 
 
-cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, size_t length) noexcept nogil:
+cdef int buffer_frame(wan_buffer *b, uint8_t type, uint64_t id, uint32_t count, const void *payload, size_t length) noexcept nogil:
     """Appends a whole small frame. 0: as above."""
     cdef wan_frame *frame = buffer_open_frame(b, type, id, count, length)
     if frame == NULL:
@@ -39,17 +39,17 @@ cdef int buffer_frame(byte_buffer *b, uint8_t type, uint64_t id, uint32_t count,
     return 1
 
 
-cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil:
+cdef int stream_next_frame(wan_buffer *b, wan_frame **frame, size_t *missing) noexcept nogil:
     """STREAM_OK: *frame is a whole, checked frame at the front (its crc verified); advance with stream_take.
     STREAM_WAIT: *missing more bytes are needed. STREAM_BROKEN: the detail says why."""
-    cdef size_t have = b.end - b.start, whole
+    cdef size_t have = b.used - b.start, whole
     cdef wan_frame *head
     missing[0] = sizeof(wan_frame)
     if have < sizeof(wan_frame):
         # The first four bytes already tell another protocol, whose client may wait for us to speak.
         missing[0] = sizeof(wan_frame) - have
         return STREAM_WAIT
-    head = <wan_frame *>(b.data + b.start)
+    head = <wan_frame *>(b.bytes + b.start)
     if wan_frame_check(head) != WAN_OK:
         return STREAM_BROKEN
     whole = sizeof(wan_frame) + wan_align8(head.length)
@@ -65,15 +65,15 @@ cdef int stream_next_frame(byte_buffer *b, wan_frame **frame, size_t *missing) n
 
 def pack_frame(int type, const uint8_t[::1] payload, uint64_t id=0, uint32_t count=0):
     """A whole frame as bytes: for handshakes and tests."""
-    cdef byte_buffer b
+    cdef wan_buffer b
     memset(&b, 0, sizeof(b))
     cdef size_t length = <size_t>payload.shape[0]
     if not buffer_frame(&b, <uint8_t>type, id, count, &payload[0] if length else NULL, length):
         raise MemoryError(detail_text())
     try:
-        return PyBytes_FromStringAndSize(<char *>b.data, b.end)
+        return PyBytes_FromStringAndSize(<char *>b.bytes, b.used)
     finally:
-        buffer_close(&b)
+        wan_buffer_close(&b)
 
 
 def check_frame_header(const uint8_t[::1] head):

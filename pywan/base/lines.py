@@ -36,4 +36,6 @@ class Lines:
             left_out, self._left_out = self._left_out, 0
         if left_out:
             self._log.log(level, "%d lines like the next were left out", left_out)
-        self._log.log(level, text, *values, exc_info=traceback)
+        # As text: a handler that keeps its records would keep the frames of an error, and the memory and sockets in them.
+        said = (str(value) if isinstance(value, BaseException) else value for value in values)
+        self._log.log(level, text, *said, exc_info=traceback)

@@ -5,7 +5,7 @@
 
 #define KEYS 1000u
 
-static wan_stage stage;
+static wan_buffer stage;
 static wan_item_set set;
 
 typedef struct { uint32_t key; uint8_t form; } keyed_item;
@@ -15,7 +15,7 @@ static wan_item_key key_of(const uint8_t *item) { return (wan_item_key){item, 4,
 static uint64_t stage_item(const void *item, uint64_t length)
 {
     uint64_t at = stage.used;
-    EXPECT_EQUAL(wan_stage_add(&stage, item, length), WAN_OK);
+    EXPECT_EQUAL(wan_buffer_add(&stage, item, length), WAN_OK);
     return at;
 }
 
@@ -37,7 +37,7 @@ static void done(void)
 {
     wan_item_set_empty(&set);
     EXPECT(set.slots == NULL && set.count == 0);
-    wan_stage_close(&stage);
+    wan_buffer_close(&stage);
 }
 
 static void of_each_key_the_one_that_was_chosen_last_is_found(void)

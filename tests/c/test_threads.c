@@ -310,7 +310,7 @@ static void a_table_keeps_every_key_while_it_grows(void)
 
 typedef struct {
     wan_lock lock;
-    wan_stage records, taken;
+    wan_buffer records, taken;
     uint64_t staged, durable;
     uint32_t work, epoch;
     int writing;
@@ -328,7 +328,7 @@ static void *stage_log(void *context)
     while (!is_over()) {
         wan_lock_take(&l->lock);
         item[1] = ++l->staged;
-        CHECK(wan_stage_add(&l->records, item, sizeof item) == WAN_OK);
+        CHECK(wan_buffer_add(&l->records, item, sizeof item) == WAN_OK);
         wan_lock_release(&l->lock);
         wan_signal_change(&l->work);
         for (;;) {
@@ -353,7 +353,7 @@ static void *commit_log(void *context)
         uint32_t seen = __atomic_load_n(&l->work, __ATOMIC_ACQUIRE), segment;
         int writing = __atomic_load_n(&l->writing, __ATOMIC_ACQUIRE);
         wan_lock_take(&l->lock);
-        wan_stage kept = l->records;
+        wan_buffer kept = l->records;
         l->records = l->taken;
         l->taken = kept;
         uint64_t staged = l->staged;
@@ -367,7 +367,7 @@ static void *commit_log(void *context)
         wan_status status = wan_log_make_room(&l->log, wan_parts_length(&part, 1), NULL, 0);
         if (status == WAN_OK) status = wan_log_commit(&l->log, &part, 1, &segment);
         CHECK(status == WAN_OK);
-        wan_stage_empty(&l->taken);
+        wan_buffer_empty(&l->taken);
         l->blocks++;
         wan_lock_take(&l->lock);
         l->durable = staged;
@@ -409,8 +409,8 @@ static void what_group_commit_acknowledged_is_on_the_disk(void)
     printf("  log: %" PRIu64 " staged in %" PRIu64 " commits\n", l.staged, l.blocks);
     wan_log_close(&l.log);
     memory_disk_close(&l.disk);
-    wan_stage_close(&l.records);
-    wan_stage_close(&l.taken);
+    wan_buffer_close(&l.records);
+    wan_buffer_close(&l.taken);
     free(l.found);
 }
 
