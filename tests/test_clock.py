@@ -5,7 +5,7 @@ import logging
 import time
 
 import pytest
-from records import BATCH, REGION, make_batch, make_record
+from records import GIVEN, BATCH, REGION, make_batch, make_record
 
 import pywan.member.cache
 from pywan import _core
@@ -104,7 +104,7 @@ def test_a_receiver_whose_clock_was_corrected_takes_the_events_of_the_others(mac
 
 def test_a_receiver_whose_clock_jumped_takes_no_stamps_of_callers_for_the_time(machine):
     machine.jump(HOUR)
-    assert receive(machine, 0, HOUR, flags=16) == [0]
+    assert receive(machine, 0, HOUR, flags=GIVEN) == [0]
     assert machine.stamp_ahead() == 0 and machine.clock.held_ms == HOUR
 
 
