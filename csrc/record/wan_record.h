@@ -121,6 +121,36 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
+/* Writes the content behind a head that stands at `to`, whole and with its lengths. */
+static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restrict to, const uint8_t *key, const uint8_t *value,
+                                                                  const uint8_t *callback, const uint8_t *recipients)
+{
+    const wan_record *head = (const wan_record *)to;
+    const uint32_t key_length = head->key_length, value_length = head->value_length, callback_length = head->callback_length;
+    const uint32_t recipients_count = head->recipients_count;
+    to += sizeof *head;
+    wan_copy_small(to, key, key_length);
+    to += key_length;
+    wan_copy_small(to, value, value_length);
+    to += value_length;
+    if (WAN_UNLIKELY(callback_length != 0)) {
+        wan_copy_small(to, callback, callback_length);
+        to += callback_length;
+    }
+    if (recipients_count == 1) *to = *recipients;      /* What most have. */
+    else wan_copy_small(to, recipients, recipients_count);
+}
+
+/* Begins a record with a head that was not written just now: one that was written in small parts cannot be copied at once without
+ * a wait. What differs is set in the record itself, then wan_record_fill writes the content. */
+static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)
+{
+    const uint64_t none = 0;
+    memcpy(to + length - 8, &none, 8);      /* The padding; what is not padding is written over it. */
+    memcpy(to, head, sizeof *head);
+    return (wan_record *)to;
+}
+
 /* Lays a record out at `to`, where `length` bytes are (its size): the head, its parts, and zeros behind them. The head says how
  * long each part is; a part without bytes may be NULL. The one place that does so: whoever makes a record goes through here. */
 static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length, const wan_record head,
@@ -128,20 +158,8 @@ static inline __attribute__((always_inline)) void wan_record_write(uint8_t *rest
                                                                    const uint8_t *callback, const uint8_t *recipients)
 {
     WAN_DEBUG_CHECK(length == wan_record_length(&head));
-    const uint64_t none = 0;
-    memcpy(to + length - 8, &none, 8);      /* The padding; what is not padding is written over it. */
-    memcpy(to, &head, sizeof head);
-    to += sizeof head;
-    wan_copy_small(to, key, head.key_length);
-    to += head.key_length;
-    wan_copy_small(to, value, head.value_length);
-    to += head.value_length;
-    if (WAN_UNLIKELY(head.callback_length != 0)) {
-        wan_copy_small(to, callback, head.callback_length);
-        to += head.callback_length;
-    }
-    if (head.recipients_count == 1) *to = *recipients;      /* What most have. */
-    else wan_copy_small(to, recipients, head.recipients_count);
+    wan_record_begin(to, length, &head);
+    wan_record_fill(to, key, value, callback, recipients);
 }
 
 /* `wan_record_check`, one thing after the other: of what is not of the usual kind. */

@@ -276,7 +276,8 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef attachment *attached
     cdef gateway_queue *g
     cdef wan_run run
-    cdef wan_record head, row_head
+    cdef wan_record head
+    cdef wan_record *record
     cdef const uint8_t *keys[RUN]
     cdef const uint8_t *values[RUN]
     cdef uint32_t key_lengths[RUN]
@@ -340,11 +341,11 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
             partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
-        row_head = head
-        row_head.value_length, row_head.key_length = value_length, <uint16_t>key_length
-        row_head.stamp, row_head.event_sequence = row_stamp, first_event + n
-        row_head.flags, row_head.operation, row_head.key_form, row_head.value_form = flags, operation, key_form, value_form
-        wan_record_write(to, length, row_head, keys[n], values[n], NULL, &recipient)
+        record = wan_record_begin(to, length, &head)
+        record.value_length, record.key_length = value_length, <uint16_t>key_length
+        record.stamp, record.event_sequence = row_stamp, first_event + n
+        record.flags, record.operation, record.key_form, record.value_form = flags, operation, key_form, value_form
+        wan_record_fill(to, keys[n], values[n], NULL, &recipient)
         done += 1
     if g.durable != NULL and durable_reserve(g, used, done) != WAN_OK:
         done = 0
