@@ -51,8 +51,9 @@ $(STAMP)-install: pyproject.toml setup.py $(STAMP)-tools
 	@touch $@ $(STAMP)-build
 
 $(STAMP)-build: $(SOURCES) $(STAMP)-install
+	@touch $@.begun
 	@$(PY) setup.py -q build_ext --inplace > $(VENV)/build.log 2>&1 || { cat $(VENV)/build.log >&2; exit 1; }
-	@touch $@
+	@mv $@.begun $@		# With the time when it began: a file that changed meanwhile is built by the next one.
 
 install: $(STAMP)-install
 build: $(STAMP)-build
