@@ -38,21 +38,26 @@ core = Extension(
 
 
 def rows_of(header, macro):
-    """The first word of letters of each row `X(...)` of a table."""
-    text = Path("csrc", header).read_text().partition(f"#define {macro}(X)")[2]
+    """The words of each row `X(word, word, "...")` of a table, without numbers."""
+    text = Path("csrc", header).read_text().partition(f"#define {macro}(")[2].partition("\n")[2]
     rows = []
     for line in text.splitlines():
-        rows += re.findall(r"^\s*X\((?:\d+, )?(\w+),", line)
+        found = re.match(r"\s*[A-Z]+\(((?:\w+, )+)", line)
+        if found:
+            rows.append([word for word in found[1].split(", ") if word and not word.isdigit()])
         if not line.endswith("\\"):
             return rows
 
 
 def declare_tables():
     """What Cython has to know of the tables in C headers: a row that is added there is declared by this."""
-    queue, receiver = (rows_of("session/wan_counts.h", f"WAN_{whose}_COUNTERS") for whose in ("QUEUE", "RECEIVER"))
-    failures = rows_of("record/wan_failure.h", "WAN_FAILURES")
-    text = f"""# Made by setup.py from the tables in csrc/session/wan_counts.h and csrc/record/wan_failure.h.
-from libc.stdint cimport uint32_t, uint64_t
+    queue, receiver, failures = ([row[0] for row in rows_of(*table)] for table in (
+        ("session/wan_counts.h", "WAN_QUEUE_COUNTERS"), ("session/wan_counts.h", "WAN_RECEIVER_COUNTERS"),
+        ("record/wan_failure.h", "WAN_FAILURES")))
+    fields = [row if len(row) == 2 else ["uint8_t", *row] for row in rows_of("record/wan_record.h", "WAN_RECORD_FIELDS")]
+    lines = "\n        ".join(f"{type_} {name}" for type_, name in fields)
+    text = f"""# Made by setup.py from the tables in csrc/session/wan_counts.h, csrc/record/wan_failure.h and csrc/record/wan_record.h.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport wan_status
 
 cdef extern from "session/wan_counts.h" nogil:
@@ -82,6 +87,16 @@ cdef extern from "record/wan_failure.h" nogil:
         int number
         const char *text
     const wan_failure_row wan_failure_rows[WAN_FAILURES_COUNT]
+
+cdef extern from "record/wan_record.h" nogil:
+    ctypedef struct wan_record:
+        {lines}
+    ctypedef struct wan_record_field:
+        int bits
+        const char *name
+        const char *about
+    enum: WAN_RECORD_FIELDS_COUNT
+    const wan_record_field wan_record_fields[WAN_RECORD_FIELDS_COUNT]
 """
     made = Path("pywan/_core/c_tables.pxd")
     if not made.exists() or made.read_text() != text:

@@ -57,7 +57,7 @@ def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQ
     """The event that a record in wire form holds; key, value and callback argument are decoded when read."""
     f = _core.record_fields(record)
     return GatewayQueueEvent(
-        _core.region_name(f["region_number"]) or "?", OPERATIONS[f["operation"]], _core.Encoded(*f["key"]),
+        _core.region_name(f["region"]) or "?", OPERATIONS[f["operation"]], _core.Encoded(*f["key"]),
         _core.Encoded(*f["value"]), _core.Encoded(*f["callback"]), creation_timestamp=f["stamp"] >> 16,
         origin_site=f["origin_site"], possible_duplicate=possible_duplicate,
         event_id=EventSequenceID(*f["event_id"]))

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 
-RECORD = struct.Struct("<IHHQQIIHBBBBBB")
+# The head of a record: each field and its bits, in their order, least significant first. A new field is entered here too.
+RECORD = {"value_length": 32, "key_length": 16, "callback_length": 16, "stamp": 64, "event_sequence": 64, "event_member": 32,
+          "event_thread": 32, "region": 16, "flags": 8, "recipients_count": 8, "stamp_site": 8, "origin_site": 8,
+          "operation": 4, "key_form": 4, "value_form": 4, "callback_form": 4}
+RECORD_BYTES = sum(RECORD.values()) // 8
 FRAME = struct.Struct("<IBBHIIIIQ")
 SECTION = struct.Struct("<IIQQQIIII")
 ACK = struct.Struct("<IIQ")
@@ -27,9 +31,31 @@ def make_record(key: bytes, value: bytes = b"", *, operation: int = UPDATE, stam
                 key_form: int = BYTES, value_form: int = BYTES, flags: int = 0) -> bytes:
     body = key + value + callback + recipients
     member, thread, number = event
-    head = RECORD.pack(len(value), len(key), len(callback), stamp, number, member, thread, region, flags, len(recipients), stamp_site, origin_site,
-                       operation | key_form << 4, value_form | (BYTES if callback else NONE) << 4)
+    head = pack_head({
+        "value_length": len(value), "key_length": len(key), "callback_length": len(callback), "stamp": stamp,
+        "event_sequence": number, "event_member": member, "event_thread": thread, "region": region, "flags": flags,
+        "recipients_count": len(recipients), "stamp_site": stamp_site, "origin_site": origin_site, "operation": operation,
+        "key_form": key_form, "value_form": value_form, "callback_form": BYTES if callback else NONE})
     return padded(head + body)
+
+
+def pack_head(fields: dict[str, int]) -> bytes:
+    """Fields that are not given are 0."""
+    head = shift = 0
+    for name, bits in RECORD.items():
+        assert 0 <= fields.get(name, 0) < 1 << bits, name
+        head |= fields.get(name, 0) << shift
+        shift += bits
+    return head.to_bytes(RECORD_BYTES, "little")
+
+
+def read_head(data: bytes, at: int = 0) -> dict[str, int]:
+    """The fields of the record that begins there."""
+    head, found = int.from_bytes(data[at:at + RECORD_BYTES], "little"), {}
+    for name, bits in RECORD.items():
+        found[name] = head & (1 << bits) - 1
+        head >>= bits
+    return found
 
 
 def padded(data: bytes) -> bytes:
@@ -38,8 +64,9 @@ def padded(data: bytes) -> bytes:
 
 def record_length(data: bytes, at: int = 0) -> int:
     """Of the record that begins there, with its padding."""
-    value, key, callback, *_ = RECORD.unpack_from(data, at)
-    return RECORD.size + value + key + callback + data[at + 35] + 7 & ~7
+    head = read_head(data, at)
+    parts = ("value_length", "key_length", "callback_length", "recipients_count")
+    return RECORD_BYTES + sum(head[name] for name in parts) + 7 & ~7
 
 
 def split_records(data: bytes) -> list[bytes]:
@@ -64,10 +91,11 @@ class Fields(NamedTuple):
 
 
 def read_record(record: bytes, sequence: int = 0, partition: int = 0, possible_duplicate: bool = False) -> Fields:
-    value_length, key_length, _, stamp, _, _, _, _, flags, _, _, _, operation, _ = RECORD.unpack_from(record)
+    head = read_head(record)
     assert len(record) == record_length(record)
-    key_end = RECORD.size + key_length
-    return Fields(sequence, stamp, operation & 15, flags, partition, record[RECORD.size:key_end], record[key_end:key_end + value_length], possible_duplicate)
+    key_end = RECORD_BYTES + head["key_length"]
+    return Fields(sequence, head["stamp"], head["operation"], head["flags"], partition, record[RECORD_BYTES:key_end],
+                  record[key_end:key_end + head["value_length"]], possible_duplicate)
 
 
 class Frame(NamedTuple):

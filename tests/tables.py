@@ -91,9 +91,27 @@ def _failures(whose: str) -> str:
     return _table(("reason", "meaning"), ((str(number), text) for number, text in _core.failure_rows()))
 
 
+def _record(whose: str) -> str:
+    """Two halves of one byte are one row."""
+    rows, at, low = [], 0, ""
+    for bits, name, about in _core.record_field_rows():
+        told = f"`{name}`: {about}"
+        if bits == 4 and not low:
+            low = told
+        elif bits == 4:
+            rows.append((str(at), "1", f"low half: {low}; high half: {told}"))
+            at, low = at + 1, ""
+        else:
+            rows.append((str(at), str(bits // 8), told))
+            at += bits // 8
+    rows.append((str(at), "", "key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8"))
+    return _table(("offset", "bytes", "field"), rows)
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "attributes of": _attributes, "refused attributes of": _refused, "commands of": _commands,
     "statistics of": _statistics, "counters of": _counters, "reasons of": _failures,
+    "fields of": _record,
 }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 import struct
 
 import pytest
-from records import CREATE, DESTROY, MAGIC, RECORD, UPDATE, check_ledger, make_record, read_record, record_length
+from records import (
+    BYTES, CREATE, DESTROY, GIVEN, MAGIC, NONE, RECORD, RECORD_BYTES, TEXT, UPDATE, check_ledger, make_record, pack_head,
+    padded, read_head, read_record, record_length)
 
 from pywan import _core
 from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, ProtocolError, QueueFullError, SerializationError
@@ -45,15 +47,31 @@ def test_a_put_lays_out_its_record_as_the_format_says():
     region = region_with(queue)
     region.put("key", "value", "why")
     record = only_record(queue)
-    (value_length, key_length, callback_length, stamp, event_sequence, member, thread, number, flags, recipients, stamp_site, origin_site,
-     operation_and_key, value_and_callback) = RECORD.unpack_from(record)
-    assert (value_length, key_length, callback_length, recipients) == (5, 3, 3, 1) and len(record) == record_length(record) == 56
-    assert record[RECORD.size:RECORD.size + 12] == b"keyvaluewhy\x02"
-    assert set(record[RECORD.size + 12:]) == {0}
-    assert (flags, stamp_site, origin_site, member) == (0, 1, 1, 77)
-    assert (operation_and_key, value_and_callback) == (CREATE | 1 << 4, 1 | 1 << 4)
-    assert thread > 0 and event_sequence > 0 and stamp == region.lookup("key")[1]
-    assert _core.region_name(number) == "basics"
+    head = read_head(record)
+    assert len(record) == record_length(record) == RECORD_BYTES + 16
+    assert record[RECORD_BYTES:RECORD_BYTES + 12] == b"keyvaluewhy\x02"
+    assert set(record[RECORD_BYTES + 12:]) == {0}
+    assert head.pop("event_thread") > 0 and head.pop("event_sequence") > 0 and head.pop("stamp") == region.lookup("key")[1]
+    assert _core.region_name(head.pop("region")) == "basics"
+    assert head == {"value_length": 5, "key_length": 3, "callback_length": 3, "recipients_count": 1, "flags": 0, "stamp_site": 1,
+                    "origin_site": 1, "event_member": 77, "operation": CREATE, "key_form": TEXT, "value_form": TEXT,
+                    "callback_form": TEXT}
+
+
+def test_the_fields_of_a_record_are_those_that_the_tests_know():
+    assert {name: bits for bits, name, _ in _core.record_field_rows()} == RECORD
+    assert [name for _, name, _ in _core.record_field_rows()] == list(RECORD)
+
+
+def test_a_field_of_a_record_lies_where_the_table_says():
+    """Each with its highest bit; the lengths and forms say what follows, so they are of a record that is whole."""
+    fields = {name: 1 << bits - 1 for name, bits in RECORD.items()} | {
+        "value_length": 2, "key_length": 1, "callback_length": 3, "recipients_count": 4, "flags": GIVEN, "operation": DESTROY,
+        "key_form": TEXT, "value_form": BYTES, "callback_form": NONE}
+    found = _core.record_fields(padded(pack_head(fields) + b"kvvccc1234"))
+    assert {name: found[name] for name in RECORD} == fields
+    assert (found["key"], found["value"], found["callback"]) == ((TEXT, b"k"), (BYTES, b"vv"), (NONE, b"ccc"))
+    assert found["recipients"] == b"1234"
 
 
 def test_a_frame_is_checked_in_header_and_checksum():

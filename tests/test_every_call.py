@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from log_format import HOLES, MOVED, NAMES, PAGE, RECORDS, STATES, Manifest, read_blocks, read_manifest, read_segment, recover_queue, segment_file
-from records import RECORD
+from records import RECORD_BYTES, pack_head, read_head
 from simulator.disk import Disk
 
 from pywan import _core
@@ -172,7 +172,7 @@ class PersistentRegion:
 
 def identity(record: bytes) -> bytes:
     fields = _core.record_fields(record)
-    return repr((fields["stamp"], fields["operation"], fields["key"], fields["value"], _core.region_name(fields["region_number"]))).encode()
+    return repr((fields["stamp"], fields["operation"], fields["key"], fields["value"], _core.region_name(fields["region"]))).encode()
 
 
 def is_opened(log) -> bool:
@@ -290,6 +290,6 @@ def open_image(folder: Path) -> dict[tuple[int, int], bytes]:
 
 def renumbered(record: bytes, names: dict[int, str]) -> bytes:
     """With the number of its region in this process instead of the log's."""
-    fields = list(RECORD.unpack_from(record))
-    fields[7] = next(number for number in range(1, 65536) if _core.region_name(number) == names[fields[7]])
-    return RECORD.pack(*fields) + record[RECORD.size:]
+    head = read_head(record)
+    head["region"] = next(number for number in range(1, 65536) if _core.region_name(number) == names[head["region"]])
+    return pack_head(head) + record[RECORD_BYTES:]

@@ -11,7 +11,7 @@ import lz4.block
 import pytest
 from golden import make_golden
 from log_format import HOLES, MOVED, NAMES, QUEUE, RECORDS, REGION, STATES, Manifest, read_blocks, read_manifest, read_segment, recover_queue, segment_file
-from records import BATCH, FRAME, RECORD, Frame, read_batch, split_frames
+from records import BATCH, FRAME, Frame, read_batch, read_head, split_frames
 
 from pywan import _core
 from pywan.protocol import gateway
@@ -59,7 +59,7 @@ def test_the_description_of_the_format_leads_to_the_same_events(golden, name):
     by_description = []
     for (partition, sequence), record in sorted(found.events.items()):
         fields = make_golden.event_contents(partition, sequence, record)
-        fields["region"] = found.names[RECORD.unpack_from(record)[7]]
+        fields["region"] = found.names[read_head(record)["region"]]
         by_description.append(fields)
     assert json.loads(json.dumps(by_description)) == EXPECTED[name]["events"]
     assert [[removed, removed, appended] for removed, appended in zip(found.removed, found.appended)] == EXPECTED[name]["positions"]

@@ -21,29 +21,61 @@ enum {
     WAN_FLAGS = 3           /* All there are. */
 };
 
+/* The fields of a record's head, in their order and without gaps, least significant byte first. The struct, its declaration for
+ * Cython, the names in Python and the table in docs/wire_format.md are made of the rows (docs/recipes.md).
+ *
+ * FIELD(type, name, about)
+ * HALF(name, about)            half a byte: the low half first, then the high one */
+#define WAN_RECORD_FIELDS(FIELD, HALF) \
+    FIELD(uint32_t, value_length, "length of the value, at most 62,914,560 (60 MiB)") \
+    FIELD(uint16_t, key_length, "length of the key") \
+    FIELD(uint16_t, callback_length, "length of the callback argument") \
+    FIELD(uint64_t, stamp, "hybrid logical clock: milliseconds << 16 | counter") \
+    FIELD(uint64_t, event_sequence, "event id: sequence at its producing thread") \
+    FIELD(uint32_t, event_member, "event id: member") \
+    FIELD(uint32_t, event_thread, "event id: thread") \
+    FIELD(uint16_t, region, "number of the region at the member that wrote the record: see REGION") \
+    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it") \
+    FIELD(uint8_t, recipients_count, "number of recipients") \
+    FIELD(uint8_t, stamp_site, "site whose clock made the stamp: the second half of the version") \
+    FIELD(uint8_t, origin_site, "site in which the event happened") \
+    HALF(operation, "0 create, 1 update, 2 destroy") \
+    HALF(key_form, "form of the key") \
+    HALF(value_form, "form of the value") \
+    HALF(callback_form, "form of the callback argument")
+
 /* Where a record stands is not in it: a queue's entry, a section of a batch and a part of a log say that beside it. So one
- * record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire. */
+ * record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire.
+ * Behind the head: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
 typedef struct {
-    uint32_t value_length;
-    uint16_t key_length;
-    uint16_t callback_length;
-    uint64_t stamp;             /* Hybrid logical clock: milliseconds << 16 | counter. */
-    uint64_t event_sequence;    /* With member and thread: the event's identity at its producer. */
-    uint32_t event_member;
-    uint32_t event_thread;
-    uint16_t region;            /* Number of the region at the member that wrote the record. */
-    uint8_t flags;
-    uint8_t recipients_count;
-    uint8_t stamp_site;         /* Site whose clock made the stamp: the second half of the version. */
-    uint8_t origin_site;        /* Site in which the event happened. */
-    uint8_t operation : 4;      /* The low half of its byte, */
-    uint8_t key_form : 4;       /* and the high one. */
-    uint8_t value_form : 4;
-    uint8_t callback_form : 4;
-    /* Then: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
+#define WAN_FIELD(type, name, about) type name;
+#define WAN_HALF(name, about) uint8_t name : 4;
+    WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
+#undef WAN_FIELD
+#undef WAN_HALF
 } wan_record;
 
-_Static_assert(sizeof(wan_record) == 40, "the record header is a format");
+typedef struct { int bits; const char *name, *about; } wan_record_field;
+
+static const wan_record_field wan_record_fields[] = {
+#define WAN_FIELD(type, name, about) {8 * sizeof(type), #name, about},
+#define WAN_HALF(name, about) {4, #name, about},
+    WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
+#undef WAN_FIELD
+#undef WAN_HALF
+};
+
+enum {
+    WAN_RECORD_FIELDS_COUNT = sizeof wan_record_fields / sizeof wan_record_fields[0],
+#define WAN_FIELD(type, name, about) + 8 * sizeof(type)
+#define WAN_HALF(name, about) + 4
+    WAN_RECORD_FIELDS_BITS = 0 WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
+#undef WAN_FIELD
+#undef WAN_HALF
+};
+
+_Static_assert(sizeof(wan_record) * 8 == WAN_RECORD_FIELDS_BITS, "a record's head has no gap that no field names");
+_Static_assert(sizeof(wan_record) % 8 == 0, "every record begins at a multiple of 8");
 
 static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length,
                                        uint32_t recipients_count)

@@ -17,7 +17,7 @@ from pywan._core.message import measure_message
 from pywan._core.names import region_name
 from pywan._core.operations import operation_codes
 from pywan._core.receiver import ReceiverSession
-from pywan._core.records import record_fields, record_flags
+from pywan._core.records import record_fields
 from pywan._core.region import Condition, OneWait, RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
@@ -28,5 +28,6 @@ from pywan._core.stream import (
     FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
     FRAME_WELCOME, check_frame, check_frame_header, pack_frame)
 from pywan._core.tables import (
-    PARK_PARTITIONS, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows)
+    PARK_PARTITIONS, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows,
+    record_field_rows)
 from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks

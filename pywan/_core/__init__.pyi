@@ -440,11 +440,8 @@ def core_of_face(face: RegionFace) -> RegionCore:
 def region_name(number: int) -> str | None:
     """The name behind a region number of this process."""
 
-def record_flags(record: bytes) -> int:
-    """The flags of a whole record: 1 a caller gave the stamp, 2 an operator forces it."""
-
 def record_fields(record: bytes) -> dict[str, Any]:
-    """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
+    """All fields of a record's head by their names, and what stands behind the head."""
 
 # Frames
 
@@ -477,6 +474,9 @@ def receiver_counter_rows() -> list[tuple[int, str, str, str, str, str]]:
 
 def failure_rows() -> list[tuple[int, str]]:
     """(number, words) of each reason for which a receiver does not apply an event."""
+
+def record_field_rows() -> list[tuple[int, str, str]]:
+    """(bits, name, about) of each field of a record's head, in their order and without gaps."""
 
 def failure_text(reason: int) -> str:
     """The words for a reason of failure; of one that this version does not know, those for "other"."""

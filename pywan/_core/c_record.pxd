@@ -1,6 +1,7 @@
 # Owns nothing but names: the C of csrc/record as Cython sees it.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_tables cimport wan_record       # Its fields are a table.
 
 cdef extern from "record/wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
@@ -13,23 +14,6 @@ cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
     enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_RECORD_FORMAT
-    ctypedef struct wan_record:
-        uint32_t value_length
-        uint64_t stamp
-        uint64_t event_sequence
-        uint32_t event_member
-        uint32_t event_thread
-        uint16_t region
-        uint16_t key_length
-        uint16_t callback_length
-        uint8_t operation
-        uint8_t flags
-        uint8_t stamp_site
-        uint8_t origin_site
-        uint8_t recipients_count
-        uint8_t key_form
-        uint8_t value_form
-        uint8_t callback_form
     uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
     uint32_t wan_record_length(const wan_record *record)
     wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)

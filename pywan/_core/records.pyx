@@ -6,21 +6,16 @@ from pywan._core.status cimport raise_for
 
 
 def record_fields(bytes record):
-    """A record's fields as a dict; key, value and callback decoded lazily by `events`."""
+    """All fields of a record's head by their names, and what stands behind the head.
+
+    Key, value and callback argument are (form, bytes), the recipients bytes. `event_id` is (member, thread, sequence), `length` that of the whole record. SerializationError: it is no record."""
     cdef const wan_record *r = <const wan_record *>PyBytes_AS_STRING(record)
     raise_for(wan_record_check(<const uint8_t *>r, PyBytes_GET_SIZE(record)), "")
-    return {
-        "operation": r.operation, "stamp": r.stamp, "stamp_site": r.stamp_site,
-        "origin_site": r.origin_site, "recipients": wan_record_recipients(r)[:r.recipients_count],
-        "event_id": (r.event_member, r.event_thread, r.event_sequence), "region_number": r.region,
-        "length": wan_record_length(r),
-        "key": (r.key_form, <bytes>wan_record_key(r)[:r.key_length]),
-        "value": (r.value_form, <bytes>wan_record_value(r)[:r.value_length]),
-        "callback": (r.callback_form, <bytes>wan_record_callback(r)[:r.callback_length]),
-    }
-
-
-def record_flags(bytes record):
-    """The flags of a whole record: 1 a caller gave the stamp, 2 an operator forces it."""
-    raise_for(wan_record_check(<const uint8_t *>PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record)), "")
-    return (<const wan_record *>PyBytes_AS_STRING(record)).flags
+    cdef dict fields = r[0]
+    fields["event_id"] = (r.event_member, r.event_thread, r.event_sequence)
+    fields["length"] = wan_record_length(r)
+    fields["key"] = (r.key_form, <bytes>wan_record_key(r)[:r.key_length])
+    fields["value"] = (r.value_form, <bytes>wan_record_value(r)[:r.value_length])
+    fields["callback"] = (r.callback_form, <bytes>wan_record_callback(r)[:r.callback_length])
+    fields["recipients"] = wan_record_recipients(r)[:r.recipients_count]
+    return fields

@@ -1,7 +1,8 @@
-# Owns what Python sees of the tables in C: counters (csrc/session/wan_counts.h) and reasons of failure (csrc/record/wan_failure.h).
+# Owns what Python sees of the tables in C: counters (csrc/session/wan_counts.h), reasons of failure (csrc/record/wan_failure.h), fields of a record
+# (csrc/record/wan_record.h).
 from pywan._core.c_tables cimport (
     WAN_FAILED_OTHER, WAN_FAILURES_COUNT, WAN_PARK_PARTITIONS, WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT,
-    wan_counter_row, wan_failure_rows, wan_queue_counter_rows, wan_receiver_counter_rows)
+    WAN_RECORD_FIELDS_COUNT, wan_counter_row, wan_failure_rows, wan_queue_counter_rows, wan_receiver_counter_rows, wan_record_fields)
 
 PARK_PARTITIONS = <int>WAN_PARK_PARTITIONS
 
@@ -24,6 +25,12 @@ def receiver_counter_rows():
 def failure_rows():
     """(number, words) of each reason for which a receiver does not apply an event."""
     return [(wan_failure_rows[n].number, wan_failure_rows[n].text.decode()) for n in range(WAN_FAILURES_COUNT)]
+
+
+def record_field_rows():
+    """(bits, name, about) of each field of a record's head, in their order and without gaps."""
+    return [(wan_record_fields[n].bits, wan_record_fields[n].name.decode(), wan_record_fields[n].about.decode())
+            for n in range(WAN_RECORD_FIELDS_COUNT)]
 
 
 def failure_text(unsigned int reason):

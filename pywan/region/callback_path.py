@@ -97,8 +97,7 @@ class CallbackPath:
         applied before. 0: done; -2: a later version stands; a reason of failure.
         QueueFullError, DiskError: one of our queues or logs does not take it now."""
         fields = _core.record_fields(record)
-        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2],
-                        _core.record_flags(record))
+        origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2], fields["flags"])
         change = Change(fields["operation"], Encoded(*fields["key"]), Encoded(*fields["value"]),
                         Encoded(*fields["callback"]), (fields["stamp"], fields["stamp_site"]), origin)
         try:

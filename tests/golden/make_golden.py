@@ -212,9 +212,13 @@ def queue_contents(folder: Path) -> dict[str, Any]:
             "counts": {name: counts[name] for name in ("queued", "received", "distributed", "conflated", "filtered_transmit", "events", "bytes")}}
 
 
+TOLD = "operation", "stamp", "stamp_site", "origin_site", "recipients", "event_id", "length", "key", "value", "callback"
+
+
 def event_contents(partition: int, sequence: int, record: bytes) -> dict[str, Any]:
-    fields = {"partition": partition, "sequence": sequence, **_core.record_fields(record)}
-    fields["region"] = _core.region_name(fields.pop("region_number"))
+    found = _core.record_fields(record)
+    fields = {"partition": partition, "sequence": sequence, **{name: found[name] for name in TOLD}}
+    fields["region"] = _core.region_name(found["region"])
     for name in ("key", "value", "callback"):
         form, data = fields[name]
         fields[name] = [form, data.hex() if len(data) < 100 else f"{len(data)} bytes, crc {_core.crc32c(data)}"]
