@@ -161,7 +161,7 @@ def test_overflow_goes_to_the_directory_and_leaves_nothing_there(tmp_path):
     assert queue.counts()["overflow_files_made"] >= 2 and queue.counts()["overflow_bytes"] > 16 << 20
     assert list(tmp_path.iterdir()) == []       # Nameless: gone with the process, however it ends.
     for n in range(20):
-        (_, record), = queue.peek(0, 1)
+        record, = queue.peek(0, 1)
         assert read_record(record).value == bytes([n]) * (1 << 20)
         queue.remove(0, n + 1)
     assert queue.counts()["overflow_bytes"] == 0
@@ -375,7 +375,7 @@ def test_a_put_that_one_queue_refuses_takes_nothing_from_one_that_drops_its_olde
     assert len(dropper) == len(refuser) == len(region) == stored
     # Where the other one has room again, the newest comes in and the oldest make room for it.
     for partition in range(partitions):
-        refuser.remove(partition, refuser.peek(partition, 10**6)[-1][0])
+        refuser.remove(partition, refuser.peek_placed(partition, 10**6)[-1][0])
     for key in range(stored, stored + 50):
         region.put(key, bytes(1000))
     counts = dropper.counts()

@@ -229,7 +229,7 @@ def test_a_clock_that_went_back_over_a_restart_makes_no_event_that_loses_against
         region.attach([queue])
         region.put("key", now_ms)
         assert queue.commit_once()
-        stamps += [_core.record_fields(record)["stamp"] for _, record in queue.peek(0, 10)]
+        stamps += [_core.record_fields(record)["stamp"] for record in queue.peek(0, 10)]
         queue.remove(0, queue.positions()[0][1])
         assert queue.commit_once()
         region.attach([])

@@ -217,7 +217,7 @@ def test_a_put_that_waited_with_an_old_stamp_takes_a_new_one():
     low = clock.raise_low()
     region.put_columns([b"given"], [b"v"], timestamps=[5])      # A stamp that a caller gave stays.
     region.put(b"k", b"v")
-    given, own = [read_record(record) for _, record in queue.peek(0, 2)]
+    given, own = [read_record(record) for record in queue.peek(0, 2)]
     assert given.stamp == 5 << 16 and given.flags == GIVEN
     assert own.stamp > low and not own.flags
 

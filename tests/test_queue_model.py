@@ -90,7 +90,7 @@ class QueueMachine(RuleBasedStateMachine):
             p.peeked += 1
             if p.peeked in p.events:
                 expected.append(p.events[p.peeked])
-        found = [read_record(record, sequence, partition) for sequence, record in self.queue.peek(partition, count)]
+        found = [read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)]
         assert [(f.sequence, f.key, f.operation, f.stamp, f.partition) for f in found] == \
             [(e.sequence, e.key, e.operation, e.stamp, partition) for e in expected]
         assert all(set(f.value) <= {0x5a} for f in found)

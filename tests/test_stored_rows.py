@@ -25,7 +25,7 @@ class Member:
         """(key, value, stamp, operation) of what is queued, by partition."""
         found = []
         for partition in range(partitions):
-            for _, record in self.queue.peek(partition, 1_000_000):
+            for record in self.queue.peek(partition, 1_000_000):
                 fields = _core.record_fields(record)
                 found.append((fields["key"][1], fields["value"][1], fields["stamp"], fields["operation"]))
         return found

@@ -172,7 +172,7 @@ def test_two_sites_that_exchange_their_changes_in_any_order_between_keys_converg
 
 
 def _pass_on(queue, region, count):
-    for _, record in queue.peek(0, count):
+    for record in queue.peek(0, count):
         fields = _core.record_fields(record)
         value = _core.decode_object(*fields["value"])
         region.change(fields["operation"], _core.decode_object(*fields["key"]), value, version=(fields["stamp"], fields["stamp_site"]),

@@ -49,7 +49,7 @@ def test_two_events_of_one_version_end_alike_through_a_relay_that_forwards_what_
         relay.attach([queue])
         receive(relay, *(content_record(*each) for each in order))
         end = _core.RegionCore("ties", _core.Clock(), site=3)
-        receive(end, *with_number_1(record for _, record in queue.peek(0, 10)))
+        receive(end, *with_number_1(queue.peek(0, 10)))
         assert end.lookup(b"k") == relay.lookup(b"k")
         ends.append(end.lookup(b"k"))
     assert ends[0] == ends[1]

@@ -68,6 +68,7 @@ typedef struct {
     uint64_t used;              /* Up to where blocks were written. */
     uint64_t first_commit;      /* Of its oldest block; 0: it has none. */
     uint64_t newest;            /* When the log was opened: where its newest block began. 0: there was none. */
+    uint8_t zeros_behind;       /* When the log was opened: nothing but zeros was behind `used`. */
     uint8_t torn;               /* Behind `used` may lie what an attempt that failed left. */
     int file;                   /* -1: not open. Only the segment in writing and those ahead are. */
     uint64_t *highest;          /* Owner's: per partition the highest sequence in this segment (`owner_slots` of them). */

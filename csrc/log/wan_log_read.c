@@ -174,6 +174,13 @@ static uint64_t behind_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
     return at;
 }
 
+/* Asked from where `behind_zeros` stopped: it goes on for a few bytes only. */
+static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
+{
+    while (at < bytes && !all[at]) at++;
+    return at == bytes;
+}
+
 /* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
 static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
 {
@@ -210,7 +217,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
         if (!block_is_whole(segment, all, at, bytes, has_secret)) {
             /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
-            uint64_t ahead = at;
+            const uint64_t zeros_end = behind_zeros(all, at, bytes);
+            uint64_t ahead = zeros_end;
             int begun = 0;
             for (; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
                 if (!head_is_ours(segment, all, ahead, bytes, has_secret)) continue;
@@ -218,7 +226,10 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
                 begun |= ((const wan_block_head *)(all + ahead))->commit > *commit + 1;
             }
             int whole = ahead + sizeof(wan_block_head) <= bytes;
-            if (!whole && !begun) break;
+            if (!whole && !begun) {
+                segment->zeros_behind = bytes == segment->bytes && is_zeros(all, zeros_end, bytes);
+                break;
+            }
             status = refuse(reader, damage, path, at, whole ? "a damaged block with whole ones behind it" : "damaged blocks: one is here that was begun when the one before it was durable");
             at = ahead;
             continue;
@@ -457,7 +468,7 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         segment_path(log, segment->number, path, sizeof path);
         status = log->env->open(log->env, path, 1, &segment->file, &bytes);
         if (status == WAN_EMPTY) status = WAN_IO;
-        if (status == WAN_OK) status = cut_tail(log, segment, path, cut_bytes);
+        if (status == WAN_OK && !segment->zeros_behind) status = cut_tail(log, segment, path, cut_bytes);
         if (status == WAN_OK && n == log->writing) status = write_newest_again(log, segment, path);
     }
     log->unsure = log->named;       /* Nor is it known whether the disk has the manifest that was found. */

@@ -49,13 +49,13 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     return WAN_OK;
 }
 
-/* The record lies in the segment, and its bytes count as live there. */
+/* The record lies at `offset` of the segment, and its bytes count as live there. */
 static inline void restore_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record, uint32_t length,
-                                 uint32_t segment)
+                                 uint32_t segment, uint64_t offset)
 {
     int newest = sequence > partition->appended;
     if (newest) partition->appended = sequence;
-    *entry_of(partition, sequence) = make_ref(segment, (uint64_t)((const uint8_t *)record - wan_store_segment(queue->store, segment)->base), length);
+    *entry_of(partition, sequence) = make_ref(segment, offset, length);
     block_of(partition, sequence)->live++;
     if (sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
@@ -79,23 +79,25 @@ wan_status wan_queue_restore(wan_queue *queue, uint32_t number, uint64_t sequenc
     status = wan_store_take(queue->store, &queue->records, length, &at, &segment);
     if (status != WAN_OK) return status;
     memcpy(at, record, length);
-    restore_entry(queue, partition, sequence, (const wan_record *)at, length, segment);
+    restore_entry(queue, partition, sequence, (const wan_record *)at, length, segment,
+                  (uint64_t)(at - wan_store_segment(queue->store, segment)->base));
     return WAN_OK;
 }
 
 wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t number, uint64_t sequence, const wan_record *record)
 {
     wan_partition *partition = &queue->partitions[number];
+    wan_segment *segment = wan_store_segment(queue->store, segment_id);
+    const uint64_t offset = (uint64_t)((const uint8_t *)record - segment->base);
     const uint32_t length = wan_record_length(record);
     int known;
     wan_status status = restore_room(queue, partition, sequence, &known);
     if (status != WAN_OK || known) return status;
     /* A length that the entry does not hold would be asked of the file, whenever the queue wants to know it. */
     if (length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, number, sequence, record);
-    status = wan_store_add_run(queue->store, segment_id, (uint64_t)((const uint8_t *)record - wan_store_segment(queue->store, segment_id)->base), length);
+    status = wan_store_add_run(segment, offset, length);
     if (status != WAN_OK) return status;
-    wan_store_refer(queue->store, &queue->records, segment_id, length);
-    restore_entry(queue, partition, sequence, record, length, segment_id);
+    restore_entry(queue, partition, sequence, record, length, segment_id, offset);
     return WAN_OK;
 }
 

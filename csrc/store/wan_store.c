@@ -244,9 +244,8 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
     return status;
 }
 
-wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
+wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t bytes)
 {
-    wan_segment *segment = wan_store_segment(store, segment_id);
     if (segment->run_count == segment->run_capacity) {
         uint32_t capacity = segment->run_capacity ? segment->run_capacity * 2 : 8;
         wan_store_run *runs = realloc(segment->runs, capacity * sizeof *runs);
@@ -255,6 +254,7 @@ wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t o
         segment->run_capacity = capacity;
     }
     segment->used += (uint32_t)bytes;
+    wan_tally(&segment->live, bytes);
     segment->runs[segment->run_count++] = (wan_store_run){(uint32_t)offset, (uint32_t)bytes};
     return WAN_OK;
 }

@@ -151,15 +151,16 @@ wan_status wan_store_check(const wan_store *store, const wan_store_span *span);
 
 /* A mapped file for reading becomes a segment: a log's, at recovery. It takes nothing more, and is unmapped with its last live bytes. */
 wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes, uint32_t *segment_id);
-wan_status wan_store_begin_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes);
+wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t bytes);
 
-/* Records lie in it from `offset` on, `bytes` of them: all that it is read for. In ascending order, by who adopted it. */
-static inline wan_status wan_store_add_run(wan_store *store, uint32_t segment_id, uint64_t offset, uint64_t bytes)
+/* Records lie in it from `offset` on, `bytes` of them: all that it is read for, and they live. In ascending order, by who
+ * adopted it: until it is adopted nobody else counts what lives in it, so that needs no atomic operation. */
+static inline wan_status wan_store_add_run(wan_segment *segment, uint64_t offset, uint64_t bytes)
 {
-    wan_segment *segment = wan_store_segment(store, segment_id);
     wan_store_run *last = segment->run_count ? &segment->runs[segment->run_count - 1] : NULL;
-    if (WAN_UNLIKELY(!last || (uint64_t)last->offset + last->bytes != offset)) return wan_store_begin_run(store, segment_id, offset, bytes);
+    if (WAN_UNLIKELY(!last || (uint64_t)last->offset + last->bytes != offset)) return wan_store_begin_run(segment, offset, bytes);
     segment->used += (uint32_t)bytes;
+    wan_tally(&segment->live, bytes);
     last->bytes += (uint32_t)bytes;
     return WAN_OK;
 }

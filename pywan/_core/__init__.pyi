@@ -203,8 +203,10 @@ class EventQueue:
         """Appends one record in wire form (checked first)."""
     def records(self, limit: int = 100) -> list[tuple[int, int, _Record]]:
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
-    def peek(self, partition: int, count: int) -> list[tuple[int, _Record]]:
-        """Takes up to `count` records of a partition, as a dispatcher would: (sequence, bytes) of each."""
+    def peek(self, partition: int, count: int) -> list[_Record]:
+        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+    def peek_placed(self, partition: int, count: int) -> list[tuple[int, _Record]]:
+        """The same: (sequence, bytes) of each."""
     def remove(self, partition: int, through: int) -> int:
         """Drops every event up to and including `through`: the receiver has them."""
     def punch(self, partition: int, sequence: int) -> None:

@@ -560,14 +560,21 @@ cdef class EventQueue:
         return detail_text() if health_of(self.g) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
-        """Takes up to `count` records of a partition, as a dispatcher would: (sequence, bytes) of each."""
+        """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
+        return self.take(partition, count, False)
+
+    def peek_placed(self, uint32_t partition, uint32_t count):
+        """The same: (sequence, bytes) of each."""
+        return self.take(partition, count, True)
+
+    cdef list take(self, uint32_t partition, uint32_t count, bint is_placed):
         self.check_partition(partition)
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
-        cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t))
+        cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t)) if is_placed else NULL
         cdef uint64_t size, before
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
-        if records == NULL or sequences == NULL:
+        if records == NULL or (is_placed and sequences == NULL):
             free(records)
             free(sequences)
             raise MemoryError()
@@ -583,6 +590,8 @@ cdef class EventQueue:
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
             wan_lock_release(&self.g.lock)
             raise_for(status, f"queue {self.name!r}")
+            if not is_placed:
+                return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n])) for n in range(taken)]
             return [(sequences[n], PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))) for n in range(taken)]
         finally:
             free(records)
