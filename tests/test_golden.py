@@ -1,4 +1,4 @@
-"""Golden files: stores and frames of record format 2 as they were written once (tests/golden). Today's code reads them, event by event; and writes
+"""Golden files: stores and frames of the record format as they were written once (tests/golden). Today's code reads them, event by event; and writes
 the same bytes for the same input, where the format leaves no choice."""
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from records import BATCH, FRAME, Frame, read_batch, read_head, split_frames
 from pywan import _core
 from pywan.protocol import gateway
 
-EXPECTED = json.loads((make_golden.HERE / "version-2.json").read_text())
+EXPECTED = json.loads((make_golden.HERE / f"version-{make_golden.VERSION}.json").read_text())
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     if (!bytes) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a manifest of %" PRIu64 " bytes", length);
     manifest_head *head = (manifest_head *)bytes;
     memcpy(head->magic, MANIFEST_MAGIC, 8);
-    head->version = WAN_LOG_VERSION;
+    head->version = WAN_RECORD_FORMAT;
     head->kind = log->kind;
     head->log_id = log->id;
     head->next_number = log->next_number;
@@ -190,7 +190,7 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
     uint8_t page[WAN_LOG_PAGE] = {0};
     wan_segment_head *head = (wan_segment_head *)page;
     memcpy(head->magic, SEGMENT_MAGIC, 8);
-    head->version = WAN_LOG_VERSION;
+    head->version = WAN_RECORD_FORMAT;
     head->kind = log->kind;
     head->log_id = log->id;
     head->number = segment->number;

@@ -15,7 +15,6 @@
 #include "base/wan_env.h"
 #include "base/wan_buffer.h"
 
-#define WAN_LOG_VERSION 2u                      /* As WAN_RECORD_FORMAT. */
 #define WAN_LOG_PAGE 4096u                      /* The header of a segment. */
 #define WAN_LOG_SEGMENT_BYTES (8u << 20)        /* That part of the budget where that is less: several logs have some each. */
 #define WAN_LOG_SEGMENT_PART 128u

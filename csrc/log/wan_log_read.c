@@ -53,7 +53,7 @@ static const char *contradiction(const manifest_head *head)
 static wan_status older_format(const char *path, uint32_t version)
 {
     return WAN_FAIL(WAN_INVALID, "%.300s is in record format %" PRIu32 ", and this version reads format %u only: drain it with the version that wrote it, or move "
-                    "its disk store away and begin another one", path, version, WAN_LOG_VERSION);
+                    "its disk store away and begin another one", path, version, WAN_RECORD_FORMAT);
 }
 
 /* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
@@ -79,15 +79,15 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     if (!wrong) {
         length = sizeof *head + head->segments * 16ull + head->identity_bytes + head->state_bytes;
         if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) wrong = "this is no manifest of a log";
-        else if (head->version > WAN_LOG_VERSION) {
+        else if (head->version > WAN_RECORD_FORMAT) {
             status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
-                              head->version, WAN_LOG_VERSION);
+                              head->version, WAN_RECORD_FORMAT);
             if (reader->salvage) wrong = "the manifest says that it is of a newer version";
         } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX
                    || head->identity_bytes > WAN_LOG_IDENTITY_BYTES_MAX || head->identity_bytes % 8 || length > bytes
                    || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
             wrong = "the manifest's checksum does not hold";
-        else if (head->version < WAN_LOG_VERSION) status = older_format(path, head->version);
+        else if (head->version < WAN_RECORD_FORMAT) status = older_format(path, head->version);
         else if ((wrong = contradiction(head))) {}
         else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
         else if (head->owner_slots != log->owner_slots)
@@ -198,14 +198,14 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
     int has_secret = 0;
-    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_LOG_VERSION)
+    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_RECORD_FORMAT)
         return older_format(path, head->version);
     if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
         status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
-    } else if (head->version > WAN_LOG_VERSION) {
+    } else if (head->version > WAN_RECORD_FORMAT) {
         status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
-                          head->version, WAN_LOG_VERSION);
+                          head->version, WAN_RECORD_FORMAT);
     } else {
         memcpy(segment->secret, head->secret, sizeof segment->secret);
         has_secret = 1;

@@ -13,8 +13,6 @@
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
-#define WAN_RECORD_FORMAT 2u        /* Of records, batches and logs: it changes with any of them. */
-
 enum {
     WAN_FLAG_GIVEN = 1,     /* The stamp is one that a caller gave: no sender's floor speaks of it. */
     WAN_FLAG_FORCED = 2,    /* An operator sends it again although its key may have been destroyed later. */

@@ -15,6 +15,7 @@ _Origin = tuple[Any, ...]
 _SlowChange = Callable[..., str]
 
 PARK_PARTITIONS: int
+RECORD_FORMAT: int
 FRAME_HELLO: int
 FRAME_WELCOME: int
 FRAME_BATCH: int

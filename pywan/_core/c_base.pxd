@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "base/wan_base.h" nogil:
+    enum: WAN_RECORD_FORMAT
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW, WAN_CLOSED,
         WAN_BROKEN
@@ -101,6 +102,7 @@ cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)
 
 cdef extern from "base/wan_base.h" nogil:
+    enum: WAN_RECORD_FORMAT
     const uint64_t NEVER "WAN_NEVER"
     void wan_tell(wan_status status, const char *format, ...)
     void wan_prefetch(const void *at)

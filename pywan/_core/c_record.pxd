@@ -13,7 +13,7 @@ cdef extern from "record/wan_form.h" nogil:
 cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX
     enum: WAN_CREATE, WAN_UPDATE, WAN_DESTROY
-    enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED, WAN_RECORD_FORMAT
+    enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED
     uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
     uint32_t wan_record_length(const wan_record *record)
     wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)

@@ -1,8 +1,11 @@
 # Owns what Python sees of a record in wire form.
 from libc.stdint cimport uint8_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from pywan._core.c_base cimport WAN_RECORD_FORMAT
 from pywan._core.c_record cimport *
 from pywan._core.status cimport raise_for
+
+RECORD_FORMAT = <int>WAN_RECORD_FORMAT
 
 
 def record_fields(bytes record):

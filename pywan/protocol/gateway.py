@@ -14,7 +14,7 @@ from pywan.base.names import check_name, printable, quoted
 from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
-VERSION = 2     # The record format is part of it, and has its number.
+VERSION = _core.RECORD_FORMAT       # That is a part of it, and changes with it.
 HEADER_BYTES = 32
 MAGIC = b"PWD1"
 HELLO_BYTES_MAX = 65536     # Names and numbers only; a longer one is somebody else's.

@@ -536,7 +536,7 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
     EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, &reader, &owner.damage, &cut), WAN_INVALID);
     EXPECT(strstr(wan_detail, "written with 1 partitions, and 2 are configured") != NULL);
     memory_file *manifest = memory_disk_find(&disk, "MANIFEST");
-    manifest->bytes[8] = WAN_LOG_VERSION + 1;
+    manifest->bytes[8] = WAN_RECORD_FORMAT + 1;
     expect_refusal(WAN_INVALID, "newer version");
     end();
 }

@@ -1,6 +1,6 @@
-"""Makes the golden files: what record format 2 of stores and of the wire looks like, and what is in it.
+"""Makes the golden files: what the record format of stores and of the wire looks like, and what is in it.
 
-    python tests/golden/make_golden.py            writes tests/golden/version-2.tar.xz and version-2.json
+    python tests/golden/make_golden.py            writes tests/golden/version-N.tar.xz and version-N.json
     python tests/golden/make_golden.py FOLDER     writes the same, not packed, into FOLDER: for comparing
 
 The segments are of the smallest size (256 KiB) and mostly zeros, so they are packed. These files are made once for a version of the
@@ -31,6 +31,7 @@ from pywan import _core  # noqa: E402
 from pywan.protocol import gateway  # noqa: E402
 
 HERE = Path(__file__).parent
+VERSION = _core.RECORD_FORMAT
 START_MS = 1_700_000_000_000
 STORE_BYTES = 32 << 20  # Makes segments of 256 KiB.
 QUEUE_ID, REGION_ID, MOUNT_ID = 77, 78, 79
@@ -268,7 +269,7 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpack(folder: Path) -> None:
-    with tarfile.open(HERE / "version-2.tar.xz") as packed:
+    with tarfile.open(HERE / f"version-{VERSION}.tar.xz") as packed:
         packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))       # Not in the oldest 3.11.
 
 
@@ -278,5 +279,5 @@ if __name__ == "__main__":
     else:
         with tempfile.TemporaryDirectory() as scratch:
             make_all(Path(scratch))
-            pack(Path(scratch), HERE / "version-2.tar.xz")
-            (HERE / "version-2.json").write_text(as_text(contents(Path(scratch))) + "\n")
+            pack(Path(scratch), HERE / f"version-{VERSION}.tar.xz")
+            (HERE / f"version-{VERSION}.json").write_text(as_text(contents(Path(scratch))) + "\n")
