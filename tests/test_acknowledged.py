@@ -122,7 +122,7 @@ def stage_rows(region: Region) -> None:
         sender.put_columns(["a", "b", "text"], ["1", "2", "3"])
         sender.flush()
         client.sendall(_core.pack_frame(_core.FRAME_COMMIT, b"", 3))
-        assert stage.receive(ours.fileno(), 10_000) == "commit"
+        assert stage.receive(ours.fileno(), 10_000) == "done"
         assert stage.apply(core_of(region))
 
 

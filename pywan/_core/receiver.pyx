@@ -14,15 +14,13 @@ from pywan._core.lz4 cimport lz4_load, lz4_unpack
 from pywan._core.put cimport change_from_record, origin_from_record, region_change
 from pywan._core.region cimport RegionCore
 from pywan._core.region_state cimport origin, region_core
-from pywan._core.session cimport (
-    ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session, SocketStream, run_session)
+from pywan._core.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
 from pywan._core.source_memory cimport (
     FAILURES_KEPT, FAILURES_KEPT_ALL, ReceiverCounts, SourceMemory, applied_slot, first_failure, forget_failures,
     remember_failure)
 from pywan._core.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.stream cimport (
-    BUFFER_KEPT_BYTES, STREAM_CLOSED, STREAM_OK, STREAM_WAIT, buffer_close_frame, buffer_frame,
-    buffer_open_frame, buffer_reserve, buffer_trim, stream_next_frame, stream_take)
+    BUFFER_KEPT_BYTES, STREAM_CLOSED, buffer_close_frame, buffer_frame, buffer_open_frame, buffer_reserve, buffer_trim)
 
 
 cdef enum:
@@ -542,57 +540,37 @@ cdef class ReceiverSession(Session):
                 wan_count(&shared[n], own[n])
         memset(&self.own, 0, sizeof(wan_receiver_counts))
 
-    cdef int take_frames(self) noexcept nogil:
-        cdef int handled = self.handle_frames()
-        self.tell_counts()
-        return handled
-
-    cdef int handle_frames(self) noexcept nogil:
-        """1: all whole frames were handled. 0: give the connection up. 2: the sender said goodbye."""
-        cdef wan_frame *frame
-        cdef int state
-        while True:
-            state = stream_next_frame(&self.into, &frame, &self.wanted)
-            if state == STREAM_WAIT:
-                return 1
-            if state != STREAM_OK:
-                return 0
-            if frame.type == WAN_FRAME_BATCH:
-                if not self.apply_batch(frame):
-                    return 0
-            elif frame.type == WAN_FRAME_REGION:
-                if not self.learn_region(frame):
-                    return 0
-            elif frame.type == WAN_FRAME_PING:
-                if frame.length and not self.take_floors(frame):
-                    return 0
-                if not buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
-                    return 0
-            elif frame.type == WAN_FRAME_BYE:
-                return 2
-            else:
-                wan_tell(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
-                return 0
-            stream_take(&self.into, frame)
-
     # What came, what is due, and when
 
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil:
+        if frame.type == WAN_FRAME_BATCH:
+            return GOES_ON if self.apply_batch(frame) else ENDED_TOLD
+        if frame.type == WAN_FRAME_REGION:
+            return GOES_ON if self.learn_region(frame) else ENDED_TOLD
+        if frame.type == WAN_FRAME_PING:
+            if frame.length and not self.take_floors(frame):
+                return ENDED_TOLD
+            return GOES_ON if buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0) else ENDED_TOLD
+        if frame.type == WAN_FRAME_BYE:
+            return ENDED_CLOSED
+        wan_tell(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
+        return ENDED_TOLD
+
     cdef int heard(self, uint64_t now_us) noexcept nogil:
-        cdef int handled
+        cdef int how
         self.last_heard_us = now_us
         wan_flag_set(&self.contested_flag, 0)
-        handled = self.take_frames()
-        if handled == 1 and self.into.start < self.into.used:
+        how = self.take_frames()
+        self.tell_counts()
+        if how == GOES_ON and self.into.start < self.into.used:
             # The rest of a frame is on its way, for minutes where the link is slow.
             self.steps += 1
-            handled = self.tell_progress()
-        if handled == 1:
-            return GOES_ON
-        if handled == 0 and self.stream is not None and not wan_flag_read(&self.stop_flag):
-            buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))     # Behind what was acknowledged.
-        if handled == 0 and wan_flag_read(&self.stop_flag):
+            how = GOES_ON if self.tell_progress() else ENDED_TOLD
+        if how == ENDED_TOLD and wan_flag_read(&self.stop_flag):
             return ENDED_STOPPED
-        return ENDED_TOLD if handled == 0 else ENDED_CLOSED
+        if how == ENDED_TOLD and self.stream is not None:
+            buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))     # Behind what was acknowledged.
+        return how
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
         if self.out.start == self.out.used:
@@ -620,23 +598,17 @@ cdef class ReceiverSession(Session):
 
     def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
         """Bytes that arrived at `now_us` (0: the time does not matter). ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
-        if data.shape[0] == 0:
-            return
-        if not self.add_bytes(&data[0], data.shape[0]):
-            raise MemoryError()
-        cdef int ended
-        with nogil:
-            ended = self.heard(now_us)
-        if ended == ENDED_TOLD:
-            from pywan import errors
-            raise (errors.QueueFullError if self.refused_code else errors.ProtocolError)(detail_text())
+        self.take_in(data, now_us)
+
+    cdef object error_of_end(self):
+        from pywan.errors import QueueFullError
+        return QueueFullError(detail_text()) if self.refused_code else Session.error_of_end(self)
 
     def data_to_send(self, uint64_t now_us=0):
         """Acknowledgements that should leave now. ProtocolError: the sender shows no life; close the connection."""
         cdef uint64_t until = 0
         if now_us and self.step(now_us, &until) == ENDED_TOLD:
-            from pywan.errors import ProtocolError
-            raise ProtocolError(detail_text())
+            raise self.error_of_end()
         return self.take_out()
 
     def next_us(self):
@@ -646,8 +618,6 @@ cdef class ReceiverSession(Session):
     def run(self, int file, int silence_ms):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
         Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
-        cdef int ended
         self.told_us = wan_monotonic_us()
         self.connected(self.told_us, silence_ms)
-        ended = run_session(self, SocketStream(file))
-        return "stopped" if ended == ENDED_STOPPED else "closed" if ended == ENDED_CLOSED else detail_text()
+        return self.run_over(file)

@@ -13,8 +13,8 @@ from pywan._core.region cimport OneWait, RegionCore
 from pywan._core.region_state cimport origin, region_core
 from pywan._core.status cimport detail_text, full_error, raise_for
 from pywan._core.session cimport (
-    ENDED_CLOSED, ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session, SocketStream, run_session)
-from pywan._core.stream cimport STREAM_OK, STREAM_WAIT, stream_next_frame, stream_take
+    ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session)
+from pywan._core.stream cimport stream_take
 from pywan._core.tagged cimport Encoded
 
 
@@ -97,37 +97,30 @@ cdef class RowStage(Session):
         return 1
 
     def receive(self, int file, int silence_ms):
-        """Takes rows from a connected socket. Returns "commit" when the client says it is whole, "closed" when it went
+        """Takes rows from a connected socket. Returns "done" when the client says it is whole, "closed" when it went
         away, "stopped", or why the rows cannot be taken."""
-        cdef int ended
         self.last_heard_us, self.silence_us = wan_monotonic_us(), <uint64_t>silence_ms * 1000
-        ended = run_session(self, SocketStream(file))
-        return {ENDED_CLOSED: "closed", ENDED_DONE: "commit", ENDED_STOPPED: "stopped"}.get(ended) or detail_text()
+        return self.run_over(file)
 
     cdef int heard(self, uint64_t now_us) noexcept nogil:
-        cdef wan_frame *frame
-        cdef int state
         self.last_heard_us = now_us
-        while not wan_flag_read(&self.stop_flag):
-            state = stream_next_frame(&self.into, &frame, &self.wanted)
-            if state == STREAM_WAIT:
-                return GOES_ON
-            if state != STREAM_OK:
-                return ENDED_TOLD
-            if frame.type == WAN_FRAME_BATCH:
-                if not self.take_batch(frame):
-                    return ENDED_TOLD
-            elif frame.type == WAN_FRAME_COMMIT:
-                if frame.id != self.rows:
-                    wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
-                    return ENDED_TOLD
-                stream_take(&self.into, frame)
-                return ENDED_DONE
-            elif frame.type != WAN_FRAME_PING:
-                wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
-                return ENDED_TOLD
-            stream_take(&self.into, frame)
-        return ENDED_STOPPED
+        return self.take_frames()
+
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil:
+        if wan_flag_read(&self.stop_flag):
+            return ENDED_STOPPED
+        if frame.type == WAN_FRAME_BATCH:
+            return GOES_ON if self.take_batch(frame) else ENDED_TOLD
+        if frame.type == WAN_FRAME_PING:
+            return GOES_ON
+        if frame.type != WAN_FRAME_COMMIT:
+            wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
+            return ENDED_TOLD
+        if frame.id != self.rows:
+            wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
+            return ENDED_TOLD
+        stream_take(&self.into, frame)
+        return ENDED_DONE
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
         if now_us > self.last_heard_us + self.silence_us:

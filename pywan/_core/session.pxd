@@ -1,6 +1,7 @@
 # The interface of session.pyx.
 from libc.stdint cimport uint8_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_record cimport wan_frame
 
 cdef enum:
     READY_TO_READ = 1, WOKEN = 2        # Why a wait ended; neither: it is time, or there is room to write.
@@ -27,13 +28,20 @@ cdef class Session:
     cdef bint reads_while_writing   # False: nothing is taken in before what is laid out has left.
     cdef bint speaks_last           # What is laid out at the end is sent, too.
 
+    # What a session is.
     cdef int heard(self, uint64_t now_us) noexcept nogil
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil
     cdef void sent(self, uint64_t now_us) noexcept nogil
     cdef void woken(self, uint64_t since_us, int ready) noexcept nogil
     cdef int closed(self, bint while_reading) noexcept nogil
-    cdef int add_bytes(self, const uint8_t *data, size_t length) noexcept nogil
+    cdef void keep_alive(self) noexcept nogil
+    # What it has of this unit.
+    cdef int take_frames(self) noexcept nogil
+    cdef void forget_bytes(self) noexcept nogil
+    cdef str run_over(self, int file)
+    cdef object error_of_end(self)
+    cdef int take_in(self, const uint8_t[::1] data, uint64_t now_us) except -1
     cdef bytes take_out(self)
 
-cdef int run_session(Session session, ByteStream stream)
 cdef int session_loop(Session s, ByteStream stream) noexcept nogil

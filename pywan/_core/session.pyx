@@ -1,5 +1,6 @@
-# Owns what moves the bytes of a connection: a stream of them (over a socket; TLS would be another one), and the one loop around a
-# session. A session knows neither: bytes and the time come in, bytes and the next deadline go out.
+# Owns what moves the bytes of a connection: a stream of them (over a socket; TLS would be another one), and the one
+# loop around a session, with what all sessions do alike. A session knows neither: bytes and the time come in, bytes and
+# the next deadline go out.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -7,8 +8,10 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
+from pywan._core.status cimport detail_text
 from pywan._core.stream cimport (
-    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_reserve, buffer_trim)
+    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_reserve, buffer_trim, stream_next_frame,
+    stream_take)
 
 
 cdef enum:
@@ -30,8 +33,8 @@ cdef class ByteStream:
         return STREAM_CLOSED
 
     cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
-        """Until there are bytes, or room for some, or the wake file (-1: none) says so, or it is time. Returns READY_TO_READ,
-        WOKEN, both, or 0."""
+        """Until there are bytes, or room for some, or the wake file (-1: none) says so, or it is time. Returns
+        READY_TO_READ, WOKEN, both, or 0."""
         return 0
 
 
@@ -42,8 +45,8 @@ cdef class SocketStream(ByteStream):
         self.file = file
 
     cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
-        # Room is made as bytes come, twice what is there at most: memory is taken for what was sent, not for what a header
-        # says will be.
+        # Room is made as bytes come, twice what is there at most: memory is taken for what was sent, not for what a
+        # header says will be.
         cdef ssize_t got
         cdef size_t here = into.used - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
         if not buffer_reserve(into, room):
@@ -103,11 +106,15 @@ cdef class Session:
 
     cdef int heard(self, uint64_t now_us) noexcept nogil:
         """Handles every whole frame in `into`, of which bytes came now. GOES_ON, or how it ended."""
+        return self.take_frames()
+
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil:
+        """Handles one frame, whose checksum is right. GOES_ON, or how it ended."""
         return ENDED_CLOSED
 
     cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        """Lays out what is due. GOES_ON: it is to be called again when bytes came, or at *until_us; GOES_AGAIN: at once, with
-        what was laid out on its way; else how it ended."""
+        """Lays out what is due. GOES_ON: it is to be called again when bytes came, or at *until_us; GOES_AGAIN: at
+        once, with what was laid out on its way; else how it ended."""
         return GOES_ON
 
     cdef void sent(self, uint64_t now_us) noexcept nogil:
@@ -116,19 +123,63 @@ cdef class Session:
     cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
         """It waited."""
 
+    cdef void keep_alive(self) noexcept nogil:
+        """The user's Python has it in hand, perhaps for long: the other end hears that we live, where it waits for
+        that."""
+
     cdef int closed(self, bint while_reading) noexcept nogil:
         """The other end closed the connection, or it broke. How it ended."""
         return ENDED_CLOSED
 
+    # What all of them do alike
+
+    cdef int take_frames(self) noexcept nogil:
+        """Takes every whole frame out of `into`. GOES_ON, or how it ended: the detail tells of a frame that is not in
+        order."""
+        cdef wan_frame *frame
+        cdef int state, how
+        while True:
+            state = stream_next_frame(&self.into, &frame, &self.wanted)
+            if state == STREAM_WAIT:
+                return GOES_ON
+            if state != STREAM_OK:
+                return ENDED_TOLD
+            how = self.take_frame(frame)
+            if how != GOES_ON:
+                return how
+            stream_take(&self.into, frame)
+
+    cdef void forget_bytes(self) noexcept nogil:
+        """Those of a connection that is gone."""
+        self.into.start = self.into.used = self.out.start = self.out.used = 0
+
+    cdef str run_over(self, int file):
+        """Over a connected socket until it ends. Returns "stopped", "closed", "done", or why it was given up."""
+        cdef int ended = run_session(self, SocketStream(file))
+        return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed", ENDED_DONE: "done"}.get(ended) or detail_text()
+
     # What a driver without a socket uses
 
-    cdef int add_bytes(self, const uint8_t *data, size_t length) noexcept nogil:
-        """0: no memory."""
-        if not buffer_reserve(&self.into, length):
+    cdef object error_of_end(self):
+        """The exception for a connection that is to be given up; the detail says why."""
+        from pywan.errors import ProtocolError
+        return ProtocolError(detail_text())
+
+    cdef int take_in(self, const uint8_t[::1] data, uint64_t now_us) except -1:
+        """Bytes that arrived at `now_us`."""
+        cdef size_t length = data.shape[0]
+        cdef int how
+        if length == 0:
             return 0
-        memcpy(self.into.bytes + self.into.used, data, length)
+        if not buffer_reserve(&self.into, length):
+            raise MemoryError()
+        memcpy(self.into.bytes + self.into.used, &data[0], length)
         self.into.used += length
-        return 1
+        with nogil:
+            how = self.heard(now_us)
+        if how == ENDED_TOLD:
+            raise self.error_of_end()
+        return 0
 
     cdef bytes take_out(self):
         data = PyBytes_FromStringAndSize(<char *>self.out.bytes + self.out.start, self.out.used - self.out.start)

@@ -112,7 +112,7 @@ class RowStages:
             outcome = stage.receive(sock.fileno(), SILENCE_MS)
             if outcome == "closed":
                 return      # Without commit: the task failed, or runs again elsewhere.
-            if outcome != "commit":
+            if outcome != "done":
                 raise ProtocolError(f"rows of task {hello.task} refused: {outcome}")
             sock.settimeout(REPLY_TIMEOUT_S)
             committed = self._commit(hello, region, stage, _Progress(sock))

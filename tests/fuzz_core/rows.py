@@ -68,7 +68,7 @@ def run(source: Random) -> None:
             ours.shutdown(socket.SHUT_WR)
             outcome = stage.receive(theirs.fileno(), 10_000)
         assert str(SECRET) not in outcome, f"the words tell what lies behind: {outcome}"
-        if outcome == "commit":
+        if outcome == "done":
             assert stage.rows == told == commits, (stage.rows, told, commits)
             region = _core.RegionCore(f"fuzz-rows{next(_names)}", _core.Clock(), site=1, stores=True)
             assert stage.apply(region)

@@ -1,0 +1,189 @@
+# Owns what a dispatcher has in flight on a connection: the batches that were sent and are not acknowledged, their
+# numbers, the window that they have to fit in, and since when the receiver has shown no progress. Knows no queue, no
+# socket and no clock.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_session cimport *
+
+
+cdef enum:
+    IN_FLIGHT_BATCHES = 64              # At first; power of two. Doubled as a longer link needs them, up to
+    IN_FLIGHT_BATCHES_MAX = 16384       # 1.6 million events on their way in batches of 100.
+
+
+cdef class InFlight:
+    """Of one dispatcher, over one connection after another. Its thread's; what others may read is read atomically."""
+
+    def __cinit__(self):
+        if not grow(self, IN_FLIGHT_BATCHES):
+            raise MemoryError()
+        wan_window_init(&self.window, 0, 0)
+
+    def __dealloc__(self):
+        for n in range(self.capacity):
+            free(self.ring[n].section)
+        free(self.ring)
+
+    cdef void begin(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us) noexcept nogil:
+        """A new connection: batch ids start at 0, the receiver's credit is known."""
+        self.end()
+        self.credit_events = credit_events
+        wan_window_init(&self.window, credit_bytes, now_us)
+        wan_set(&self.link_us, 0)
+        self.steps = 0
+        self.progress_us = now_us
+        wan_flag_set(&self.has_progressed_flag, 0)
+
+    cdef void end(self) noexcept nogil:
+        """The connection is gone, and with it all that was on its way."""
+        wan_set(&self.next_batch, 0)
+        wan_set(&self.oldest_batch, 0)
+        wan_set(&self.events, 0)
+        wan_set(&self.bytes, 0)
+
+    cdef uint64_t batches(self) noexcept nogil:
+        """How many were sent and not acknowledged. Any thread may ask."""
+        cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: the other one is never below it.
+        return wan_read(&self.next_batch) - oldest
+
+    cdef bint has_room(self) noexcept nogil:
+        """Whether another batch may leave."""
+        return self.next_batch == self.oldest_batch or (
+            self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES_MAX and self.events < self.credit_events
+            and wan_window_is_open(&self.window, self.bytes))
+
+    # A batch leaves
+
+    cdef flight *next(self, uint32_t sections) noexcept nogil:
+        """The batch that leaves next, with its id and room for so many sections; it counts with `left`. NULL: no
+        memory."""
+        cdef flight *f
+        cdef wan_section *held
+        if self.next_batch - self.oldest_batch == self.capacity and not grow(self, self.capacity * 2):
+            return NULL
+        f = &self.ring[self.next_batch & (self.capacity - 1)]
+        if f.capacity < sections:
+            held = <wan_section *>realloc(f.section, sections * sizeof(wan_section))
+            if held == NULL:
+                return NULL
+            f.section, f.capacity = held, sections
+        f.id, f.sections = self.next_batch, sections
+        return f
+
+    cdef void left(self, flight *f, uint64_t now_us) noexcept nogil:
+        """The next batch is laid out to be sent."""
+        if self.next_batch == self.oldest_batch:
+            wan_set(&self.answered_us, now_us)
+            self.progress_us = now_us
+        wan_tally(&self.next_batch, 1)
+        wan_tally(&self.events, f.events)
+        wan_tally(&self.bytes, f.bytes)
+        f.mark = wan_window_sent(&self.window, self.bytes, f.bytes, now_us)
+
+    # The receiver answers
+
+    cdef void note_steps(self, uint64_t steps, uint64_t now_us) noexcept nogil:
+        """The receiver told how much work it has done."""
+        if steps > self.steps:
+            self.steps = steps
+            note_progress(self, now_us)
+
+    cdef bint hear(self, const wan_frame *frame, uint64_t now_us) noexcept nogil:
+        """Takes what an acknowledgement says of the connection; `oldest` and `settled` follow for each batch up to the
+        one that it names. False: it makes no sense; the detail says why."""
+        cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
+        cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
+        cdef uint32_t n = 0, s
+        cdef uint64_t batch, after
+        if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
+            wan_tell(WAN_CORRUPT, "acknowledgement of %u bytes", frame.length)
+            return False
+        if frame.id >= self.next_batch:
+            wan_tell(WAN_CORRUPT, "acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
+            return False
+        for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
+            s, after = 0, 0
+            # They come in the order of what was sent, each once.
+            while n < ack.failures and is_next_of_flight(&self.ring[batch & (self.capacity - 1)], &failures[n], &s, &after):
+                n += 1
+        if n < ack.failures:
+            wan_tell(WAN_CORRUPT, "acknowledgement with a failure of event %u/%llu, which is not next in its batches",
+                     failures[n].partition, <unsigned long long>failures[n].sequence)
+            return False
+        self.credit_events = ack.credit_events
+        wan_window_set_limit(&self.window, ack.credit_bytes)
+        wan_set(&self.answered_us, now_us)
+        note_progress(self, now_us)
+        wan_count(&self.receiver_us, frame.count)
+        return True
+
+    cdef flight *oldest(self) noexcept nogil:
+        """The batch that is to be settled next, where there is one."""
+        return &self.ring[self.oldest_batch & (self.capacity - 1)]
+
+    cdef void settled(self, uint32_t worked_us, uint64_t now_us) noexcept nogil:
+        """The oldest batch is not in flight any more. The receiver says that it worked so long on it."""
+        cdef const flight *f = self.oldest()
+        cdef uint64_t link_us
+        wan_tally(&self.events, -<uint64_t>f.events)
+        wan_tally(&self.bytes, -f.bytes)
+        wan_tally(&self.oldest_batch, 1)
+        wan_window_acknowledged(&self.window, &f.mark, now_us)
+        link_us = max(now_us, f.mark.sent_us + worked_us + 1) - f.mark.sent_us - worked_us
+        if self.link_us == 0 or link_us < self.link_us:
+            wan_set(&self.link_us, link_us)
+
+    cdef dict flow(self, uint64_t now):
+        """As `DispatcherSession.flow`. Any thread may ask."""
+        cdef uint64_t answered = wan_read(&self.answered_us)
+        return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.bytes),
+                "events_in_flight": wan_read(&self.events), "round_trip_us": wan_read(&self.window.round_trip_us),
+                "link_us": wan_read(&self.link_us), "unanswered_us": now - answered if self.batches() and now > answered else 0}
+
+
+cdef bint grow(InFlight self, uint32_t capacity) noexcept nogil:
+    cdef flight *grown = <flight *>calloc(capacity, sizeof(flight))
+    cdef uint32_t n
+    if grown == NULL:
+        return False
+    for n in range(self.capacity):       # All of them are in flight: the ring was full.
+        grown[(self.oldest_batch + n) & (capacity - 1)] = self.ring[(self.oldest_batch + n) & (self.capacity - 1)]
+    free(self.ring)
+    self.ring, self.capacity = grown, capacity
+    return True
+
+
+cdef inline void note_progress(InFlight self, uint64_t now_us) noexcept nogil:
+    self.progress_us = now_us
+    wan_flag_set(&self.has_progressed_flag, 1)
+
+
+cdef uint32_t failures_of_flight(const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+    """How many of the first failures are of this batch."""
+    cdef uint32_t n = 0
+    while n < count and is_of_flight(f, &failures[n]):
+        n += 1
+    return n
+
+
+cdef bint is_of_flight(const flight *f, const wan_failure *failure) noexcept nogil:
+    cdef uint32_t s
+    for s in range(f.sections):
+        if f.section[s].partition == failure.partition and f.section[s].first <= failure.sequence <= f.section[s].through:
+            return True
+    return False
+
+
+cdef bint is_next_of_flight(const flight *f, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:
+    """Whether it is of section *s or a later one, which *s is then, and there behind sequence *after, which is then its
+    own."""
+    while s[0] < f.sections and not (f.section[s[0]].partition == failure.partition
+                                     and f.section[s[0]].first <= failure.sequence <= f.section[s[0]].through):
+        s[0] += 1
+        after[0] = 0
+    if s[0] == f.sections or failure.sequence <= after[0]:
+        return False
+    after[0] = failure.sequence
+    return True

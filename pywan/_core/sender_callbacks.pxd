@@ -1,0 +1,27 @@
+# The interface of sender_callbacks.pyx.
+from libc.stdint cimport uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_record cimport wan_record, wan_record_length
+from pywan._core.queue cimport gateway_queue
+from pywan._core.session cimport Session
+
+cdef class SenderCallbacks:
+    cdef object transmit_filter     # None: there is none. So with the others.
+    cdef object acknowledged
+    cdef object on_failure          # (partition, sequence, reason) -> None, for the log
+    cdef uint64_t spent_us          # In them, so far.
+    cdef uint64_t since_us          # One runs since then; 0: none.
+    cdef uint32_t born              # `wan_forks` of the process that made it.
+
+    cdef void begin(self) noexcept nogil
+    cdef void end(self) noexcept nogil
+    cdef list ask_filter(self, Session session, list records)
+    cdef int tell_acknowledged(self, Session session, list records) except -1
+    cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil
+    cdef object time_us(self)
+
+
+cdef inline tuple record_for_callback(const gateway_queue *g, const wan_record *record, uint32_t partition, uint64_t sequence):
+    """The record as it travels, and where it stands: partition, sequence, whether it may have been applied before."""
+    return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
+            (partition, sequence, sequence <= g.queue.partitions[partition].duplicate_through))

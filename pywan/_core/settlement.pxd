@@ -1,0 +1,19 @@
+# The interface of settlement.pyx.
+from libc.stdint cimport uint32_t
+from pywan._core.c_base cimport wan_buffer
+from pywan._core.c_record cimport wan_failure
+from pywan._core.event_queue cimport EventQueue
+from pywan._core.in_flight cimport flight
+from pywan._core.queue cimport gateway_queue
+from pywan._core.sender_callbacks cimport SenderCallbacks
+from pywan._core.session cimport Session
+
+cdef class Settlement:
+    cdef EventQueue queue, parked       # Kept alive.
+    cdef gateway_queue *g
+    cdef SenderCallbacks callbacks
+    cdef wan_buffer copies              # parked_copy: of failed events, not known to be on the disk.
+    cdef size_t copies_before           # The first of them, in order: of attempts before this one.
+    cdef uint32_t alert_threshold_ms    # Events acknowledged at a greater age are counted; 0: nobody asks.
+
+    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil

@@ -1,0 +1,229 @@
+# Owns what an acknowledgement means for a queue: what was applied leaves it, what failed is parked first, and the user
+# hears of both.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport bsearch, qsort
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.event_queue cimport EventQueue
+from pywan._core.in_flight cimport flight
+from pywan._core.queue cimport queue_append_copy, queue_can_read
+from pywan._core.sender_callbacks cimport SenderCallbacks, record_for_callback
+from pywan._core.session cimport Session
+from pywan._core.status cimport detail_text, report_unraisable
+
+
+cdef struct parked_copy:
+    uint64_t partition, sequence        # In the queue, where the event still is.
+
+
+cdef int copy_order(const void *a, const void *b) noexcept nogil:
+    cdef const parked_copy *one = <const parked_copy *>a
+    cdef const parked_copy *other = <const parked_copy *>b
+    if one.partition != other.partition:
+        return -1 if one.partition < other.partition else 1
+    return -1 if one.sequence < other.sequence else one.sequence > other.sequence
+
+
+cdef class Settlement:
+    """Of the batches of one dispatcher. `parked` takes failed events. Its thread's."""
+
+    def __cinit__(self, EventQueue queue not None, EventQueue parked not None, SenderCallbacks callbacks not None):
+        if parked.g.queue.partition_count < WAN_PARK_PARTITIONS:
+            raise ValueError(f"queue {parked.name!r}: {parked.g.queue.partition_count} partitions; one for parked events has"
+                             f" {<int>WAN_PARK_PARTITIONS}, one per reason of failure")
+        self.queue, self.parked, self.g, self.callbacks = queue, parked, queue.g, callbacks
+
+    def __dealloc__(self):
+        wan_buffer_close(&self.copies)
+
+    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
+        """The batch was acknowledged, but for these failures. `session` is kept alive while the user's Python runs.
+        False: a failed event could not be parked; nothing of the batch is removed, and it is sent again."""
+        cdef uint32_t s
+        cdef wan_section *section
+        cdef wan_partition *partition
+        cdef uint64_t removed = 0
+        if failure_count and not park(self, f, failures, failure_count):
+            return False
+        if self.callbacks.acknowledged is not None:
+            self.callbacks.begin()
+            tell_acknowledged(self, session, f)
+            self.callbacks.end()
+        if self.alert_threshold_ms:
+            note_late(self, f)
+        wan_lock_take(&self.g.lock)
+        for s in range(f.sections):
+            section = &f.section[s]
+            partition = &self.g.queue.partitions[section.partition]
+            if section.through > partition.removed and section.through <= partition.peeked:
+                removed += wan_queue_remove(&self.g.queue, section.partition, section.through)
+        self.g.counts.distributed += removed
+        self.g.counts.acknowledgements += 1
+        self.g.counts.bytes_distributed += f.bytes
+        if f.events:
+            self.g.counts.batches_distributed += 1
+        wan_lock_release(&self.g.lock)
+        return True
+
+
+cdef void note_late(Settlement self, const flight *f) noexcept nogil:
+    cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
+    cdef wan_store_span span
+    cdef uint32_t s
+    cdef wan_partition *partition
+    wan_lock_take(&self.g.lock)
+    for s in range(f.sections):
+        partition = &self.g.queue.partitions[f.section[s].partition]
+        sequence = max(f.section[s].first, partition.removed + 1) - 1
+        span = wan_queue_span(&self.g.queue, f.section[s].partition, sequence + 1, f.section[s].through)
+        if wan_store_check(self.g.queue.store, &span) != WAN_OK:
+            continue
+        while True:
+            sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
+            if sequence == 0:
+                break
+            if wan_stamp_ms(wan_queue_at(&self.g.queue, partition, sequence).stamp) + self.alert_threshold_ms < now_ms:
+                late += 1
+    self.g.counts.exceeding_alert_threshold += late
+    wan_lock_release(&self.g.lock)
+
+
+cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failure *failure) noexcept nogil:
+    # Under the queue's lock. NULL: not of this batch, or parked already by an earlier acknowledgement that broke off.
+    cdef uint32_t s
+    cdef wan_section *section
+    cdef wan_partition *partition
+    for s in range(f.sections):
+        section = &f.section[s]
+        if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
+            partition = &self.g.queue.partitions[section.partition]
+            return wan_queue_at(&self.g.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
+    return NULL
+
+
+cdef bint park(Settlement self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+    """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
+    a time where they share a disk store with what they leave: each makes the room of the next."""
+    cdef uint64_t most = wan_log_record_bytes(&self.parked.g.durable.log) // 2 if self.parked.g.durable != NULL else NEVER
+    cdef uint32_t begin, n = 0
+    self.copies_before = self.copies.count
+    if self.copies_before:
+        qsort(self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order)
+    while n < count:
+        begin = n
+        if not park_copies(self, f, failures, count, &n, most):
+            return False
+        if self.parked.g.durable != NULL and not parked_are_durable(self):
+            return False
+        leave_parked(self, f, failures, begin, n)
+    return True
+
+
+cdef bint park_copies(Settlement self, const flight *f, const wan_failure *failures, uint32_t count, uint32_t *n,
+                      uint64_t most) noexcept nogil:
+    """Of up to `most` bytes, or one. *n: behind the last. False: there is no room for one."""
+    cdef uint64_t copied = 0
+    cdef uint32_t length
+    cdef wan_record *record
+    cdef parked_copy copy
+    cdef bint readable
+    while n[0] < count:
+        wan_lock_take(&self.g.lock)
+        record = failed_record(self, f, &failures[n[0]])
+        readable = record == NULL or queue_can_read(self.g, failures[n[0]].partition, failures[n[0]].sequence)
+        wan_lock_release(&self.g.lock)
+        if not readable:        # The connection ends with the reason; what is sent again stops at this file.
+            return False
+        if record != NULL:
+            length = wan_record_length(record)
+            if copied and copied + length > most:
+                break
+            if not is_copied(self, &failures[n[0]]):
+                copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
+                if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
+                        or queue_append_copy(self.parked.g, park_reason(failures[n[0]].reason), record, False, 0) != WAN_OK):
+                    self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
+                    return False
+                wan_buffer_put(&self.copies, &copy, sizeof(copy))
+            copied += length
+        n[0] += 1
+    return True
+
+
+cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
+    """By an attempt that waited for the disk in vain: repeated, it would fill that with copies. This one copies each
+    once."""
+    cdef parked_copy wanted
+    wanted.partition, wanted.sequence = failure.partition, failure.sequence
+    return self.copies_before and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL
+
+
+cdef void leave_parked(Settlement self, const flight *f, const wan_failure *failures, uint32_t begin, uint32_t end) noexcept nogil:
+    """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or
+    parked."""
+    cdef uint32_t n, last = end
+    cdef wan_record *record
+    wan_buffer_empty(&self.copies)
+    self.copies_before = 0
+    for n in range(begin, end):
+        wan_lock_take(&self.g.lock)
+        record = failed_record(self, f, &failures[n])
+        if record != NULL:
+            wan_queue_punch(&self.g.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+            self.g.counts.parked += 1
+            last = n
+        wan_lock_release(&self.g.lock)
+        if record != NULL:
+            self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
+    if last < end and self.callbacks.acknowledged is None:        # Else it is told of the whole batch at once.
+        wan_lock_take(&self.g.lock)
+        if failures[last].sequence <= self.g.queue.partitions[failures[last].partition].peeked:
+            self.g.counts.distributed += wan_queue_remove(&self.g.queue, failures[last].partition, failures[last].sequence)
+        wan_lock_release(&self.g.lock)
+
+
+cdef bint parked_are_durable(Settlement self) noexcept with gil:
+    try:
+        self.parked.wait_durable(10.0)
+        return True
+    except BaseException as error:
+        reason = str(error).encode("utf-8", "replace")
+        wan_tell(WAN_CORRUPT, "the parked events do not get onto the disk: %s", <const char *>reason)
+        return False
+
+
+cdef void tell_acknowledged(Settlement self, Session session, const flight *f) noexcept with gil:
+    # What failed was parked, and is a hole by now.
+    cdef uint64_t sequence
+    cdef uint32_t s
+    cdef bint readable
+    cdef wan_partition *partition
+    cdef wan_record *record
+    try:
+        raw = []
+        for s in range(f.sections):
+            partition = &self.g.queue.partitions[f.section[s].partition]
+            sequence = f.section[s].first - 1
+            while True:
+                wan_lock_take(&self.g.lock)
+                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, f.section[s].through)
+                record = wan_queue_at(&self.g.queue, partition, sequence) if sequence else NULL
+                readable = record == NULL or queue_can_read(self.g, f.section[s].partition, sequence)
+                wan_lock_release(&self.g.lock)
+                if not readable:
+                    from pywan.errors import DiskError
+                    raise DiskError(f"not told of events from {f.section[s].partition}/{sequence} on: {detail_text()}")
+                if record == NULL:
+                    break
+                raw.append(record_for_callback(self.g, record, f.section[s].partition, sequence))
+        if raw:
+            self.callbacks.tell_acknowledged(session, raw)
+    except BaseException as error:
+        report_unraisable("after_acknowledgement", error)
+
+
+cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
+    return reason if reason < WAN_PARK_PARTITIONS else WAN_FAILED_OTHER
