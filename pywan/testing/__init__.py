@@ -1,1 +1,5 @@
-"""Tools that make a network misbehave on purpose. For tests and demonstrations."""
+"""Tools for tests: two sites in one process, a network that misbehaves on purpose, waiting for a condition."""
+from pywan.testing.sites import TestSite, TwoSites, two_sites
+from pywan.testing.waiting import eventually
+
+__all__ = ["TestSite", "TwoSites", "eventually", "two_sites"]

@@ -1,0 +1,99 @@
+"""Owns two sites in one process, for the tests of programs that use pywan."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pywan.gateway.sender import GatewaySender
+from pywan.member.cache import Cache
+from pywan.region.region import Region
+from pywan.site.locator import Locator
+
+
+class TestSite:
+    """One site: its locator, its only member, and the sender to the other site."""
+
+    __test__ = False        # Its name begins as those of pytest's test classes do.
+
+    def __init__(self, name: str, locator: Locator, cache: Cache, sender: GatewaySender) -> None:
+        self.name = name
+        self.locator = locator
+        self.cache = cache
+        self.sender = sender
+
+    def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
+        """A region whose changes go to the other site. It takes the attributes of `Cache.create_region`."""
+        return self.cache.create_region(name, **{"type": "PARTITION", "gateway_sender_ids": [self.sender.id], **attributes})
+
+    def region(self, name: str) -> Region[Any, Any]:
+        """The region of that name; KeyError if there is none."""
+        return self.cache.regions()[name]
+
+    def __repr__(self) -> str:
+        return f"<site {self.name}>"
+
+
+class TwoSites:
+    """Two sites of one member each, `ny` (site 1) and `ln` (site 2), connected both ways."""
+
+    __test__ = False
+
+    def __init__(self, ny: TestSite, ln: TestSite) -> None:
+        self.ny = ny
+        self.ln = ln
+
+    def create_region(self, name: str, **attributes: Any) -> tuple[Region[Any, Any], Region[Any, Any]]:
+        """The region in both sites: (in ny, in ln)."""
+        return self.ny.create_region(name, **attributes), self.ln.create_region(name, **attributes)
+
+    def settle(self, timeout: float = 10.0) -> None:
+        """Returns when each change of either site has been applied at the other one.
+
+        TimeoutError after `timeout` seconds for each direction.
+        """
+        for site in self:
+            if not site.sender.wait_until_flushed(timeout=timeout):
+                raise TimeoutError(f"{site.sender.queue_size} events of {site!r} still wait after {timeout:g} s: "
+                                   f"{site.sender.lag()}")
+
+    def __iter__(self) -> Iterator[TestSite]:
+        return iter((self.ny, self.ln))
+
+
+@contextlib.contextmanager
+def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: Any) -> Iterator[TwoSites]:
+    """Two sites in this process, on loopback addresses and free ports, until the block ends.
+
+    `regions` are created in both sites. `sender` are attributes of both gateway senders, as
+    `Cache.create_gateway_sender` takes them. Disk stores are below `dir`. Use it as a pytest fixture:
+
+        @pytest.fixture
+        def sites(tmp_path):
+            with two_sites("orders", dir=tmp_path) as sites:
+                yield sites
+    """
+    attributes: dict[str, Any] = {"batch_time_interval": 10, **sender}
+    ids = {"ny": 1, "ln": 2}
+    with contextlib.ExitStack() as stack:
+        locators: dict[str, Locator] = {}
+        for name, id in ids.items():
+            known = ",".join(str(locator.address) for locator in locators.values())
+            locators[name] = stack.enter_context(
+                Locator(f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known))
+        caches = {name: stack.enter_context(Cache(
+            f"server_{name}", locators=str(locator.address), dir=None if dir is None else Path(dir, f"server_{name}")))
+            for name, locator in locators.items()}
+        for cache in caches.values():
+            cache.create_gateway_receiver(start_port=0, end_port=0)
+        sites = {}
+        for name, other in (("ny", "ln"), ("ln", "ny")):
+            made = caches[name].create_gateway_sender(other, remote_distributed_system_id=ids[other], **attributes)
+            stack.callback(made.stop)       # Before either receiver ends: neither sender complains of that.
+            sites[name] = TestSite(name, locators[name], caches[name], made)
+        found = TwoSites(**sites)
+        for region in regions:
+            found.create_region(region)
+        yield found
