@@ -11,6 +11,7 @@ from pywan.gateway.sender import GatewaySender
 from pywan.member.cache import Cache
 from pywan.region.region import Region
 from pywan.site.locator import Locator
+from pywan.testing.waiting import eventually
 
 
 class TestSite:
@@ -83,6 +84,8 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
             known = ",".join(str(locator.address) for locator in locators.values())
             locators[name] = stack.enter_context(
                 Locator(f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known))
+        eventually(lambda: all(set(locator.known_sites()) == set(ids.values()) for locator in locators.values()),
+                   what="that each site's locator knows the other site")
         caches = {name: stack.enter_context(Cache(
             f"server_{name}", locators=str(locator.address), dir=None if dir is None else Path(dir, f"server_{name}")))
             for name, locator in locators.items()}
