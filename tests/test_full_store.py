@@ -139,12 +139,12 @@ def test_a_region_to_which_nothing_is_written_gives_up_its_history_when_others_n
         eventually(other.commit_once)
         assert idle.log_state()["bytes"] < before
         eventually(queue.commit_once)
+        rewritten(other, keys=40, rounds=5)
+        rewritten(idle, keys=60, rounds=5)
     finally:
         idle.stop_log()
         committer.join()
         feeder.attach([])
-    rewritten(other, keys=40, rounds=5)
-    rewritten(idle, keys=60, rounds=5)
 
 
 def test_queues_whose_logs_hold_little_but_one_old_event_each_are_shortened_in_a_full_store():

@@ -33,6 +33,12 @@ cdef extern from "base/wan_lock.h" nogil:
     void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
     void wan_signal_change(uint32_t *word)
 
+cdef extern from "base/wan_role.h" nogil:
+    ctypedef struct wan_role:
+        pass
+    bint wan_role_take(wan_role *role)
+    void wan_role_release(wan_role *role, uint32_t *word)
+
 cdef extern from "base/wan_clock.h" nogil:
     ctypedef struct wan_clock:
         uint64_t set_ms, set_boot_ms, base_ms, good_until_ms

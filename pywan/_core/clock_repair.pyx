@@ -13,12 +13,13 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.clock cimport AHEAD_MS, Clock
 from pywan._core.codec cimport described, encode_key, encoded
-from pywan._core.disk_log cimport FOR_REPAIR
+from pywan._core.committer cimport committer_wake
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_stage
 from pywan._core.queue cimport (
     gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition, queue_refresh_pending,
     queue_reserve)
+from pywan._core.queue_committer cimport FOR_REPAIR
 from pywan._core.region cimport RegionCore, make_decisions
 from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
@@ -472,7 +473,7 @@ cdef class ClockRepair:
                 status = region_log_reserve(r.log, &c)
                 if status == WAN_OK:
                     region_log_stage(r.log, &c, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
-                    r.log.reset_staged = r.log.staged
+                    r.log.reset_staged = r.log.committer.staged
                 wan_lock_release(&r.log.lock)
             if status == WAN_OK:
                 wan_set(&r.mark, mark)
@@ -676,6 +677,6 @@ cdef class ClockRepair:
         queue.g.counts.clock_repairs += 1
         wan_lock_release(&queue.g.lock)
         if queue.g.durable != NULL:
-            wan_signal_change(&queue.g.durable.work)
+            committer_wake(&queue.g.durable.committer)
             queue.wait_for_log(FOR_REPAIR, 60.0,
                                "a restart makes the clock run ahead again; repeat it when the disk takes it")

@@ -1,7 +1,7 @@
 # The interface of event_queue.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.disk_log cimport LogBudget, log_failure
+from pywan._core.disk_log cimport LogBudget
 from pywan._core.queue cimport gateway_queue
 
 cdef class EventQueue:
@@ -11,8 +11,7 @@ cdef class EventQueue:
     cdef LogBudget budget           # The same.
     cdef public bint reachable      # Events are stamped as reaching the remote site through this queue. Read when regions attach.
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1
-    cdef object log_failure(self)
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1
     cdef bint gives_up(self, uint64_t waited_us)
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
     cdef list take(self, uint32_t partition, uint32_t count, bint is_placed)

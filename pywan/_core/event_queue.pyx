@@ -1,6 +1,6 @@
 # Owns `EventQueue`: what Python sees of the queue of one sender on one member. Producers append through queue.pxd and put.pxd; a
 # dispatcher peeks, acknowledges and rewinds.
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.exc cimport PyErr_CheckSignals
@@ -11,16 +11,19 @@ from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
-from pywan._core.disk_log cimport (
-    FOR_EVENTS, FOR_IDENTITY, FOR_REMOVALS, LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON, WAIT_SLICE_US,
-    WAIT_IN_VAIN, damage_list, disk_wait, log_failure, log_view, not_on_disk, show_log)
+from pywan._core.committer cimport (
+    FOR_EVENTS, SYNCHRONOUS_NOT, SYNCHRONOUS_SYNCED, WAIT_SLICE_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
+    committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop, committer_wait,
+    committer_wake, disk_wait)
+from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
     queue_append_copy, queue_can_read, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
-from pywan._core.queue_log cimport durable_begin_wait, durable_loop, durable_step, durable_wait
+from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
-    adopt_segment, durable_recover, note_damaged, recover_part, recover_state, segment_adopted)
+    adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
+    segment_adopted)
 from pywan._core.status cimport detail_text, environment_of, raise_for
 
 
@@ -89,15 +92,13 @@ cdef class EventQueue:
             if mount == 0:
                 import secrets
                 mount = secrets.randbits(62) | 1
-            self.open_log(env, str(log_directory), log_id, synchronous, flush_ms, salvage, mount)
+            self.open_log(env, str(log_directory), log_id, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms, salvage, mount)
             self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
-            if log_budget is not None:
-                self.budget = log_budget
-                self.g.durable.staged_max = min(<uint64_t>STAGED_BYTES_MAX, log_budget.b.limit // STAGED_PART_OF_LIMIT)
-                wan_log_share(&self.g.durable.log, &log_budget.b, log_known, log_may_take_kept)
+            self.budget = log_budget
+            committer_share(&self.g.durable.committer, log_budget, log_known, log_may_take_kept)
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, bint synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
-        cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
+        cdef durable_log *d = durable_log_new(self.g)
         cdef wan_log_reader reader
         cdef wan_damage damage
         cdef wan_status status
@@ -106,16 +107,8 @@ cdef class EventQueue:
         cdef const char *path_ = path
         if d == NULL:
             raise MemoryError()
-        self.g.durable = d
-        d.log_numbers = <uint16_t *>calloc(65536, 2)
-        d.process_numbers = <uint16_t *>calloc(65536, 2)
-        d.appended = <uint64_t *>calloc(partitions, 8)
-        d.removed = <uint64_t *>calloc(partitions, 8)
-        d.state_appended = <uint64_t *>calloc(partitions, 8)
-        if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
-            raise MemoryError()
-        d.synchronous, d.flush_ms, d.salvage, d.mount = synchronous, flush_ms, salvage, mount
-        d.staged_max = STAGED_BYTES_MAX
+        self.g.durable, d.salvage, d.mount = d, salvage, mount
+        queue_committer_init(self.g, synchronous, flush_ms)
         self.g.queue.persistent = 1
         cdef uint8_t conflates = self.g.queue.conflate
         self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
@@ -127,58 +120,27 @@ cdef class EventQueue:
         reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
-            status = wan_log_open(&d.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
+            status = wan_log_open(&d.committer.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.g)
             if status == WAN_OK and not salvage:
                 status = durable_mount(self.g)
-            self.g.queue.holes, self.g.queue.superseded = &d.holes, &d.superseded
-            show_log(&d.view, &d.log, WAN_OK)
+            self.g.queue.holes, self.g.queue.superseded = &d.holes.staged, &d.superseded.staged
             if status == WAN_OK and conflates and not salvage:
                 status = wan_queue_start_conflating(&self.g.queue)
-        if status == WAN_CORRUPT:
-            from pywan.errors import DiskError
-            raise DiskError(f"queue {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
-                            "nothing was changed")
-        raise_for(status, f"queue {self.name!r}")
+        committer_opened(&d.committer, status, f"queue {self.name!r}")
         return 0
 
     def __dealloc__(self):
-        cdef durable_log *d
         if self.g == NULL:
             return
-        d = self.g.durable
         if self.g.signals != NULL:
             for n in range(self.g.dispatchers):
                 if self.g.signals[n].file >= 0:
                     close_file(self.g.signals[n].file)
         wan_queue_close(&self.g.queue)
-        if d != NULL:
-            wan_log_close(&d.log)
-            wan_buffer_close(&d.records)
-            wan_buffer_close(&d.places)
-            wan_buffer_close(&d.taken_places)
-            wan_buffer_close(&d.moved_places)
-            wan_buffer_close(&d.joined[0])
-            wan_buffer_close(&d.joined[1])
-            wan_buffer_close(&d.holes)
-            wan_buffer_close(&d.names)
-            wan_buffer_close(&d.superseded)
-            wan_buffer_close(&d.taken_superseded)
-            wan_buffer_close(&d.damages)
-            wan_buffer_close(&d.taken_records)
-            wan_buffer_close(&d.taken_holes)
-            wan_buffer_close(&d.taken_names)
-            wan_buffer_close(&d.state)
-            wan_buffer_close(&d.fresh_state)
-            wan_buffer_close(&d.moved)
-            wan_buffer_close(&d.dictionary)
-            free(d.log_numbers)
-            free(d.process_numbers)
-            free(d.appended)
-            free(d.removed)
-            free(d.state_appended)
-            free(d)
+        if self.g.durable != NULL:
+            durable_log_close(self.g.durable)
         free(self.g.signals)
         free(self.g)
 
@@ -191,7 +153,7 @@ cdef class EventQueue:
     @property
     def synchronous(self):
         """Whether an enqueue is done only when it is on the disk."""
-        return self.g.durable != NULL and self.g.durable.synchronous
+        return self.g.durable != NULL and self.g.durable.committer.synchronous
 
     # Copies at other members
 
@@ -258,7 +220,7 @@ cdef class EventQueue:
     @property
     def log_id(self):
         """Of the log, over restarts; 0 without persistence."""
-        return self.g.durable.log.id if self.g.durable != NULL else 0
+        return self.g.durable.committer.log.id if self.g.durable != NULL else 0
 
     @property
     def incarnation(self):
@@ -294,7 +256,7 @@ cdef class EventQueue:
         if d.incarnation == old and d.wanted_incarnation == 0:
             wan_set(&d.wanted_incarnation, incarnation)
         wan_lock_release(&self.g.lock)
-        wan_signal_change(&d.work)
+        committer_wake(&d.committer)
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
@@ -310,35 +272,23 @@ cdef class EventQueue:
         if d == NULL:
             return {}
         cdef uint32_t p, count = self.g.queue.partition_count
-        cdef uint64_t staged
-        cdef log_view view
         cdef uint64_t *durable = <uint64_t *>malloc(count * sizeof(uint64_t))
         if durable == NULL:
             raise MemoryError()
+        found = committer_state(&d.committer)
         wan_lock_take(&self.g.lock)
-        view, staged = d.view, d.staged - d.durable
         for p in range(count):
             durable[p] = self.g.queue.partitions[p].durable
         wan_lock_release(&self.g.lock)
-        found = [durable[p] for p in range(count)]
+        found["durable"] = [durable[p] for p in range(count)]
         free(durable)
-        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view),
-                "durable": found}
-
-    cdef object log_failure(self):
-        cdef log_view view
-        wan_lock_take(&self.g.lock)
-        view = self.g.durable.view
-        wan_lock_release(&self.g.lock)
-        return log_failure(&view)
+        return found
 
     def commit_loop(self):
         """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
         if self.g.durable != NULL:
             with nogil:
-                durable_loop(self.g)
-            wan_flag_set(&self.g.durable.ended, 1)
-            wan_signal_change(&self.g.durable.epoch)
+                committer_run(&self.g.durable.committer)
 
     def commit_once(self, bint checkpoint=True):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
@@ -346,26 +296,20 @@ cdef class EventQueue:
         cdef wan_status status = WAN_OK
         if self.g.durable != NULL:
             with nogil:
-                status = durable_step(self.g, checkpoint)
+                status = committer_once(&self.g.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint else WORK_NOW)
         return status == WAN_OK
 
     def stop_log(self):
         """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
         if self.g.durable != NULL:
-            wan_lock_take(&self.g.lock)
-            wan_flag_set(&self.g.durable.stop, 1)
-            wan_lock_release(&self.g.lock)
-            wan_signal_change(&self.g.durable.work)
+            committer_stop(&self.g.durable.committer)
 
     cdef bint gives_up(self, uint64_t waited_us):
         """Whether the log has taken nothing for longer than an enqueue may wait for that. One near its limit, that makes room, takes
         something now and then."""
-        cdef durable_log *d = self.g.durable
         cdef uint64_t since = 0
-        if d != NULL and waited_us >= self.g.block_timeout_us:
-            wan_lock_take(&self.g.lock)
-            since = d.view.failing_since_us
-            wan_lock_release(&self.g.lock)
+        if self.g.durable != NULL and waited_us >= self.g.block_timeout_us:
+            since = committer_failing_since(&self.g.durable.committer, WAN_OK)
         return since != 0 and wan_monotonic_us() - since >= self.g.block_timeout_us
 
     def wait_durable(self, double timeout=60.0):
@@ -379,23 +323,10 @@ cdef class EventQueue:
 
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
         cdef disk_wait wait
-        cdef int state = WAIT_GOES_ON
-        cdef log_view view
         if self.g.durable == NULL:
             return 0
-        wait = durable_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
-        while True:
-            with nogil:
-                state = durable_wait(self.g, &wait)
-            if state != WAIT_GOES_ON:
-                break
-            PyErr_CheckSignals()        # Ctrl-C ends the wait: what waits for the disk stays staged.
-        if state == WAIT_IN_VAIN:
-            wan_lock_take(&self.g.lock)
-            view = self.g.durable.view
-            wan_lock_release(&self.g.lock)
-            raise not_on_disk(f"queue {self.name!r}", &view, wan_flag_read(&self.g.durable.ended) != 0, meanwhile)
-        return 0
+        wait = queue_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
+        return committer_wait(&self.g.durable.committer, &wait, f"queue {self.name!r}", meanwhile)
 
     def __len__(self):
         return wan_read(&self.g.queue.events)
@@ -657,7 +588,7 @@ cdef class EventQueue:
         try:
             if to != NULL:
                 wan_flag_set(&to.replaying, 1)
-                if other.log_failure() is not None:
+                if committer_failing_since(&other.g.durable.committer, WAN_OK):
                     other.wait_durable()        # With what is kept it may be written.
             while status == WAN_OK:
                 before = moved
@@ -673,7 +604,7 @@ cdef class EventQueue:
 
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
         """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
-        cdef uint64_t most = wan_log_record_bytes(&other.g.durable.log) // 2 if other.g.durable != NULL else NEVER
+        cdef uint64_t most = wan_log_record_bytes(&other.g.durable.committer.log) // 2 if other.g.durable != NULL else NEVER
         cdef uint64_t size, sequence, copied = 0
         cdef wan_record *record
         cdef wan_store_span span

@@ -8,7 +8,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
-from pywan._core.disk_log cimport not_written
+from pywan._core.committer cimport committer_reserve, committer_staged
 from pywan._core.enqueue cimport (
     ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, note_not_entered)
 from pywan._core.queue cimport (
@@ -312,17 +312,7 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
 
 cdef inline wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
-    if log.view.failing:
-        return not_written(&log.view)
-    cdef uint64_t length = wan_logged_size(c.key_length, c.value_length)
-    if length > wan_log_record_bytes(&log.log):
-        wan_tell(WAN_TOO_LARGE, "a change of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
-                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&log.log))
-        return WAN_TOO_LARGE
-    if log.records.used + length > log.staged_max and log.records.used:
-        wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>log.records.used)
-        return WAN_FULL
-    return wan_buffer_reserve(&log.records, length)
+    return committer_reserve(&log.committer, &log.records, wan_logged_size(c.key_length, c.value_length))
 
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
@@ -353,12 +343,10 @@ cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t 
     if other and not kinds & WAN_LOGGED_MARK:
         head.kinds |= WAN_LOGGED_RESTAMPED
         set_bit(log.restamped, c.hash >> (64 - UNWRITTEN_BITS))
-    wan_logged_write(log.records.bytes + log.records.used, length, head, c.key, c.value)
-    log.records.used += length
-    log.records.count += 1
-    log.staged += 1
-    if wan_flag_read(&log.waiting):
-        wan_signal_change(&log.work)
+    wan_logged_write(log.records.staged.bytes + log.records.staged.used, length, head, c.key, c.value)
+    log.records.staged.used += length
+    log.records.staged.count += 1
+    committer_staged(&log.committer, 1)
 
 
 cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:

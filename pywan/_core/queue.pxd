@@ -8,7 +8,8 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.disk_log cimport log_view, not_written
+from pywan._core.committer cimport committer_is_behind, committer_reserve, committer_staged, log_committer
+from pywan._core.log_stage cimport log_stage
 
 cdef struct signal:
     # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
@@ -137,48 +138,41 @@ cdef inline bint queue_can_read(const gateway_queue *g, uint32_t partition, uint
     return wan_store_check(g.queue.store, &span) == WAN_OK
 
 cdef struct durable_log:
-    wan_log log
-    # Staged, under the queue's lock. `places`: a wan_place for each of `records`, which are as they are in the queue and on the wire.
-    wan_buffer records, places, holes, names, superseded
-    # The committer's.
-    wan_buffer taken_records, taken_places, taken_holes, taken_names, taken_superseded, fresh_state, moved, moved_places
-    wan_buffer joined[2]                     # Places as a part has them: of what was moved, and of what is new.
-    wan_buffer_use records_use, places_use, holes_use, superseded_use    # Of what is staged and what is taken, which take turns.
-    wan_item_set of_moved                   # Of `moved_places`, as long as `moved` is filled.
-    uint64_t written                        # Bytes of `taken_records` that are in the log already, in blocks before the one that ends the commit.
-    uint32_t written_count
-    uint64_t staged_max                     # Bytes of records that may be staged.
-    wan_buffer state                         # The newest durable one: what a manifest may say. The committer's.
-    wan_buffer dictionary                    # All names in the log so far, as items of a names part. The committer's.
+    log_committer committer
+    # What is staged, and what a round took of it. `places`: a wan_place for each of `records`, which are as they are in the queue and on the wire.
+    log_stage records, places, holes, names, superseded
     # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
     uint16_t *log_numbers
-    uint64_t staged, durable                # Records staged, and of those on the disk; waiters compare them.
-    uint32_t epoch                          # Changes with every commit (or failure): what waiters sleep on.
-    uint32_t work                           # Changes when something is staged: what the committer sleeps on.
-    int waiting                             # The committer sleeps.
+    uint16_t *process_numbers               # Number in the log -> region number of this process.
     int replaying                           # Parked events come back: they make room where they were.
-    int stop                                # Nothing is staged any more. Set under the queue's lock.
-    int ended                               # The committer has returned: what is staged stays where it is.
-    uint8_t synchronous
-    uint32_t flush_ms                       # Without synchronous: how long a record may wait for its commit.
+    # All that follows is of who has the committer's role. What commits know (queue_log):
+    wan_buffer joined[2]                    # Places as a part has them: of what was moved, and of what is new.
+    wan_buffer dictionary                   # All names in the log so far, as items of a names part.
+    uint64_t written                        # Bytes of the records taken that are in the log already, in blocks before the one that ends the commit.
+    uint32_t written_count
+    uint64_t *appended                      # Per partition, when the stages were taken.
+    # Checkpoints (queue_checkpoint). What is said of the newest one changes under the queue's lock too.
+    wan_buffer state                        # The newest durable one: what a manifest may say.
+    wan_buffer fresh_state                  # The next one.
     uint64_t removed_at_checkpoint          # Sum over the partitions.
     uint64_t checkpoint_us
+    uint64_t *removed                       # Per partition, as of the last durable state.
+    # Shortening (queue_log_shorten).
+    wan_buffer moved, moved_places          # What lives in old segments.
+    wan_item_set of_moved                   # Of `moved_places`, as long as `moved` is filled.
     uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had,
     uint64_t shorten_again_us               # but from then on, where another log made way, or there was no room; 0: nothing was left to do.
-    uint64_t *appended                      # Per partition, when the stages were taken.
-    uint64_t *removed                       # Per partition, as of the last durable state.
-    log_view view
+    # Identity (queue_mounts).
     uint64_t incarnation                    # Of the queue, as other sites know it: the log's id, until it had to take another one.
     uint64_t mount                          # Identifies this opening of the log.
-    uint64_t wanted_incarnation             # The committer is to take this one; 0: none.
-    # Recovery
+    uint64_t wanted_incarnation             # The committer is to take this one; 0: none. Under the queue's lock.
+    # Recovery (queue_recovery), before there is a committer.
     uint64_t state_commit, recovered_records, cut_bytes
     uint64_t repaired_commit                # Stamps of records up to this commit are no reason for `newest_stamp`: it was set back behind them.
     int salvage
-    wan_buffer damages                       # wan_damage, in salvage.
+    wan_buffer damages                      # wan_damage, in salvage.
     uint64_t *state_appended
     uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
-    uint16_t *process_numbers               # Number in the log -> region number of this process.
 
 cdef struct queue_identity:                 # What the identity in the manifest begins with.
     # The mounts under this incarnation follow, oldest first, as far as they are remembered: each its id, then for each partition the newest
@@ -204,28 +198,16 @@ cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
 
 cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noexcept nogil:
     """Under the queue's lock: so much more has to wait until the disk has taken some of what is staged, which it does."""
-    cdef durable_log *d = g.durable
-    return d != NULL and not d.view.failing and d.records.used != 0 and d.records.used + length > d.staged_max
+    return g.durable != NULL and committer_is_behind(&g.durable.committer, &g.durable.records, length)
 
 
 cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length, uint32_t count) noexcept nogil:
     """Under the queue's lock, before `count` records of one region, of `length` bytes, are committed to the queue: they can be staged afterwards."""
     cdef durable_log *d = g.durable
-    if wan_flag_read(&d.stop):
-        wan_tell(WAN_CLOSED, "the log is closed")
-        return WAN_CLOSED
-    if d.view.failing:
-        return not_written(&d.view)
-    if length > wan_log_record_bytes(&d.log):
-        wan_tell(WAN_TOO_LARGE, "an event of %llu bytes is over the %llu that a disk store of this size takes; give the disk store more room",
-                      <unsigned long long>length, <unsigned long long>wan_log_record_bytes(&d.log))
-        return WAN_TOO_LARGE
-    if durable_is_behind(g, length):
-        wan_tell(WAN_FULL, "the disk is slower than the events come; %llu bytes wait for it", <unsigned long long>d.records.used)
-        return WAN_FULL
-    if wan_buffer_reserve(&d.records, length) != WAN_OK or wan_buffer_reserve(&d.places, count * sizeof(wan_place)) != WAN_OK:
-        return WAN_NO_MEMORY
-    return wan_buffer_reserve(&d.names, 8 + 1024 + 8)
+    cdef wan_status status = committer_reserve(&d.committer, &d.records, length)
+    if status == WAN_OK:
+        status = wan_buffer_reserve(&d.places.staged, count * sizeof(wan_place))
+    return wan_buffer_reserve(&d.names.staged, 8 + 1024 + 8) if status == WAN_OK else status
 
 cdef inline uint16_t new_log_number(const durable_log *d, uint16_t own) noexcept nogil:
     """For a region of this process that the log does not know: its own number, if that is free there."""
@@ -252,19 +234,17 @@ cdef inline void durable_stage(gateway_queue *g, uint32_t partition, uint64_t se
         memset(item, 0, 8 + length + 8)
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
-        wan_buffer_put(&d.names, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_buffer_put(&d.records, record, wan_record_length(record))
+        wan_buffer_put(&d.names.staged, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_buffer_put(&d.records.staged, record, wan_record_length(record))
     if number != record.region:
         staged.region = number
     place.partition, place.count, place.first = partition, 1, sequence
-    wan_buffer_put(&d.places, &place, sizeof(place))
-    d.staged += 1
-    if wan_flag_read(&d.waiting):
-        wan_signal_change(&d.work)
+    wan_buffer_put(&d.places.staged, &place, sizeof(place))
+    committer_staged(&d.committer, 1)
 
 cdef inline bint queue_is_waited_for(const gateway_queue *g) noexcept nogil:
     """Whether who enqueues is answered only when others have the event too: the disk, or the copies at other members."""
-    return g.queue.copied or (g.durable != NULL and g.durable.synchronous)
+    return g.queue.copied or (g.durable != NULL and g.durable.committer.synchronous)
 
 
 cdef void wake_dispatchers(gateway_queue *g) noexcept nogil

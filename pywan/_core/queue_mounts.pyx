@@ -4,9 +4,14 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
-from pywan._core.disk_log cimport MOUNT_BYTES_KEPT, swap_stages
+from pywan._core.committer cimport committer_tell
+from pywan._core.log_stage cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue, queue_identity
 from pywan._core.status cimport corrupt
+
+
+cdef enum:
+    MOUNT_BYTES_KEPT = 64 << 10     # A queue remembers so many bytes of mounts, and two mounts at least.
 
 
 cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
@@ -14,12 +19,12 @@ cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
 
 
 cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogil:
-    return <uint64_t *>(g.durable.log.identity.bytes + sizeof(queue_identity) + n * mount_bytes(g))
+    return <uint64_t *>(g.durable.committer.log.identity.bytes + sizeof(queue_identity) + n * mount_bytes(g))
 
 
 cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
     """Checks the identity that the manifest holds. A new log holds none."""
-    cdef const wan_buffer *found = &g.durable.log.identity
+    cdef const wan_buffer *found = &g.durable.committer.log.identity
     cdef const queue_identity *head = <const queue_identity *>found.bytes
     if found.used == 0:
         return WAN_OK
@@ -34,7 +39,7 @@ cdef wan_status add_mount(gateway_queue *g, wan_buffer *identity, uint64_t incar
     cdef queue_identity head
     cdef uint32_t known = 0, p
     cdef uint64_t length = mount_bytes(g)
-    cdef wan_buffer *now = &g.durable.log.identity
+    cdef wan_buffer *now = &g.durable.committer.log.identity
     cdef wan_status status
     if now.used:
         known = (<queue_identity *>now.bytes).mounts - skipped
@@ -60,25 +65,25 @@ cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
     cdef wan_status status = check_identity(g)
     if status != WAN_OK:
         return status
-    d.incarnation = d.log.id
-    if d.log.identity.used:
-        d.incarnation = (<queue_identity *>d.log.identity.bytes).incarnation
-        known = (<queue_identity *>d.log.identity.bytes).mounts
+    d.incarnation = d.committer.log.id
+    if d.committer.log.identity.used:
+        d.incarnation = (<queue_identity *>d.committer.log.identity.bytes).incarnation
+        known = (<queue_identity *>d.committer.log.identity.bytes).mounts
     kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(g))
     status = add_mount(g, &fresh, d.incarnation, known - min(known, kept))
     if status != WAN_OK:
         return status
-    swap_stages(&d.log.identity, &fresh)
+    swap_buffers(&d.committer.log.identity, &fresh)
     wan_buffer_close(&fresh)
     # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
-    if d.log.named:
-        wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    if d.committer.log.named:
+        wan_log_write_identity(&d.committer.log, d.state.bytes, d.state.used)
     return WAN_OK
 
 
 cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
     """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
-    cdef const queue_identity *head = <const queue_identity *>g.durable.log.identity.bytes
+    cdef const queue_identity *head = <const queue_identity *>g.durable.committer.log.identity.bytes
     cdef uint32_t n
     if mount == g.durable.mount:
         return True
@@ -97,21 +102,21 @@ cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
     cdef uint32_t p
     wan_lock_take(&g.lock)
     wanted = d.wanted_incarnation
-    status = add_mount(g, &fresh, wanted, (<queue_identity *>d.log.identity.bytes).mounts) if wanted else WAN_OK
+    status = add_mount(g, &fresh, wanted, (<queue_identity *>d.committer.log.identity.bytes).mounts) if wanted else WAN_OK
     if wanted and status == WAN_OK:
-        swap_stages(&d.log.identity, &fresh)
+        swap_buffers(&d.committer.log.identity, &fresh)
     wan_lock_release(&g.lock)
     if wanted == 0 or status != WAN_OK:
         return status
-    status = wan_log_write_identity(&d.log, d.state.bytes, d.state.used)
+    status = wan_log_write_identity(&d.committer.log, d.state.bytes, d.state.used)
     wan_lock_take(&g.lock)
     if status != WAN_OK:
-        swap_stages(&d.log.identity, &fresh)
+        swap_buffers(&d.committer.log.identity, &fresh)
     else:
         d.incarnation, d.wanted_incarnation = wanted, 0
         for p in range(g.queue.partition_count):
             g.queue.partitions[p].duplicate_through = g.queue.partitions[p].appended
     wan_lock_release(&g.lock)
     wan_buffer_close(&fresh)
-    wan_signal_change(&d.epoch)
+    committer_tell(&d.committer)
     return status

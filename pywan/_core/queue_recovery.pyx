@@ -1,18 +1,65 @@
-# Owns what a queue takes out of its log when it is opened.
+# Owns the opening and the end of a queue's log: what recovery takes out of it, and what memory it has.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free
 from libc.stdio cimport snprintf
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.disk_log cimport EVENTS_OF_SEGMENT_MAX, keep_damage
+from pywan._core.disk_log cimport keep_damage
+from pywan._core.log_stage cimport stage_close
 from pywan._core.names cimport region_number
 from pywan._core.queue cimport (
     durable_log, gateway_queue, log_state, queue_note_copy, queue_refresh_pending, removed_sum)
-from pywan._core.queue_log cimport count_hole
+from pywan._core.queue_checkpoint cimport count_hole
 from pywan._core.status cimport corrupt, report_unraisable
+
+
+cdef enum:
+    EVENTS_OF_SEGMENT_MAX = 8 << 20 >> 4    # Four times what a segment has room for. One that claims to be further ahead is damage.
+
+
+cdef durable_log *durable_log_new(const gateway_queue *g) except NULL:
+    """For a queue that has its partitions."""
+    cdef durable_log *d = <durable_log *>calloc(1, sizeof(durable_log))
+    cdef uint32_t partitions = g.queue.partition_count
+    if d == NULL:
+        raise MemoryError()
+    d.log_numbers = <uint16_t *>calloc(65536, 2)
+    d.process_numbers = <uint16_t *>calloc(65536, 2)
+    d.appended = <uint64_t *>calloc(partitions, 8)
+    d.removed = <uint64_t *>calloc(partitions, 8)
+    d.state_appended = <uint64_t *>calloc(partitions, 8)
+    if d.log_numbers == NULL or d.process_numbers == NULL or d.appended == NULL or d.removed == NULL or d.state_appended == NULL:
+        durable_log_close(d)
+        raise MemoryError()
+    return d
+
+
+cdef void durable_log_close(durable_log *d) noexcept nogil:
+    """Nobody writes it any more, or it could not be opened."""
+    wan_log_close(&d.committer.log)
+    stage_close(&d.records)
+    stage_close(&d.places)
+    stage_close(&d.holes)
+    stage_close(&d.names)
+    stage_close(&d.superseded)
+    wan_buffer_close(&d.joined[0])
+    wan_buffer_close(&d.joined[1])
+    wan_buffer_close(&d.dictionary)
+    wan_buffer_close(&d.state)
+    wan_buffer_close(&d.fresh_state)
+    wan_buffer_close(&d.moved)
+    wan_buffer_close(&d.moved_places)
+    wan_item_set_empty(&d.of_moved)
+    wan_buffer_close(&d.damages)
+    free(d.log_numbers)
+    free(d.process_numbers)
+    free(d.appended)
+    free(d.removed)
+    free(d.state_appended)
+    free(d)
 
 
 cdef wan_status recover_names(durable_log *d, const uint8_t *data, uint64_t length) noexcept nogil:
@@ -102,7 +149,7 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
-        most = ever_written(d.log.next_number) if segment == NEVER else newest_possible(g, p, segment)
+        most = ever_written(d.committer.log.next_number) if segment == NEVER else newest_possible(g, p, segment)
         if pairs[2 * p + 1] > most:
             return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
     wan_buffer_empty(&d.state)               # The next manifest says it again: blocks before it may be gone.
@@ -135,13 +182,13 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     cdef uint32_t number, length
     cdef uint64_t sequence
     cdef uint64_t at = 0, newest = g.counts.newest_stamp
-    cdef uint64_t *highest = d.log.segments[index].highest
+    cdef uint64_t *highest = d.committer.log.segments[index].highest
     cdef wan_partition *partition
     cdef wan_status status, found = WAN_OK
     if head.kind == WAN_PART_NAMES:
         return recover_names(d, data, head.length)
     if head.kind == WAN_PART_STATE:
-        return take_recovered_state(g, data, head.length, d.log.segments[index].number)
+        return take_recovered_state(g, data, head.length, d.committer.log.segments[index].number)
     if head.kind == WAN_PART_HOLES:
         while at + sizeof(wan_hole) <= head.length:
             hole = <const wan_hole *>(data + at)
@@ -170,8 +217,8 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             return corrupt("a record in the log names a partition that is not there")
         partition = &g.queue.partitions[number]
         if (sequence > partition.appended + EVENTS_OF_SEGMENT_MAX
-                and sequence > newest_possible(g, number, d.log.segments[index].number)):
-            return impossible("a record has the sequence", sequence, number, newest_possible(g, number, d.log.segments[index].number))
+                and sequence > newest_possible(g, number, d.committer.log.segments[index].number)):
+            return impossible("a record has the sequence", sequence, number, newest_possible(g, number, d.committer.log.segments[index].number))
         if d.process_numbers[record.region] == 0 and not (d.salvage and adopt_unknown(d, record.region)):
             return corrupt("a record in the log names a region that is not there")
         if sequence > highest[number]:

@@ -13,17 +13,18 @@ from pywan._core.clock cimport Bell, Clock
 from pywan._core.codec cimport decode, described, encode, encode_key, encoded
 from pywan._core.column_views cimport column_row
 from pywan._core.columns cimport Column
-from pywan._core.disk_log cimport (
-    LogBudget, STAGED_BYTES_MAX, STAGED_PART_OF_LIMIT, WAIT_GOES_ON, WAIT_IN_VAIN, damage_list, disk_wait,
-    log_failure, log_view, not_on_disk, show_log)
+from pywan._core.committer cimport (
+    SYNCHRONOUS_NOT, SYNCHRONOUS_SYNCED, WORK_NOW, committer_begin_wait, committer_failing_since,
+    committer_has_written, committer_once, committer_opened, committer_run, committer_share, committer_staged_now,
+    committer_state, committer_stop, committer_wait, disk_wait)
+from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.names cimport region_number
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
 from pywan._core.put_rows cimport bulk_result, failure_text, key_fault, region_put_rows
 from pywan._core.queue cimport SLOW_DISK_US, log_state, queue_note_not_queued
-from pywan._core.region_log cimport (
-    region_log_begin_wait, region_log_loop, region_log_note_damaged, region_log_recover, region_log_step,
-    region_log_wait)
+from pywan._core.region_committer cimport region_committer_init
+from pywan._core.region_recovery cimport region_log_close, region_log_note_damaged, region_log_recover
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, MAX_ATTACHED, WAY_CALLBACKS, WAY_STRAIGHT, attachment, condition,
     decision, origin, region_log, tombstone_counts)
@@ -135,15 +136,7 @@ cdef class RegionCore:
         wan_table_close(&self.r.table)
         free(self.r.attached)
         if self.r.log != NULL:
-            wan_log_close(&self.r.log.log)
-            wan_buffer_close(&self.r.log.records)
-            wan_buffer_close(&self.r.log.taken)
-            wan_buffer_close(&self.r.log.moved)
-            wan_buffer_close(&self.r.log.superseded)
-            wan_buffer_close(&self.r.log.newest)
-            wan_item_set_empty(&self.r.log.of_newest)
-            wan_buffer_close(&self.r.log.damages)
-            free(self.r.log)
+            region_log_close(self.r.log)
 
     # Attachment
 
@@ -271,10 +264,7 @@ cdef class RegionCore:
                 return False
             patience = max(patience, queue.g.block_timeout_us)
         if self.r.log != NULL and waited >= patience:
-            wan_lock_take(&self.r.log.lock)
-            if self.r.log.view.failing != WAN_FULL:
-                since = self.r.log.view.failing_since_us
-            wan_lock_release(&self.r.log.lock)
+            since = committer_failing_since(&self.r.log.committer, WAN_FULL)
         return since == 0 or now < since + patience
 
     def wait_durable(self):
@@ -292,15 +282,15 @@ cdef class RegionCore:
             wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
             return
         for queue in self.attached_queues if is_queued else ():
-            if queue.g.durable != NULL and queue.g.durable.synchronous:
+            if queue.g.durable != NULL and queue.g.durable.committer.synchronous:
                 queue.wait_durable()
             if queue.g.queue.copied:
                 queue.wait_replicated()
-        if self.r.log != NULL and self.r.log.synchronous:
+        if self.r.log != NULL and self.r.log.committer.synchronous:
             self.wait_log()
 
     cdef int choose_durable(self, queues) except -1:
-        wan_flag_set(&self.r.durable, any(queue.synchronous or queue.copied for queue in queues) or (self.r.log != NULL and self.r.log.synchronous))
+        wan_flag_set(&self.r.durable, any(queue.synchronous or queue.copied for queue in queues) or (self.r.log != NULL and self.r.log.committer.synchronous))
         return 0
 
     # Persistence
@@ -321,27 +311,21 @@ cdef class RegionCore:
             raise MemoryError()
         log.region = &self.r
         log.of_moved.key_of = log.of_newest.key_of = wan_logged_item_key
-        log.has_written = True      # By a process before.
-        log.synchronous, log.flush_ms = synchronous, flush_ms
-        log.staged_max = STAGED_BYTES_MAX
+        log.around_durable = NEVER
+        region_committer_init(log, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms)
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
         reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
-            status = wan_log_open(&log.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
-            show_log(&log.view, &log.log, WAN_OK)
+            status = wan_log_open(&log.committer.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
             wan_clock_see(self.r.clock, log.highest if status == WAN_OK else 0)
-        if status != WAN_OK:
-            wan_buffer_close(&log.damages)
-            free(log)
-        if status == WAN_CORRUPT:
-            from pywan.errors import DiskError
-            raise DiskError(f"region {self.name!r}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, nothing was changed")
-        raise_for(status, f"region {self.name!r}")
-        if log_budget is not None:
-            log.staged_max = min(log.staged_max, log_budget.b.limit // STAGED_PART_OF_LIMIT)
-            wan_log_share(&log.log, &log_budget.b, log_known, False)
+        try:
+            committer_opened(&log.committer, status, f"region {self.name!r}")
+        except BaseException:
+            region_log_close(log)
+            raise
+        committer_share(&log.committer, log_budget, log_known, False)
         self.r.log, self.environment, self.budget = log, environment, log_budget
         self.let_go = self.r.let_go
         self.full_timeout_us = SLOW_DISK_US
@@ -356,9 +340,7 @@ cdef class RegionCore:
         """Writes what is staged until `stop_log`. The GIL is free meanwhile."""
         if self.r.log != NULL:
             with nogil:
-                region_log_loop(self.r.log)
-            wan_flag_set(&self.r.log.ended, 1)
-            wan_signal_change(&self.r.log.epoch)
+                committer_run(&self.r.log.committer)
 
     def commit_once(self):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
@@ -366,46 +348,22 @@ cdef class RegionCore:
         cdef wan_status status = WAN_OK
         if self.r.log != NULL:
             with nogil:
-                status = region_log_step(self.r.log)
+                status = committer_once(&self.r.log.committer, WORK_NOW)
         return status == WAN_OK
 
     def stop_log(self):
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
         if self.r.log != NULL:
-            wan_flag_set(&self.r.log.stop, 1)
-            wan_signal_change(&self.r.log.work)
+            committer_stop(&self.r.log.committer)
 
     def log_state(self):
         """Sizes of the log, and why writing fails now (None: it does not)."""
-        cdef region_log *log = self.r.log
         self.check_process()
-        if log == NULL:
-            return {}
-        cdef log_view view
-        cdef uint64_t staged
-        wan_lock_take(&log.lock)
-        view, staged = log.view, log.staged - log.durable
-        wan_lock_release(&log.lock)
-        return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": staged, "failing": log_failure(&view)}
+        return committer_state(&self.r.log.committer) if self.r.log != NULL else {}
 
     cdef int wait_log(self) except -1:
-        cdef region_log *log = self.r.log
-        cdef disk_wait wait = region_log_begin_wait(log, 60000000)
-        cdef log_view view
-        cdef int state
-        while True:
-            with nogil:
-                state = region_log_wait(log, &wait)
-            if state != WAIT_GOES_ON:
-                break
-            PyErr_CheckSignals()        # Ctrl-C ends the wait: the change stays staged.
-        if state == WAIT_IN_VAIN:
-            wan_lock_take(&log.lock)
-            view = log.view
-            wan_lock_release(&log.lock)
-            raise not_on_disk(f"region {self.name!r}", &view, wan_flag_read(&log.ended) != 0,
-                              "the change is in memory and will be written when the disk takes it")
-        return 0
+        cdef disk_wait wait = committer_begin_wait(&self.r.log.committer, 60000000)
+        return committer_wait(&self.r.log.committer, &wait, f"region {self.name!r}", "the change is in memory and will be written when the disk takes it")
 
     # Single changes
 
@@ -806,20 +764,10 @@ cdef class RegionCore:
 
     cdef uint64_t staged_now(self):
         """What is staged now is on the disk once so many records are."""
-        cdef uint64_t staged = 0
-        if self.r.log != NULL:
-            wan_lock_take(&self.r.log.lock)
-            staged = self.r.log.staged
-            wan_lock_release(&self.r.log.lock)
-        return staged
+        return committer_staged_now(&self.r.log.committer) if self.r.log != NULL else 0
 
     cdef bint is_on_disk(self, uint64_t staged):
-        cdef bint done = True
-        if self.r.log != NULL:
-            wan_lock_take(&self.r.log.lock)
-            done = self.r.log.durable >= staged
-            wan_lock_release(&self.r.log.lock)
-        return done
+        return self.r.log == NULL or committer_has_written(&self.r.log.committer, staged)
 
     def settle_stamps(self):
         """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""

@@ -4,7 +4,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
-from pywan._core.disk_log cimport log_view
+from pywan._core.committer cimport log_committer
+from pywan._core.log_stage cimport log_stage
 from pywan._core.queue cimport gateway_queue
 
 cdef enum:
@@ -91,28 +92,35 @@ cdef enum:
     UNWRITTEN_BITS = 20
 
 cdef struct region_log:
-    wan_lock lock               # Guards `records` and the numbers behind it; taken after an entry lock and queue locks.
-    wan_log log                 # The committer's.
-    wan_buffer records           # Staged.
-    uint64_t staged_max         # Bytes of them.
-    wan_buffer taken             # The committer's, as is all that follows about moving.
-    wan_buffer_use use           # Of `records` and `taken`, which take turns.
-    # Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes of it are in the log
-    # again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
+    wan_lock lock               # Guards what is staged and what the committer says is under it; taken after an entry lock and queue locks.
+    log_committer committer
+    log_stage records           # Changes, each a wan_logged.
+    # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
+    # Under the entry lock of its key and the lock; one at a time.
+    const wan_change *restamping
+    uint64_t replaced
+    uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are. Under the lock.
+    region_core *region
+    # All that follows is of who has the committer's role. Blocks (region_log):
+    uint64_t written            # Bytes of the records taken that are in the log already.
+    # Moving (region_log_move). Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes
+    # of it are in the log again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
     uint32_t moving
     wan_buffer moved
-    wan_item_set of_moved     # A move that failed left copies: they all live, and one goes on.
+    wan_item_set of_moved       # A move that failed left copies: they all live, and one goes on.
     uint64_t moved_written
     bint has_moved              # Since the log was opened.
-    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
-    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
-    bint has_written            # Since the last time around began: else there is nothing to be had by another.
     # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
     # while what took their place may not be on the disk.
     bint moves_alone
     wan_buffer superseded
-    # Of each key that was staged and not written when the log was looked through for them, the first time around that some had to be kept: head and
-    # key of the newest record on the disk. A crash would bring that one back, so no other has to be kept.
+    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
+    uint64_t around_durable     # Records on the disk when the last time around began: without others there is nothing to be had by another. NEVER: it has
+                                # not begun in this process.
+    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
+    # What a crash would bring back (region_log_superseded). Of each key that was staged and not written when the log was looked through for them, the
+    # first time around that some had to be kept: head and key of the newest record on the disk. A crash would bring that one back, so no other has to
+    # be kept.
     wan_buffer newest
     wan_item_set of_newest
     uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
@@ -120,21 +128,7 @@ cdef struct region_log:
     uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
     # The same for keys of which a record, staged or in the log, takes the place of a later version. Set under the lock.
     uint64_t restamped[1 << (UNWRITTEN_BITS - 6)]
-    # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
-    # Under the entry lock of its key and the lock; one at a time.
-    const wan_change *restamping
-    uint64_t replaced
-    uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are.
+    # Recovery (region_recovery), before there is a committer.
     uint64_t highest            # Stamp that recovery found.
-    uint64_t written            # Bytes of `taken` that are in the log already.
-    uint64_t staged, durable    # Records; waiters compare them.
-    uint32_t epoch, work
-    int waiting
-    int stop                    # The region is closed: nothing is staged any more.
-    int ended                   # The committer has returned: what is staged stays where it is.
-    uint8_t synchronous
-    uint32_t flush_ms
-    region_core *region
     uint64_t recovered, cut_bytes
-    wan_buffer damages           # wan_damage, in salvage.
-    log_view view               # Under the lock.
+    wan_buffer damages          # wan_damage, in salvage.

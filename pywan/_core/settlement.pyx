@@ -107,7 +107,7 @@ cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failu
 cdef bint park(Settlement self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
     """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
     a time where they share a disk store with what they leave: each makes the room of the next."""
-    cdef uint64_t most = wan_log_record_bytes(&self.parked.g.durable.log) // 2 if self.parked.g.durable != NULL else NEVER
+    cdef uint64_t most = self.parked.g.durable.committer.record_max // 2 if self.parked.g.durable != NULL else NEVER
     cdef uint32_t begin, n = 0
     self.copies_before = self.copies.count
     if self.copies_before:

@@ -1,9 +1,10 @@
-/* Owns the tests of the lock: nobody gets in beside its holder, and nobody sleeps on when it is free. */
+/* Owns the tests of the lock and of the role: nobody gets in beside its holder, and nobody sleeps on when it is free. */
 #include <pthread.h>
 
 #include "harness.h"
 #include "base/wan_clock.h"
 #include "base/wan_lock.h"
+#include "base/wan_role.h"
 #include "base/wan_thread.h"
 
 #define TEST_US 500000u
@@ -78,8 +79,60 @@ static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
     pthread_join(other, NULL);
 }
 
+static wan_role role;
+static uint32_t released;           /* What those sleep on who asked for the role in vain. */
+static uint64_t longest_us;         /* Somebody slept for it. */
+
+static void *play_the_role(void *context)
+{
+    (void)context;
+    for (uint64_t end = wan_monotonic_us() + TEST_US, n = 0; wan_monotonic_us() < end; n++) {
+        for (;;) {
+            uint32_t seen_word = __atomic_load_n(&released, __ATOMIC_ACQUIRE);
+            if (wan_role_take(&role)) break;
+            uint64_t began = wan_monotonic_us();
+            wan_wait_change(&released, seen_word, PATIENCE_US / 1000);
+            uint64_t slept = wan_monotonic_us() - began;
+            if (slept > wan_read(&longest_us)) wan_set(&longest_us, slept);
+        }
+        uint64_t seen = counted;
+        for (volatile uint64_t hold = 0; hold < (n % 8 ? 10 : 20000); hold++) {}
+        counted = seen + 1;
+        wan_role_release(&role, &released);
+        wan_count(&rounds, 1);
+    }
+    return NULL;
+}
+
+static void one_thread_has_the_role_and_its_release_wakes_the_others(void)
+{
+    pthread_t threads[4];
+    counted = rounds = longest_us = 0;
+    for (int n = 0; n < 4; n++) EXPECT_EQUAL(pthread_create(&threads[n], NULL, play_the_role, NULL), 0);
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+    EXPECT(rounds > 0);
+    EXPECT_EQUAL(counted, rounds);
+    EXPECT_EQUAL(role.state, WAN_ROLE_FREE);
+    EXPECT(longest_us < PATIENCE_US / 2);       /* A wake that is lost costs all of the patience. */
+}
+
+static void the_release_of_a_role_that_nobody_asked_for_wakes_nobody(void)
+{
+    uint32_t before = released;
+    EXPECT(wan_role_take(&role));
+    wan_role_release(&role, &released);
+    EXPECT_EQUAL(released, before);
+    EXPECT(wan_role_take(&role));
+    EXPECT(!wan_role_take(&role));
+    EXPECT(!wan_role_take(&role));
+    wan_role_release(&role, &released);
+    EXPECT_EQUAL(released, before + 1);
+}
+
 const test_case lock_tests[] = {
     {"no two threads are in at once", no_two_threads_are_in_at_once},
     {"who goes to sleep as the lock becomes free is woken", who_goes_to_sleep_as_the_lock_becomes_free_is_woken},
+    {"one thread has the role, and its release wakes the others", one_thread_has_the_role_and_its_release_wakes_the_others},
+    {"the release of a role that nobody asked for wakes nobody", the_release_of_a_role_that_nobody_asked_for_wakes_nobody},
     {0},
 };

@@ -1,0 +1,279 @@
+# Owns the committer of a log: group commit by one thread, for a queue or a region. Here are its loop, its rounds, who has the role of it,
+# the waits of callers, and what others see of the log. The owner supplies what a round writes (`log_owner`).
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport strncpy
+from cpython.exc cimport PyErr_CheckSignals
+from pywan._core.c_base cimport *
+from pywan._core.c_log cimport *
+from pywan._core.disk_log cimport LogBudget
+from pywan._core.log_stage cimport log_stage
+from pywan._core.status cimport detail_text, raise_for
+
+
+# Opening
+
+cdef void committer_init(log_committer *c, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
+    """Before the log is opened. The rest of it is zeros."""
+    c.owner = owner[0]
+    c.synchronous, c.flush_ms = synchronous, flush_ms
+    c.staged_max = STAGED_BYTES_MAX
+    c.record_max = NEVER
+
+
+cdef int committer_opened(log_committer *c, wan_status status, str whose) except -1:
+    """After the log was opened with this status: others may look at it, or an error says why they cannot."""
+    if status == WAN_CORRUPT:
+        from pywan.errors import DiskError
+        raise DiskError(f"{whose}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
+                        "nothing was changed")
+    raise_for(status, whose)
+    show(c, WAN_OK)
+    c.record_max = wan_log_record_bytes(&c.log)
+    return 0
+
+
+cdef int committer_share(log_committer *c, LogBudget budget, uint64_t known, bint may_take_kept) except -1:
+    """The log takes its room out of a budget that counts `known` bytes of it already; None: the disk is its limit."""
+    if budget is not None:
+        c.staged_max = min(<uint64_t>STAGED_BYTES_MAX, budget.b.limit // STAGED_PART_OF_LIMIT)
+        wan_log_share(&c.log, &budget.b, known, may_take_kept)
+        c.record_max = wan_log_record_bytes(&c.log)
+    return 0
+
+
+# The role
+
+cdef void committer_take_role(log_committer *c) noexcept nogil:
+    cdef uint32_t seen
+    while True:
+        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
+        if committer_try_role(c):
+            return
+        wan_wait_change(&c.epoch, seen, IDLE_MS)
+
+
+cdef wan_status committer_round(log_committer *c, uint32_t work) noexcept nogil:
+    """One round, by who has the role. Not WAN_OK: the disk did not take all of it, and enqueues are refused until it does."""
+    cdef wan_status status = c.owner.round_of(c.owner.itself, work)
+    wan_lock_take(c.owner.lock)
+    show(c, status)
+    wan_lock_release(c.owner.lock)
+    if status != WAN_OK:
+        committer_tell(c)
+    return status
+
+
+cdef wan_status committer_once(log_committer *c, uint32_t work) noexcept nogil:
+    """One round in the caller's thread."""
+    cdef wan_status status
+    committer_take_role(c)
+    status = committer_round(c, work)
+    committer_release_role(c)
+    return status
+
+
+# The thread
+
+cdef void committer_run(log_committer *c) noexcept nogil:
+    """The committer's thread: a round whenever something is staged, after `flush_ms` where nobody waits. Returns when told to stop and nothing is
+    left to write, or the disk has taken nothing for long."""
+    cdef uint32_t seen, work
+    cdef uint64_t failing_since = 0
+    cdef bint stopping, gives_up = False
+    cdef wan_status status = WAN_OK
+    while True:
+        seen = __atomic_load_n(&c.work, __ATOMIC_ACQUIRE)
+        stopping = wan_flag_read(&c.stop) != 0
+        committer_take_role(c)
+        wan_flag_set(&c.waiting, 1)         # Before the look: what is staged behind it is then signalled.
+        work = c.owner.work_of(c.owner.itself, stopping)
+        if work & WORK_NOW:
+            wan_flag_set(&c.waiting, 0)
+            status = committer_round(c, work)
+            gives_up = status != WAN_OK and stopping and (c.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us()))
+        elif stopping:
+            c.owner.seal(c.owner.itself)           # Were it to fail, the log is as after a crash.
+            gives_up = True
+        else:
+            if work & WORK_IDLE:
+                committer_round(c, work)
+            c.owner.rest(c.owner.itself)
+        committer_release_role(c)
+        if gives_up:
+            break
+        if not work & WORK_NOW:
+            wan_wait_change(&c.work, seen, IDLE_MS)
+            wan_flag_set(&c.waiting, 0)
+            if not c.synchronous and __atomic_load_n(&c.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&c.stop):
+                # The first record of a group came: others have `flush_ms` to join it.
+                wan_wait_change(&c.epoch, __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE), c.flush_ms)
+        elif status == WAN_OK:
+            failing_since = 0
+        else:
+            wan_wait_change(&c.work, __atomic_load_n(&c.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
+    wan_flag_set(&c.ended, 1)
+    committer_tell(c)
+
+
+cdef void committer_stop(log_committer *c) noexcept nogil:
+    """Nothing more is staged, and the thread ends once everything is on the disk, or cannot get there."""
+    wan_lock_take(c.owner.lock)
+    wan_flag_set(&c.stop, 1)
+    wan_lock_release(c.owner.lock)
+    committer_wake(c)
+
+
+cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t now) noexcept nogil:
+    """Whether the disk has taken nothing for longer than somebody who waits for it should."""
+    if not failing:
+        failing_since[0] = 0
+    elif failing_since[0] == 0:
+        failing_since[0] = now
+    return failing_since[0] != 0 and now - failing_since[0] >= DISK_PATIENCE_US
+
+
+# What others see
+
+cdef void show(log_committer *c, wan_status status) noexcept nogil:
+    """Under the owner's lock, by who has the role; `status` with its detail, if it is not WAN_OK."""
+    cdef log_view *view = &c.view
+    view.bytes, view.commits, view.segments = c.log.bytes, c.log.commit, c.log.count
+    view.failing = <int>status
+    if status == WAN_OK:
+        view.failing_since_us = 0
+    elif view.failing_since_us == 0:
+        view.failing_since_us = wan_monotonic_us()
+    if status == WAN_NO_MEMORY:     # Some say no more than that.
+        strncpy(view.reason, b"out of memory while the log was written", sizeof(view.reason) - 1)
+    elif status != WAN_OK:
+        strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
+
+
+cdef void committer_made_durable(log_committer *c, uint64_t staged) noexcept nogil:
+    """A round has brought so many of the records onto the disk. Under the owner's lock; `committer_tell` follows without it."""
+    c.durable = staged
+    show(c, WAN_OK)
+
+
+cdef wan_status committer_refuse(const log_committer *c, const log_stage *records, uint64_t length) noexcept nogil:
+    """Why so many bytes cannot be staged. They may be taken later, unless the record is too long, or our own check failed: the detail says which."""
+    cdef const log_view *view = &c.view
+    if wan_flag_read(&c.stop):
+        wan_tell(WAN_CLOSED, "the log is closed")
+        return WAN_CLOSED
+    if view.failing == WAN_BROKEN:
+        wan_tell(WAN_BROKEN, "the log is not written any more: %s", view.reason)
+        return WAN_BROKEN
+    if view.failing:
+        wan_tell(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
+                 "the log is not written now: %s", view.reason)
+        return WAN_FULL
+    if length > c.record_max:
+        wan_tell(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
+                 <unsigned long long>length, <unsigned long long>c.record_max)
+        return WAN_TOO_LARGE
+    wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.staged.used)
+    return WAN_FULL
+
+
+cdef object failure_of(const log_view *view):
+    """Why the disk takes nothing; None: it does."""
+    return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
+
+
+cdef dict committer_state(log_committer *c):
+    """Sizes of the log, what waits for the disk, and why writing fails now (None: it does not)."""
+    cdef log_view view
+    cdef uint64_t waits
+    wan_lock_take(c.owner.lock)
+    view, waits = c.view, c.staged - c.durable
+    wan_lock_release(c.owner.lock)
+    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": waits, "failing": failure_of(&view)}
+
+
+cdef uint64_t committer_failing_since(log_committer *c, int but) noexcept nogil:
+    """Since when the log takes nothing; 0: it does, or it fails with this status."""
+    cdef uint64_t since
+    wan_lock_take(c.owner.lock)
+    since = c.view.failing_since_us if c.view.failing != but else 0
+    wan_lock_release(c.owner.lock)
+    return since
+
+
+cdef uint64_t committer_staged_now(log_committer *c) noexcept nogil:
+    """What is staged now is on the disk once so many records are."""
+    cdef uint64_t staged
+    wan_lock_take(c.owner.lock)
+    staged = c.staged
+    wan_lock_release(c.owner.lock)
+    return staged
+
+
+cdef bint committer_has_written(log_committer *c, uint64_t staged) noexcept nogil:
+    """Whether so many records are on the disk."""
+    cdef bint has
+    wan_lock_take(c.owner.lock)
+    has = c.durable >= staged
+    wan_lock_release(c.owner.lock)
+    return has
+
+
+# Who waits
+
+cdef disk_wait committer_begin_wait(log_committer *c, uint64_t limit_us) noexcept nogil:
+    """For all that is staged now."""
+    cdef disk_wait wait
+    wait.what, wait.failing_since_us, wait.deadline_us = FOR_EVENTS, 0, wan_monotonic_us() + limit_us
+    wait.wanted = committer_staged_now(c)
+    return wait
+
+
+cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
+    """WAIT_DONE when what is waited for is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
+    cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
+    cdef int failing
+    cdef uint32_t seen
+    cdef bint done
+    while True:
+        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
+        wan_lock_take(c.owner.lock)
+        done = c.durable >= wait.wanted if wait.what == FOR_EVENTS else c.owner.has_reached(c.owner.itself, wait)
+        failing = c.view.failing
+        wan_lock_release(c.owner.lock)
+        now = wan_monotonic_us()
+        if done:
+            return WAIT_DONE
+        if (now >= wait.deadline_us or wan_flag_read(&c.ended) or failing == WAN_BROKEN
+                or lost_patience(failing, &wait.failing_since_us, now)):
+            return WAIT_IN_VAIN
+        if now >= slice_end:
+            return WAIT_GOES_ON
+        wan_wait_change(&c.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+
+
+cdef int committer_wait(log_committer *c, disk_wait *wait, str whose, str meanwhile) except -1:
+    """Returns when what is waited for is on the disk; else an error says `whose` it is and what happens `meanwhile`. Ctrl-C ends the wait: what waits
+    for the disk stays staged."""
+    cdef int found = WAIT_GOES_ON
+    while found == WAIT_GOES_ON:
+        with nogil:
+            found = wait_slice(c, wait)
+        if found == WAIT_GOES_ON:
+            PyErr_CheckSignals()
+    if found == WAIT_IN_VAIN:
+        raise not_on_disk(c, whose, meanwhile)
+    return 0
+
+
+cdef object not_on_disk(log_committer *c, str whose, str meanwhile):
+    from pywan.errors import DiskError, InternalError
+    cdef log_view view
+    wan_lock_take(c.owner.lock)
+    view = c.view
+    wan_lock_release(c.owner.lock)
+    reason = failure_of(&view)
+    if view.failing == WAN_BROKEN:
+        return InternalError(f"{whose}: not on the disk, and never will be: {reason}")
+    if reason is None:
+        reason = "its log was closed" if wan_flag_read(&c.ended) else "the disk did not answer"
+    return DiskError(f"{whose}: not on the disk yet: {reason}; {meanwhile}")

@@ -1,0 +1,45 @@
+# The interface of queue_checkpoint.pyx.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_store cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_tables cimport *
+from pywan._core.queue cimport durable_log, gateway_queue, log_state
+
+cdef enum:
+    CHECKPOINT_EVENTS = 10000       # So many events were removed since the last checkpoint,
+    CHECKPOINT_US = 1000000         # or some, and so long ago: another one is due.
+
+
+cdef inline void note_newest_stamp(gateway_queue *g) noexcept nogil:
+    """Before a state is taken. Under the queue's lock."""
+    if g.clock != NULL:
+        g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
+
+
+cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
+    return d.state.used != 0 and (<const log_state *>d.state.bytes).commit == d.committer.log.commit
+
+
+cdef inline uint64_t *state_positions(const wan_buffer *state) noexcept nogil:
+    return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * sizeof(wan_counter))
+
+
+cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:
+    if reason == WAN_HOLE_CONFLATED:
+        conflated[0] += by
+    elif reason == WAN_HOLE_FILTERED:
+        counts.filtered_transmit += by
+    elif reason == WAN_HOLE_PARKED:
+        counts.parked += by
+    elif reason == WAN_HOLE_DROPPED:
+        counts.dropped_oldest += by
+    elif reason == WAN_HOLE_RESTAMPED:
+        counts.restamped += by
+    else:
+        counts.conflated_batch += by
+
+
+cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil
+cdef void state_is_durable(gateway_queue *g) noexcept nogil
+cdef uint64_t repairs_of(const wan_buffer *state) noexcept nogil
