@@ -11,6 +11,8 @@ from typing import Iterator, NamedTuple
 
 import pytest
 
+import pywan
+
 ROOT = Path(__file__).resolve().parent.parent
 CODE = (".py", ".pyx", ".pxd", ".c", ".h")
 
@@ -53,6 +55,7 @@ def file_of(path: Path) -> str:
     return str(relative if relative.parts[0] == "csrc" else relative.relative_to("pywan"))
 
 
+GIVEN = pywan._HOME     # The package gives names of modules below it.
 FILES = sorted(path for folder in ("csrc", "pywan") for path in (ROOT / folder).rglob("*") if path.suffix in CODE)
 KNOWN = {file_of(path) for path in FILES}
 
@@ -102,19 +105,40 @@ def uses_from(line: int, home: str, names: list[str]) -> Iterator[Use]:
         yield Use(line, home, None)
         return
     for name in names:
-        whole = f"{home}.{name}"
+        whole = GIVEN.get(name, f"{home}.{name}") if home == "pywan" else f"{home}.{name}"
         file = file_of_module(whole)
         yield Use(line, whole if file else home, file or file_of_module(home))
 
 
+def import_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Each import and each `cdef extern` of Cython as one line, with the number of its first one: what brackets continue is joined."""
+    begun, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not begun and not re.match(r"\s*(from|import|cimport|cdef extern)\b", line):
+            continue
+        first = first if begun else number
+        begun += line.partition("#")[0].strip().removesuffix("\\") + " "
+        if begun.count("(") <= begun.count(")") and not line.rstrip().endswith("\\"):
+            yield first, begun.strip()
+            begun = ""
+
+
 def cython_uses(path: Path) -> Iterator[Use]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if found := re.match(r"\s*from (pywan[\w.]*) c?import (.*)", line):
-            yield from uses_from(number, found[1], re.findall(r"\w+", found[2].partition("#")[0]) or ["*"])
-        elif found := re.match(r"\s*(?:c?import|from) ([\w.]+)", line):
-            yield Use(number, found[1], file_of_module(found[1]) if is_ours(found[1]) else None)
+    text = path.read_text()
+    for number, line in import_lines(text):
+        if found := re.match(r"from (\.*)([\w.]*) c?import (.*)", line):
+            home = found[2]
+            if found[1]:        # Relative to the package of units.
+                home = ".".join(part for part in ("pywan._core" if found[1] == "." else "pywan", home) if part)
+            names = re.findall(r"\w+|\*", re.sub(r"\bas \w+", "", found[3]))
+            yield from uses_from(number, home, names)
+        elif found := re.match(r"c?import (.*)", line):
+            for module in re.findall(r"[\w.]+", re.sub(r"\bas \w+", "", found[1])):
+                yield Use(number, module, file_of_module(module) if is_ours(module) else None)
         elif found := re.match(r'cdef extern from "<?([^">]+)>?"', line):
             yield from header_uses(number, found[1])
+    for found in re.finditer(r'^\s*#\s*include\s*[<"]([^>"]+)', text, re.MULTILINE):      # In C that stands in Cython.
+        yield from header_uses(text[:found.start()].count("\n") + 1, found[1])
 
 
 def header_uses(line: int, header: str) -> Iterator[Use]:
@@ -134,6 +158,23 @@ def uses(path: Path) -> Iterator[Use]:
 
 def is_never(name: str, never: str) -> bool:
     return name == never or name.startswith((f"{never}.", never if never.endswith("/") else f"{never}/"))
+
+
+@pytest.mark.parametrize("text, used", [
+    ("from pywan._core.queue cimport a, b", {"pywan._core.queue"}),
+    ("from pywan._core cimport queue, put", {"pywan._core.queue", "pywan._core.put"}),
+    ("from pywan._core cimport (  # These.\n    queue,\n    put as p)", {"pywan._core.queue", "pywan._core.put"}),
+    ("from .queue cimport *", {"pywan._core.queue"}),
+    ("from . cimport queue", {"pywan._core.queue"}),
+    ("cimport pywan._core.queue, pywan._core.put as p", {"pywan._core.queue", "pywan._core.put"}),
+    ("def f():\n    from pywan import Cache, \\\n        Locator", {"pywan.member.cache", "pywan.site.locator"}),
+    ('cdef extern from * nogil:\n    """\n    #include "store/wan_queue.h"\n    """', {"store/wan_queue.h"}),
+    ('cdef extern from "<store/wan_queue.h>" nogil:', {"store/wan_queue.h"}),
+])
+def test_every_way_of_using_something_in_cython_is_seen(tmp_path, text, used):
+    (tmp_path / "unit.pyx").write_text(text)
+    found = list(cython_uses(tmp_path / "unit.pyx"))
+    assert {use.name for use in found} == used and all(use.file for use in found)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
