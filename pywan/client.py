@@ -66,7 +66,7 @@ class DataConnection:
 
     def put_rows(self, keys: Any, names: Sequence[str], columns: Sequence[Any], operations: Any = None) -> None:
         """One row per key; its value is a dict of the columns under `names`."""
-        self._checked(self._sender.put_columns, keys, _core.encode_rows(list(names), list(columns)), operations)
+        self._checked(self._sender.put_rows, keys, names, columns, operations)
 
     def put_pairs(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """One row per (key, value) of Python objects."""

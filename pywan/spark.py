@@ -19,9 +19,13 @@ from pywan.errors import ConfigurationError
 _PAIRS_A_CALL = 1_000
 _COUNTS_SCHEMA = "partition int, rows bigint, bytes bigint, duplicate boolean"
 
-# Spark's types that the columnar path lays out; anything else has to be made one of these by the caller.
-_KEY_TYPES = frozenset({"string", "binary", "byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint"})
-_VALUE_TYPES = _KEY_TYPES | {"boolean", "float", "double", "date", "timestamp", "timestamp_ntz"}
+# The classes of Spark's types that have a Python value of their own; arrays, structs and maps hold them. Anything else has to be
+# made one of these by the caller.
+_KEY_TYPES = frozenset({"StringType", "CharType", "VarcharType", "BinaryType", "ByteType", "ShortType", "IntegerType", "LongType", "BooleanType",
+                        "DecimalType", "DateType", "TimestampType", "TimestampNTZType"})
+_VALUE_TYPES = _KEY_TYPES | {"FloatType", "DoubleType", "NullType", "TimeType", "DayTimeIntervalType"}
+_OPERATION_TYPES = frozenset({"StringType", "CharType", "VarcharType"})
+_DEPTH_MAX = 60     # Of arrays, structs and maps in one another; a value has 64, the row's dict among them.
 
 
 @dataclass(frozen=True)
@@ -118,28 +122,53 @@ def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[
         together = not isinstance(value, str)
     if not names:
         raise ConfigurationError(f"no column is left for the value: the DataFrame has {', '.join(columns)}")
-    types = dict(frame.dtypes)
-    _check_columns(columns, types, key, names, operation)
+    _check_columns(frame.schema, key, names, operation)
     chosen = [key, *([operation] if operation is not None else []), *names]
-    # mapInArrow looks its columns up by name and stumbles over dots.
-    selected = frame.selectExpr(*[f"{_quoted(name)} as c{n}" for n, name in enumerate(chosen)])
-    write = _WriteBatches(target, tuple(names) if together else None, operation is not None)
+    # A selection costs Spark a copy of each row. mapInArrow looks its columns up by name and stumbles over dots.
+    if sorted(chosen) != sorted(columns) or not all(name.isidentifier() for name in columns):
+        frame = frame.selectExpr(*[f"{_quoted(name)} as c{n}" for n, name in enumerate(chosen)])
+        columns = chosen
+    write = _WriteBatches(target, tuple(columns.index(name) for name in chosen), tuple(names) if together else None, operation is not None)
     with _errors_of_tasks():
-        return [tuple(row) for row in selected.mapInArrow(write, _COUNTS_SCHEMA).collect()]
+        return [tuple(row) for row in frame.mapInArrow(write, _COUNTS_SCHEMA).collect()]
 
 
-def _check_columns(columns: list[str], types: dict[str, str], key: str, values: list[str], operation: str | None) -> None:
+def _check_columns(schema: Any, key: str, values: list[str], operation: str | None) -> None:
+    columns = schema.names
     for role, name in [("key", key), *([("operation", operation)] if operation is not None else []), *(("value", v) for v in values)]:
         if columns.count(name) != 1:
             what = "more than one column" if name in columns else "no column"
             raise ConfigurationError(f"{role}={name!r}: the DataFrame has {what} of that name (columns: {', '.join(columns)})")
-        allowed = {"key": _KEY_TYPES, "value": _VALUE_TYPES, "operation": {"string"}}[role]
-        kind = types[name].split("(")[0]
-        if kind in ("varchar", "char"):
-            kind = "string"
-        if kind.split(" ")[0] not in allowed:
-            remedy = "cast it to string" if role != "value" or kind == "decimal" else "use to_json, or cast it to string"
-            raise ConfigurationError(f"{role} column {name!r} is {types[name]}, which cannot be carried as a {role}: {remedy}")
+        kind = schema[name].dataType
+        if role == "value":
+            _check_value_type(name, kind, name, kind, 0)
+        elif type(kind).__name__ not in (_KEY_TYPES if role == "key" else _OPERATION_TYPES):
+            raise ConfigurationError(f"{role} column {name!r} is {kind.simpleString()}, which cannot be carried as a {role}: cast it to string")
+
+
+def _check_value_type(column: str, whole: Any, path: str, kind: Any, depth: int) -> None:
+    """ConfigurationError names the column, the part of it that has no form, and what to do instead."""
+    def refuse(what: str, remedy: str) -> None:
+        part = "" if path == column else f" (its part {path})"
+        raise ConfigurationError(f"value column {column!r} is {whole.simpleString():.200}{part}: {what} cannot be carried as a value: {remedy}")
+
+    name = type(kind).__name__
+    if depth > _DEPTH_MAX:
+        refuse(f"what is nested deeper than {_DEPTH_MAX}", "flatten it, or use to_json")
+    elif name == "ArrayType":
+        _check_value_type(column, whole, f"{path}[]", kind.elementType, depth + 1)
+    elif name == "MapType":
+        if type(kind.keyType).__name__ in ("ArrayType", "StructType", "MapType"):
+            refuse(f"a map whose keys are {kind.keyType.simpleString()}", "use map_entries, or cast the keys to string")
+        _check_value_type(column, whole, f"{path}.key", kind.keyType, depth + 1)
+        _check_value_type(column, whole, f"{path}.value", kind.valueType, depth + 1)
+    elif name == "StructType":
+        for field in kind.fields:
+            if kind.names.count(field.name) > 1:
+                refuse(f"a struct with two fields {field.name!r}", "rename one of them")
+            _check_value_type(column, whole, f"{path}.{field.name}", field.dataType, depth + 1)
+    elif name not in _VALUE_TYPES:
+        refuse(kind.simpleString(), "cast it to string, or use to_json")
 
 
 def _quoted(name: str) -> str:
@@ -148,9 +177,10 @@ def _quoted(name: str) -> str:
 
 @dataclass(frozen=True)
 class _WriteBatches:
-    """The function that mapInArrow runs in a task: columns are key, operation if there is one, values."""
+    """The function that mapInArrow runs in a task."""
 
     target: _Target
+    places: tuple[int, ...]             # Of the key, the operation if there is one, and the values among a batch's columns.
     together: tuple[str, ...] | None    # The names under which the value columns are encoded as one dict.
     has_operation: bool
 
@@ -170,12 +200,12 @@ class _WriteBatches:
     def _put(self, connection: Any, batch: Any) -> None:
         if batch.num_rows == 0:
             return
-        operations = batch.column(1) if self.has_operation else None
-        values = batch.columns[2:] if self.has_operation else batch.columns[1:]
+        key, *values = (batch.column(place) for place in self.places)
+        operations = values.pop(0) if self.has_operation else None
         if self.together is None:
-            connection.put_columns(batch.column(0), values[0], operations)
+            connection.put_columns(key, values[0], operations)
         else:
-            connection.put_rows(batch.column(0), list(self.together), values, operations)
+            connection.put_rows(key, self.together, values, operations)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Spark executors put rows into a real member's region: what arrives, how often, and what a failure says."""
-import datetime
+import datetime as dt
 import sys
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -11,6 +13,7 @@ import pywan  # noqa: E402
 from pywan import spark as pywan_spark  # noqa: E402
 from pywan.spark import enqueue  # noqa: E402
 
+UTC = dt.timezone.utc
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])      # The executors cannot import the tests.
 
@@ -57,9 +60,71 @@ def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spa
     enqueue(frame, value=["a", "b"], **target.where)
     assert target.region[1] == {"a": "x", "b": 2.5}
     enqueue(frame, **target.where)
-    assert target.region[1] == {"a": "x", "b": 2.5, "c": None, "d": datetime.date(2020, 1, 2), "e": True}
+    assert target.region[1] == {"a": "x", "b": 2.5, "c": None, "d": date(2020, 1, 2), "e": True}
     enqueue(frame.select("key", "a"), **target.where)
     assert target.region[1] == "x"
+
+
+WIDE = "99999999999999999999999999999999999999"
+CASES = [   # Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one entry: Spark mixes others.)
+    ("decimal(38,0)", [Decimal(WIDE), Decimal("-" + WIDE), Decimal(0), Decimal(-1)]),
+    ("decimal(38,38)", [Decimal(f"0.{WIDE}"), Decimal("0E-38"), Decimal("-1E-38")]),
+    ("decimal(9,2)", [Decimal("1.50"), Decimal("0.00"), Decimal("-0.01"), Decimal("1000000.00")]),
+    ("date", [date(1, 1, 1), date(1582, 10, 14), date(1969, 12, 31), date(1970, 1, 1), date(9999, 12, 31)]),
+    ("timestamp_ntz", [datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2024, 2, 29, 12, 0, 0, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]),
+    ("timestamp", [datetime(1900, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(2024, 2, 29, 12, tzinfo=UTC)]),
+    ("interval day to second", [timedelta(days=-1, microseconds=1), timedelta(days=100_000, microseconds=999999)]),
+    ("array<int>", [[1, None, -2_000_000_000], [], [None]]),
+    ("array<array<string>>", [[["a", None], None, []], []]),
+    ("array<struct<day:date,price:decimal(9,2)>>", [[{"day": date(1, 1, 1), "price": Decimal("1.10")}, None, {"day": None, "price": None}], []]),
+    ("struct<a:int,b:struct<c:string,d:array<binary>>>", [{"a": 1, "b": {"c": "x", "d": [b"\0", None]}}, {"a": None, "b": None}]),
+    ("map<string,array<timestamp_ntz>>", [{"a": [datetime(1969, 12, 31, 23, 59, 59, 999999), None]}, {"b": []}, {"c": None}, {}]),
+    ("map<date,map<bigint,double>>", [{date(1, 1, 1): {1: 0.5}}, {date(9999, 12, 31): {}}, {date(1970, 1, 1): {-1: None}}]),
+    ("map<decimal(5,1),boolean>", [{Decimal("1.5"): True}, {Decimal("-0.5"): None}]),
+]
+
+
+@pytest.mark.parametrize("kind, values", CASES, ids=[kind for kind, _ in CASES])
+def test_every_type_arrives_as_its_python_value_alone_and_in_a_row(spark, target, kind, values):
+    values = [*values, None]
+    frame = spark.createDataFrame(list(enumerate(values)), f"key bigint, v {kind}")
+    enqueue(frame, **target.where)
+    for n, value in enumerate(values):
+        found = target.region[n]
+        assert found == value and type(found) is type(value) and repr(found) == repr(value)
+        assert target.region.replace(n, value, value)       # The bytes are those of a put: it compares them.
+    enqueue(frame.selectExpr("key", "v", "cast(key as string) as n", "array(v) as more"), **target.where)
+    for n, value in enumerate(values):
+        assert target.region[n] == {"v": value, "n": str(n), "more": [value]}
+        assert target.region.replace(n, {"v": value, "n": str(n), "more": [value]}, None)
+
+
+@pytest.mark.parametrize("kind, keys", [(kind, values) for kind, values in CASES if kind.partition("(")[0] in ("decimal", "date", "timestamp", "timestamp_ntz")],
+                         ids=lambda each: each if isinstance(each, str) else "")
+def test_keys_of_a_column_are_the_keys_of_the_same_python_values(spark, target, kind, keys):
+    enqueue(spark.createDataFrame([(key, n) for n, key in enumerate(keys)], f"key {kind}, v int"), **target.where)
+    assert {key: target.region[key] for key in keys} == {key: n for n, key in enumerate(keys)}
+
+
+def test_every_type_reaches_the_other_site(spark, two_sites):
+    ny, ln = two_sites
+    row = {f"c{n}": values[0] for n, (_, values) in enumerate(CASES)}
+    schema = ", ".join(["key bigint", *(f"c{n} {kind}" for n, (kind, _) in enumerate(CASES))])
+    frame = spark.createDataFrame([(n, *row.values()) for n in range(100)], schema)
+    enqueue(frame, locators=str(ny.locator.address), region="data")
+    enqueue(frame.selectExpr("key + 100 as key", "c9 as v"), locators=str(ny.locator.address), region="data")
+    ny.network.settle()
+    assert len(ln.data) == 200
+    assert all(ln.data[n] == row for n in range(100)) and all(ln.data[n + 100] == row["c9"] for n in range(100))
+    assert ln.data.replace(7, row, row) and ny.data.replace(7, row, row)
+
+
+def test_columns_are_found_by_name_in_whatever_order_they_stand(spark, target):
+    frame = spark.sql("select 1 as b, 'put' as op, 'k' as the_key, 2 as a")
+    enqueue(frame, key="the_key", value=["a", "b"], operation="op", **target.where)
+    assert target.region["k"] == {"a": 2, "b": 1}
+    enqueue(frame, key="the_key", operation="op", **target.where)
+    assert target.region["k"] == {"b": 1, "a": 2}
 
 
 def test_names_with_dots_and_binary_keys_work(spark, target):
@@ -137,7 +202,11 @@ def test_an_executor_does_not_import_what_only_the_command_line_needs(spark, tar
 @pytest.mark.parametrize("options, problem", [
     (dict(kee="id"), "no option 'kee'; did you mean 'key'"),
     (dict(key="kee"), "key='kee': the DataFrame has no column of that name"),
-    (dict(value="nested"), "'nested' is array<bigint>, which cannot be carried as a value: use to_json"),
+    (dict(value="span"), "'span' is interval year to month: interval year to month cannot be carried as a value: cast it to string, or use to_json"),
+    (dict(value=["v", "deep"]), r"'deep' is array<struct<a:interval>> \(its part deep\[\]\.a\): interval cannot be carried as a value: cast it"),
+    (dict(value="by_list"), "'by_list' is map<array<bigint>,bigint>: a map whose keys are array<bigint> cannot be carried as a value: use map_entries"),
+    (dict(value="twice"), "'twice' is struct<a:bigint,a:bigint>: a struct with two fields 'a' cannot be carried as a value: rename one of them"),
+    (dict(value="v", key="nested"), "key column 'nested' is array<bigint>, which cannot be carried as a key: cast it to string"),
     (dict(value="v", operation="v"), "operation column 'v' is bigint"),
     (dict(key="real"), "key column 'real' is double"),
     (dict(value="v", locators=""), "at least one locator"),
@@ -146,7 +215,8 @@ def test_an_executor_does_not_import_what_only_the_command_line_needs(spark, tar
     (dict(value="v", timeout=0), "timeout=0"),
 ])
 def test_what_cannot_be_used_is_refused_before_any_task_runs(spark, target, options, problem):
-    frame = spark.range(2).selectExpr("id key", "id v", "array(id) nested", "cast(id as double) real")
+    frame = spark.range(2).selectExpr("id key", "id v", "array(id) nested", "cast(id as double) real", "interval '1-2' year to month span",
+                                       "array(named_struct('a', make_interval(1))) deep", "map(array(id), id) by_list", "named_struct('a', id, 'a', id) twice")
     with pytest.raises(pywan.ConfigurationError, match=problem):
         enqueue(frame, **{**target.where, **options})
     assert target.events == 0

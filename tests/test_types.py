@@ -115,7 +115,7 @@ def test_the_table_of_columns(row):
     column, expected = map(code, row)
     found, = _column_rows(Column(column))
     assert found == _core.encode_object(expected)
-    if expected is not None:
+    if expected is not None and not isinstance(expected, (list, dict)):
         assert found == _core.encode_key_object(expected)
 
 

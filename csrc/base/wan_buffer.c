@@ -5,6 +5,14 @@
 
 #include "base/wan_memory.h"
 
+wan_status wan_buffer_begin(wan_buffer *buffer, uint64_t length)
+{
+    buffer->bytes = malloc(length ? length : 1);
+    if (!buffer->bytes) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a buffer of %" PRIu64 " bytes", length);
+    buffer->capacity = length;
+    return WAN_OK;
+}
+
 wan_status wan_buffer_grow(wan_buffer *buffer, uint64_t length)
 {
     uint64_t capacity = buffer->capacity ? buffer->capacity : 65536;

@@ -15,6 +15,9 @@ typedef struct {
 
 wan_status wan_buffer_grow(wan_buffer *buffer, uint64_t length);
 
+/* Takes memory for just `length` bytes, for a buffer that has none: its owner knows how many there will be. WAN_NO_MEMORY: nothing changed. */
+wan_status wan_buffer_begin(wan_buffer *buffer, uint64_t length);
+
 /* Makes sure that `length` more bytes fit behind `used`; nothing moves to the front. WAN_NO_MEMORY: nothing changed. */
 static inline wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
 {

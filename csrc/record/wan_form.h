@@ -17,6 +17,7 @@ enum {   /* Extensions of msgpack in the tagged form. */
 };
 
 #define WAN_TAGGED_DEPTH_MAX 64         /* Containers in containers, of keys and values. */
+#define WAN_TAGGED_CONTAINERS_MAX (1u << 20)    /* Of one value: an empty list is a byte here and 64 in memory. */
 #define WAN_KEY_INT_BYTES_MAX 1024      /* Of an integer key: Python prints no integer of more than 4,300 digits. */
 
 int wan_is_utf8(const uint8_t *at, size_t length);

@@ -613,6 +613,8 @@ class RowSender:
     def bytes(self) -> int: ...
     def put_columns(self, keys: _ColumnLike, values: _ColumnLike | None, operations: _ColumnLike | None = None) -> None:
         """Adds one row per key."""
+    def put_rows(self, keys: _ColumnLike, names: Sequence[str], columns: Sequence[_ColumnLike], operations: _ColumnLike | None = None) -> None:
+        """Adds one row per key, whose value is a dict of the columns under `names`."""
     def put_pairs(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Adds (key, value) pairs of Python objects."""
     def flush(self) -> None:

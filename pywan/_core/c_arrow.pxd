@@ -4,6 +4,9 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 cdef extern from "record/arrow_abi.h" nogil:
     struct ArrowSchema:
         const char *format
+        const char *name
+        int64_t n_children
+        ArrowSchema **children
         ArrowSchema *dictionary
         void (*release)(ArrowSchema *) noexcept
 
@@ -12,7 +15,9 @@ cdef extern from "record/arrow_abi.h" nogil:
         int64_t null_count
         int64_t offset
         int64_t n_buffers
+        int64_t n_children
         const void **buffers
+        ArrowArray **children
         ArrowArray *dictionary
         void (*release)(ArrowArray *) noexcept
 

@@ -92,6 +92,7 @@ cdef extern from "base/wan_buffer.h" nogil:
         uint64_t start, used
         uint64_t capacity
         uint32_t count
+    wan_status wan_buffer_begin(wan_buffer *buffer, uint64_t length)
     wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
     wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t most)
     void wan_buffer_trim(wan_buffer *buffer, uint64_t kept)

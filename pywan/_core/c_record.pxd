@@ -1,14 +1,19 @@
 # Owns nothing but names: the C of csrc/record as Cython sees it.
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_tables cimport wan_record       # Its fields are a table.
 
 cdef extern from "record/wan_form.h" nogil:
     enum: WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_NONE, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER
     enum: WAN_TAG_INSTANT, WAN_TAG_BIG_INT, WAN_TAG_TUPLE, WAN_TAG_DATE, WAN_TAG_NAIVE, WAN_TAG_FROZENSET, WAN_TAG_SET, WAN_TAG_DURATION, WAN_TAG_ENUM, WAN_TAG_USER
-    enum: WAN_TAGGED_DEPTH_MAX
+    enum: WAN_TAG_TIME, WAN_TAG_DECIMAL
+    enum: WAN_TAGGED_DEPTH_MAX, WAN_TAGGED_CONTAINERS_MAX
     bint wan_is_ascii(const uint8_t *at, size_t length)
     wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
+
+cdef extern from "record/wan_decimal.h" nogil:
+    enum: WAN_DECIMAL_BYTES_MAX, WAN_DECIMAL_TEXT_MAX
+    unsigned wan_decimal_write(char *to, const uint8_t *number, unsigned length, int32_t scale)
 
 cdef extern from "record/wan_record.h" nogil:
     enum: WAN_KEY_BYTES_MAX, WAN_CALLBACK_BYTES_MAX, WAN_VALUE_BYTES_MAX

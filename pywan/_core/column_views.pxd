@@ -1,5 +1,6 @@
 # The interface of column_views.pyx.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
 from pywan._core.c_arrow cimport *
 from pywan._core.msgpack cimport _column_put_be32, _column_put_be64
 
@@ -69,17 +70,25 @@ cdef void column_rows(const ColumnView *view, int64_t row, uint32_t count, const
 
 cdef struct ColumnRows:
     # Rows appended one by one into memory of ours: all `width` bytes wide, or of any width if `width` is -1.
-    uint8_t *data
+    wan_buffer bytes
     int64_t *offsets             # rows + 1 of them; NULL if the width is fixed.
     uint8_t *validity            # NULL until the first null.
-    int64_t size                 # Bytes used of `capacity`.
-    int64_t capacity
     int64_t length               # Rows appended of `rows`.
     int64_t rows
     int64_t width
 
 cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t expected_bytes) noexcept nogil
+cdef int _rows_restart(ColumnRows *rows, int64_t count) noexcept nogil
 cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) noexcept nogil
+
+
+cdef inline void _rows_end_row(ColumnRows *rows) noexcept nogil:
+    """Its bytes are there."""
+    rows.length += 1
+    if rows.offsets != NULL:
+        rows.offsets[rows.length] = <int64_t>rows.bytes.used
+
+
 cdef int _rows_append_null(ColumnRows *rows) noexcept nogil
 
 

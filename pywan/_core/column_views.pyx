@@ -1,7 +1,8 @@
 # Owns how a column's rows are read and laid out, all without the GIL: views of foreign memory, rows of our own, and the loops over them.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
+from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_arrow cimport *
 from pywan._core.msgpack cimport _column_put_be32
@@ -40,31 +41,28 @@ cdef int _rows_start(ColumnRows *rows, int64_t count, int64_t width, int64_t exp
     """Makes room for `count` rows in a zeroed `rows`. 0, or -1 if there is no memory; free with _rows_free either way."""
     rows.rows = count
     rows.width = width
-    rows.capacity = count * width if width >= 0 else expected_bytes
-    rows.data = <uint8_t *>malloc(<size_t>rows.capacity + 16)
     if width < 0:
         rows.offsets = <int64_t *>malloc(<size_t>(count + 1) * sizeof(int64_t))
         if rows.offsets == NULL:
             return -1
         rows.offsets[0] = 0
-    return 0 if rows.data != NULL else -1
+    return 0 if wan_buffer_begin(&rows.bytes, <uint64_t>(count * width if width >= 0 else expected_bytes) + 16) == WAN_OK else -1
+
+
+cdef int _rows_restart(ColumnRows *rows, int64_t count) noexcept nogil:
+    """Room for `count` other rows of any width, in the memory of those before. 0, or -1 if there is no memory."""
+    if rows.offsets == NULL or rows.rows < count:
+        _rows_free(rows)
+        return _rows_start(rows, count, -1, count * 32)
+    wan_buffer_empty(&rows.bytes)
+    rows.length = 0
+    return 0
 
 
 cdef int _rows_append(ColumnRows *rows, const uint8_t *start, int64_t length) noexcept nogil:
-    cdef int64_t capacity
-    cdef uint8_t *data
-    if length > rows.capacity - rows.size:
-        capacity = rows.capacity * 2 if rows.capacity > length else rows.capacity + 2 * length
-        data = <uint8_t *>realloc(rows.data, <size_t>capacity + 16)
-        if data == NULL:
-            return -1
-        rows.data = data
-        rows.capacity = capacity
-    memcpy(rows.data + rows.size, start, <size_t>length)
-    rows.size += length
-    rows.length += 1
-    if rows.offsets != NULL:
-        rows.offsets[rows.length] = rows.size
+    if wan_buffer_add(&rows.bytes, start, <uint64_t>length) != WAN_OK:
+        return -1
+    _rows_end_row(rows)
     return 0
 
 
@@ -77,16 +75,14 @@ cdef int _rows_append_null(ColumnRows *rows) noexcept nogil:
         memset(rows.validity, 0xff, <size_t>(rows.rows + 7) // 8)
     rows.validity[row >> 3] &= <uint8_t>~(1 << (row & 7))
     if rows.offsets == NULL:
-        memset(rows.data + rows.size, 0, <size_t>rows.width)
-        rows.size += rows.width
-    rows.length += 1
-    if rows.offsets != NULL:
-        rows.offsets[rows.length] = rows.size
+        memset(rows.bytes.bytes + rows.bytes.used, 0, <size_t>rows.width)
+        rows.bytes.used += <uint64_t>rows.width
+    _rows_end_row(rows)
     return 0
 
 
 cdef void _rows_free(ColumnRows *rows) noexcept nogil:
-    free(rows.data)
+    wan_buffer_close(&rows.bytes)
     free(rows.offsets)
     free(rows.validity)
     memset(rows, 0, sizeof(ColumnRows))

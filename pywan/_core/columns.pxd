@@ -3,9 +3,6 @@ from libc.stdint cimport int64_t, uint8_t
 from pywan._core.c_arrow cimport *
 from pywan._core.column_views cimport ColumnRows, ColumnView
 
-cdef _column_error(str message)
-cdef _column_too_large(str message)
-
 cdef class Column:
     cdef ColumnView view
     cdef readonly str name
@@ -30,7 +27,7 @@ cdef class Column:
     cdef int _read_arrow_capsules(self, obj) except -1
     cdef int _read_arrow(self, ArrowSchema *schema, ArrowArray *array) except -1
     cdef Column _sibling(self)
-    cdef _unreadable(self, bytes format)
+    cdef int _lay_out_values(self, ArrowSchema *schema, ArrowArray *array) except -1
     cdef int _read_arrow_layout(self, bytes format, ArrowArray *array) except -1
     cdef const uint8_t *_realign(self, const uint8_t *data, bytes format, int64_t count) except NULL
     cdef int _view_bools(self) except -1

@@ -7,6 +7,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from pywan._core.c_record cimport *
 from pywan._core.c_arrow cimport *
+from pywan._core.arrow_values cimport (
+    ArrowValues, arrow_is_value, arrow_problem, arrow_put_rows, check_arrow, column_error, column_too_large, take_arrow, unreadable_arrow)
 from pywan._core.codec cimport encoded
 from pywan._core.column_views cimport (
     COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_NONE, COLUMN_STR, COLUMN_TAGGED, ColumnView, _bools_from_bits,
@@ -35,16 +37,6 @@ cdef void _widen_to_float64(const float *source, double *out, int64_t length) no
         out[row] = source[row]
 
 
-cdef _column_error(str message):
-    from pywan.errors import SerializationError
-    return SerializationError(message)
-
-
-cdef _column_too_large(str message):
-    from pywan.errors import EventTooLargeError
-    return EventTooLargeError(message)
-
-
 cdef class Column:
     """A column of keys, values or operations as bytes per row.
 
@@ -63,8 +55,8 @@ cdef class Column:
         self.name = ""
 
     def __init__(self, obj, str name="column"):
-        if self.owner is not None or self.array.release != NULL or self.buffer_count or self.owned.data != NULL:
-            raise _column_error(f"column {self.name!r} is already made; make another Column")
+        if self.owner is not None or self.array.release != NULL or self.buffer_count or self.owned.bytes.bytes != NULL:
+            raise column_error(f"column {self.name!r} is already made; make another Column")
         self.name = name
         if isinstance(obj, Column):
             self._read_column(obj)
@@ -81,7 +73,7 @@ cdef class Column:
         elif hasattr(obj, "__array__"):
             self._read_numpy(obj)
         else:
-            raise _column_error(
+            raise column_error(
                 f"column {name!r}: {type(obj).__name__} is not a column; pass an Arrow array, a numpy array, a pair "
                 f"(offsets, data) of buffers, or a list of bytes or str")
         self._check_row_sizes()
@@ -108,7 +100,7 @@ cdef class Column:
         with nogil:
             row = _first_over_uint32(&self.view)
         if row >= 0:
-            raise _column_too_large(
+            raise column_too_large(
                 f"column {self.name!r}, row {self.first_row + row}: more than {_COLUMN_UINT32_MAX} bytes; split the value")
         return 0
 
@@ -120,7 +112,7 @@ cdef class Column:
         return 0
 
     cdef int _view_owned(self, uint8_t form) except -1:
-        self.view.data = self.owned.data
+        self.view.data = self.owned.bytes.bytes
         self.view.offsets32 = NULL
         self.view.offsets64 = self.owned.offsets
         self.view.width = self.owned.width if self.owned.offsets == NULL else 0
@@ -134,14 +126,14 @@ cdef class Column:
         if status < 0:
             raise MemoryError(f"column {self.name!r}: no memory for {self.owned.rows} rows")
         if status > 0:
-            raise _column_error(f"column {self.name!r}, row {self.first_row + row}: {problem}")
+            raise column_error(f"column {self.name!r}, row {self.first_row + row}: {problem}")
         return 0
 
     cdef int _widen(self, const void *source, int64_t length, bytes format) except -1:
         """Puts numbers of less than 64 bits into memory of ours and points the view there."""
         cdef char code = format[0]
         self._start_rows(length, 8, 0)
-        cdef int64_t *out = <int64_t *>self.owned.data
+        cdef int64_t *out = <int64_t *>self.owned.bytes.bytes
         with nogil:
             if code == b"c":
                 _widen_to_int64(<const int8_t *>source, out, length)
@@ -157,7 +149,7 @@ cdef class Column:
                 _widen_to_int64(<const uint32_t *>source, out, length)
             else:
                 _widen_to_float64(<const float *>source, <double *>out, length)
-        self.view.data = self.owned.data
+        self.view.data = self.owned.bytes.bytes
         self.view.width = 8
         self.view.form = COLUMN_FLOAT64 if code == b"f" else COLUMN_INT64
         return 0
@@ -167,7 +159,7 @@ cdef class Column:
         with nogil:
             row = _first_over_int64(&self.view)
         if row >= 0:
-            raise _column_error(
+            raise column_error(
                 f"column {self.name!r}, row {self.first_row + row}: {(<const uint64_t *>self.view.data)[row]} is over "
                 f"{_COLUMN_INT64_MAX}, the largest integer; cast the column to string or float64")
         return 0
@@ -224,15 +216,8 @@ cdef class Column:
     # Arrow.
 
     cdef int _read_arrow_capsules(self, obj) except -1:
-        _check_arrow(obj, self.name)
-        schema_capsule, array_capsule = obj.__arrow_c_array__()
-        cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
-        cdef ArrowArray *array = <ArrowArray *>PyCapsule_GetPointer(array_capsule, "arrow_array")
-        if schema.release == NULL or array.release == NULL:
-            raise _column_error(f"column {self.name!r}: its Arrow data was already consumed; export it again")
-        self.array = array[0]
-        array.release = NULL   # Moved: ours to release now. The capsule releases the schema.
-        return self._read_arrow(schema, &self.array)
+        cdef list held = []
+        return self._read_arrow(take_arrow(obj, self.name, &self.array, held), &self.array)
 
     cdef int _read_arrow(self, ArrowSchema *schema, ArrowArray *array) except -1:
         """Points the view at `array`, which outlives it: what has to be copied is. Owns nothing of either struct."""
@@ -240,14 +225,14 @@ cdef class Column:
         cdef int64_t bad_row = 0
         cdef int status
         if schema.dictionary == NULL:
-            return self._read_arrow_layout(schema.format, array)
+            return self._lay_out_values(schema, array) if arrow_is_value(schema.format) else self._read_arrow_layout(schema.format, array)
         if array.dictionary == NULL:
-            raise _column_error(f"column {self.name!r}: a dictionary-encoded array without its dictionary")
+            raise column_error(f"column {self.name!r}: a dictionary-encoded array without its dictionary")
         indices, values = self._sibling(), self._sibling()
         indices._read_arrow_layout(schema.format, array)
         values._read_arrow(schema.dictionary, array.dictionary)
         if indices.view.form != COLUMN_INT64:
-            raise self._unreadable(schema.format)
+            raise unreadable_arrow(self.name, schema.format)
         self._start_rows(indices.view.length, values.view.width if _column_is_fixed(&values.view) else -1,
                          indices.view.length * 16)
         with nogil:
@@ -263,18 +248,17 @@ cdef class Column:
         column.first_row = self.first_row
         return column
 
-    cdef _unreadable(self, bytes format):
-        kind = {
-            b"e": "16 bit floats: cast to float32", b"d": "decimals: cast to string or float64",
-            b"tt": "times of day: cast to int64 or string", b"tD": "durations: cast to int64",
-            b"ti": "intervals: cast to string", b"+s": "structs (or a table): pass one of its columns",
-            b"+": "nested values: encode them as bytes first",
-        }
-        for start in (format, format[:2], format[:1]):
-            if start in kind:
-                return _column_error(f"column {self.name!r}: Arrow type {format.decode()!r} holds {kind[start]}")
-        return _column_error(f"column {self.name!r}: Arrow type {format.decode()!r} is not known; cast to binary, "
-                             f"string, int64 or float64")
+    cdef int _lay_out_values(self, ArrowSchema *schema, ArrowArray *array) except -1:
+        """What is stored as one object of the tagged form: nested rows, decimals, times of day. `array` NULL: no rows."""
+        cdef ArrowValues values = ArrowValues()
+        cdef int64_t bad_row = 0
+        cdef int status
+        values.read(schema, array, self.name, 0)
+        self._start_rows(values.root.length, -1, values.root.length * 16)
+        with nogil:
+            status = arrow_put_rows(&values.root, &self.owned, &bad_row)
+        self._check_appended(status, bad_row, arrow_problem(status) if status > 0 else "")
+        return self._view_owned(COLUMN_TAGGED)
 
     cdef int _read_arrow_layout(self, bytes format, ArrowArray *array) except -1:
         cdef ColumnView *view = &self.view
@@ -282,7 +266,7 @@ cdef class Column:
         cdef int64_t needed
         cdef int64_t row
         if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
-            raise _column_error(f"column {self.name!r}: an Arrow array of length {array.length} at offset "
+            raise column_error(f"column {self.name!r}: an Arrow array of length {array.length} at offset "
                                 f"{array.offset} is damaged; at most {COLUMN_ROWS_MAX} rows are possible")
         view.length = array.length
         if format == b"n":
@@ -290,9 +274,7 @@ cdef class Column:
             return 0
         needed = 3 if format in (b"z", b"u", b"Z", b"U", b"vz", b"vu") else 2
         if array.n_buffers < needed or array.buffers == NULL:
-            if format[:1] == b"+":
-                raise self._unreadable(format)
-            raise _column_error(f"column {self.name!r}: Arrow type {format.decode()!r} with {array.n_buffers} "
+            raise column_error(f"column {self.name!r}: Arrow type {format.decode()!r} with {array.n_buffers} "
                                 f"buffers, expected {needed}; the array is damaged")
         if array.null_count != 0:
             view.validity = <const uint8_t *>array.buffers[0]
@@ -302,7 +284,7 @@ cdef class Column:
         elif array.buffers[1] != NULL:
             data = <const uint8_t *>array.buffers[1]
         elif format != b"w:0":
-            raise _column_error(f"column {self.name!r}: an Arrow array of {array.length} rows without data is damaged")
+            raise column_error(f"column {self.name!r}: an Arrow array of {array.length} rows without data is damaged")
 
         if array.length:
             data = self._realign(data, format, array.offset + array.length)
@@ -319,21 +301,21 @@ cdef class Column:
                 with nogil:
                     row = _first_bad_offset(view, _COLUMN_INT64_MAX)
                 if row >= 0:
-                    raise _column_error(f"column {self.name!r}, row {self.first_row + row}: the offsets of the Arrow array do not ascend; it is damaged")
+                    raise column_error(f"column {self.name!r}, row {self.first_row + row}: the offsets of the Arrow array do not ascend; it is damaged")
                 if array.buffers[2] != NULL:
                     view.data = <const uint8_t *>array.buffers[2]
                 elif _column_view_size(view):
-                    raise _column_error(f"column {self.name!r}: an Arrow array with offsets to {_column_view_size(view)} bytes of data has no data; it is damaged")
+                    raise column_error(f"column {self.name!r}: an Arrow array with offsets to {_column_view_size(view)} bytes of data has no data; it is damaged")
         elif format in (b"vz", b"vu"):
             self._read_arrow_views(data, array)
             self._view_owned(COLUMN_STR if format == b"vu" else COLUMN_BYTES)
         elif format[:2] == b"w:":
             view.form = COLUMN_BYTES
             if not format[2:].isdigit() or len(format) > 12:
-                raise self._unreadable(format)
+                raise unreadable_arrow(self.name, format)
             view.width = int(format[2:])
             if view.width > COLUMN_ROWS_MAX // max(array.offset + array.length, 1):
-                raise _column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset {array.offset} are too many; the array is damaged")
+                raise column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset {array.offset} are too many; the array is damaged")
             if view.width and array.length:
                 view.data = data + array.offset * view.width
         elif format in (b"l", b"L", b"g"):
@@ -351,12 +333,12 @@ cdef class Column:
         elif format == b"b":
             self._start_rows(array.length, 1, 0)
             with nogil:
-                _bools_from_bits(data, array.offset, self.owned.data, array.length)
+                _bools_from_bits(data, array.offset, self.owned.bytes.bytes, array.length)
             self._view_bools()
         elif format[:2] == b"ts" or format in (b"tdD", b"tdm"):
             self._read_arrow_timestamps(format, array)
         else:
-            raise self._unreadable(format)
+            raise unreadable_arrow(self.name, format)
         return 0
 
     cdef const uint8_t *_realign(self, const uint8_t *data, bytes format, int64_t count) except NULL:
@@ -381,7 +363,7 @@ cdef class Column:
         return <const uint8_t *>self.realigned
 
     cdef int _view_bools(self) except -1:
-        self.view.data = self.owned.data
+        self.view.data = self.owned.bytes.bytes
         self.view.width = 1
         self.view.form = COLUMN_TAGGED
         self.view.is_bool = 1
@@ -396,7 +378,7 @@ cdef class Column:
             return self._lay_out_dates(ticks, 86400000, False)
         ticks_per_second = {b"tss:": 1, b"tsm:": 1000, b"tsu:": 1000000, b"tsn:": 1000000000}.get(format[:4])
         if ticks_per_second is None:
-            raise self._unreadable(format)
+            raise unreadable_arrow(self.name, format)
         return self._lay_out_timestamps(ticks, len(format) > 4, ticks_per_second, False)     # Behind the colon is the zone, if there is one.
 
     cdef int _read_arrow_views(self, const uint8_t *data, ArrowArray *array) except -1:
@@ -434,16 +416,16 @@ cdef class Column:
                 kind = str if isinstance(item, str) else bytes
             if not isinstance(item, kind):
                 if isinstance(item, (bytes, str)):
-                    raise _column_error(f"column {self.name!r}, row {row}: {type(item).__name__} after rows of "
+                    raise column_error(f"column {self.name!r}, row {row}: {type(item).__name__} after rows of "
                                         f"{kind.__name__}; make all rows the same type")
-                raise _column_error(
+                raise column_error(
                     f"column {self.name!r}, row {row}: {type(item).__name__}; a list holds bytes or str only: pass numbers "
                     f"as a numpy or Arrow array, other values as bytes")
             if kind is str:
                 try:
                     encoded = (<str>item).encode()
                 except UnicodeEncodeError as error:
-                    raise _column_error(f"column {self.name!r}, row {row}: not valid Unicode ({error.reason} at "
+                    raise column_error(f"column {self.name!r}, row {row}: not valid Unicode ({error.reason} at "
                                         f"{error.start}); pass bytes instead") from None
             else:
                 encoded = item if type(item) is bytes else bytes(item)
@@ -465,16 +447,16 @@ cdef class Column:
         cdef int place
         offsets = numpy.asarray(offsets)
         if offsets.ndim != 1 or offsets.dtype.kind != "i" or offsets.dtype.itemsize not in (4, 8):
-            raise _column_error(
+            raise column_error(
                 f"column {self.name!r}: offsets of {offsets.dtype} with {offsets.ndim} dimension(s); pass int32 or int64 "
                 f"offsets, for raw bytes numpy.frombuffer(offsets, 'int32')")
         offsets = numpy.require(offsets, offsets.dtype.newbyteorder("="), ("C", "A"))
         if len(offsets) == 0:
-            raise _column_error(f"column {self.name!r}: no offsets; there is one more than rows, and the first is 0")
+            raise column_error(f"column {self.name!r}: no offsets; there is one more than rows, and the first is 0")
         try:
             place = self._borrow(data)
         except (TypeError, ValueError, BufferError) as error:
-            raise _column_error(f"column {self.name!r}: its data cannot be read as bytes ({error}); pass one "
+            raise column_error(f"column {self.name!r}: its data cannot be read as bytes ({error}); pass one "
                                 f"contiguous buffer") from None
         self.view.data = <const uint8_t *>self.buffers[place].buf if self.buffers[place].len else wan_column_no_bytes
         size = self.buffers[place].len
@@ -489,7 +471,7 @@ cdef class Column:
             row = _first_bad_offset(&self.view, size)
         if row >= 0:
             start, end = int(offsets[row]), int(offsets[row + 1])
-            raise _column_error(f"column {self.name!r}, row {row}: offsets {start} to {end} do not lie in order "
+            raise column_error(f"column {self.name!r}, row {row}: offsets {start} to {end} do not lie in order "
                                 f"within the {size} bytes of data; correct the offsets")
         return 0
 
@@ -498,25 +480,25 @@ cdef class Column:
         cdef Column ticks
         cdef int place
         if isinstance(obj, numpy.ma.MaskedArray):
-            raise _column_error(f"column {self.name!r}: a masked array; pass pyarrow.array(values, mask=mask), "
+            raise column_error(f"column {self.name!r}: a masked array; pass pyarrow.array(values, mask=mask), "
                                 f"whose nulls are kept")
         array = numpy.asarray(obj)
         kind = array.dtype.kind
         if array.ndim == 2 and array.dtype == numpy.uint8:
             width = array.shape[1]
         elif array.ndim != 1:
-            raise _column_error(f"column {self.name!r}: a numpy array of {array.dtype} with {array.ndim} "
+            raise column_error(f"column {self.name!r}: a numpy array of {array.dtype} with {array.ndim} "
                                 f"dimension(s); pass one dimension, or uint8 of rows x width")
         elif kind == "O":
-            raise _column_error(f"column {self.name!r}: numpy objects have no fixed layout; pass a list of bytes or "
+            raise column_error(f"column {self.name!r}: numpy objects have no fixed layout; pass a list of bytes or "
                                 f"str, pyarrow.array(values), or an array with a dtype such as 'int64' or 'S16'")
         elif kind in "UT":
             return self._read_sequence(array.tolist())
         elif kind == "V" and array.dtype.fields is not None:
-            raise _column_error(f"column {self.name!r}: a structured array; pass one of its fields, or "
+            raise column_error(f"column {self.name!r}: a structured array; pass one of its fields, or "
                                 f"array.view('V{array.dtype.itemsize}') for its rows as bytes")
         elif kind not in "SVbiufM" or (kind == "f" and array.dtype.itemsize > 8):
-            raise _column_error(f"column {self.name!r}: numpy dtype {array.dtype} has no form; cast to int64, "
+            raise column_error(f"column {self.name!r}: numpy dtype {array.dtype} has no form; cast to int64, "
                                 f"float64 or bytes")
         else:
             width = array.dtype.itemsize
@@ -538,7 +520,7 @@ cdef class Column:
         if kind == "b":
             self._start_rows(self.view.length, 1, 0)
             with nogil:
-                _bools_from_bytes(self.view.data, self.owned.data, self.view.length)
+                _bools_from_bytes(self.view.data, self.owned.bytes.bytes, self.view.length)
             return self._view_bools()
         if kind == "f":
             self.view.form = COLUMN_FLOAT64
@@ -562,7 +544,7 @@ cdef class Column:
             differs = (array != given) & ~numpy.isnat(given)
             if differs.any():
                 row = int(differs.argmax())
-                raise _column_error(f"column {self.name!r}, row {row}: {given[row]} cannot be told in {unit}; round it")
+                raise column_error(f"column {self.name!r}, row {row}: {given[row]} cannot be told in {unit}; round it")
         cdef Column ticks = Column(array.view("i8"), self.name)
         if unit == "D":
             return self._lay_out_dates(ticks, 1, True)
@@ -584,22 +566,13 @@ cdef int64_t _column_view_size(const ColumnView *view) noexcept nogil:
     return view.length * view.width
 
 
-cdef _check_arrow(obj, str name):
-    """Arrow's C interface does not tell how long buffers are: pyarrow itself compares them with length and offset, which takes no longer
-    for more rows. What it leaves open (whether offsets ascend, indices and views) is checked as we read."""
-    if type(obj).__module__.startswith("pyarrow.") and hasattr(obj, "validate"):
-        try:
-            obj.validate()
-        except ValueError as error:
-            raise _column_error(f"column {name!r}: the Arrow array is damaged: {error}") from None
-
-
 cdef list _column_chunks(obj, str name):
     """The arrays of an Arrow stream, one column each, of one type; one empty column if the stream has none."""
-    _check_arrow(obj, name)
+    check_arrow(obj, name)
     capsule = obj.__arrow_c_stream__()
     cdef ArrowArrayStream *stream = <ArrowArrayStream *>PyCapsule_GetPointer(capsule, "arrow_array_stream")
     cdef ArrowSchema schema
+    cdef ArrowSchema *kind
     cdef ArrowArray empty
     cdef Column chunk
     cdef int64_t first_row = 0
@@ -609,7 +582,7 @@ cdef list _column_chunks(obj, str name):
     memset(&empty, 0, sizeof(empty))
     memset(no_buffers, 0, sizeof(no_buffers))
     if stream.get_schema(stream, &schema) != 0:
-        raise _column_stream_error(stream, name)
+        raise _stream_error(stream, name)
     try:
         while True:
             chunk = Column.__new__(Column)
@@ -617,7 +590,7 @@ cdef list _column_chunks(obj, str name):
             chunk.first_row = first_row
             if stream.get_next(stream, &chunk.array) != 0:
                 chunk.array.release = NULL   # After an error the struct means nothing.
-                raise _column_stream_error(stream, name)
+                raise _stream_error(stream, name)
             if chunk.array.release == NULL:
                 break
             chunk._read_arrow(&schema, &chunk.array)
@@ -629,10 +602,11 @@ cdef list _column_chunks(obj, str name):
             empty.buffers = no_buffers
             chunk = Column.__new__(Column)
             chunk.name = name
-            if schema.dictionary != NULL:
-                chunk._read_arrow_layout(schema.dictionary.format, &empty)
+            kind = schema.dictionary if schema.dictionary != NULL else &schema
+            if arrow_is_value(kind.format):
+                chunk._lay_out_values(kind, NULL)
             else:
-                chunk._read_arrow_layout(schema.format, &empty)
+                chunk._read_arrow_layout(kind.format, &empty)
             chunks.append(chunk)
     finally:
         if schema.release != NULL:
@@ -640,10 +614,10 @@ cdef list _column_chunks(obj, str name):
     return chunks
 
 
-cdef _column_stream_error(ArrowArrayStream *stream, str name):
+cdef _stream_error(ArrowArrayStream *stream, str name):
     cdef const char *text = stream.get_last_error(stream)
     reason = (<bytes>text).decode("utf-8", "replace") if text != NULL else "no reason given"
-    return _column_error(f"column {name!r}: its Arrow stream failed: {reason}")
+    return column_error(f"column {name!r}: its Arrow stream failed: {reason}")
 
 
 def as_columns(obj, str name="column"):

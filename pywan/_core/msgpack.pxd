@@ -83,6 +83,20 @@ cdef inline uint8_t *_column_put_msgpack_head(uint8_t *out, uint8_t form, uint32
     return out + 5
 
 
+cdef inline uint8_t *put_msgpack_count(uint8_t *out, uint8_t few, uint8_t many, uint32_t count) noexcept nogil:
+    """The head of an array (0x90, 0xdc) or a map (0x80, 0xde): up to 5 bytes."""
+    if count < 16:
+        out[0] = few | <uint8_t>count
+        return out + 1
+    if count < 65536:
+        out[0] = many
+        _column_put_be16(out + 1, <uint16_t>count)
+        return out + 3
+    out[0] = many + 1
+    _column_put_be32(out + 1, count)
+    return out + 5
+
+
 cdef inline uint8_t *_column_put_bytes(uint8_t *out, const uint8_t *start, uint32_t length) noexcept nogil:
     # Most contents are short: two fixed copies that overlap beat a call of memcpy.
     if length > 16 or length < 4:

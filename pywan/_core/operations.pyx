@@ -5,7 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.column_views cimport (
     COLUMN_BYTES, COLUMN_NONE, COLUMN_OPERATION_CREATE, COLUMN_OPERATION_DESTROY, COLUMN_OPERATION_UPDATE,
     COLUMN_STR, ColumnView, _COLUMN_OPERATION_UNKNOWN, column_row)
-from pywan._core.columns cimport Column, _column_error
+from pywan._core.arrow_values cimport column_error
+from pywan._core.columns cimport Column
 
 
 cdef uint8_t _column_operation_code(const uint8_t *word, uint32_t length) noexcept nogil:
@@ -66,7 +67,7 @@ def operation_codes(obj, int64_t n):
     cdef bytes codes
     cdef uint8_t *out
     if n < 0:
-        raise _column_error(f"operations for {n} rows; the number of rows cannot be negative")
+        raise column_error(f"operations for {n} rows; the number of rows cannot be negative")
     if obj is None:
         return b"\x01" * n
     if isinstance(obj, (bytes, bytearray, memoryview)) or getattr(obj, "dtype", None) == "uint8":
@@ -76,26 +77,26 @@ def operation_codes(obj, int64_t n):
         with nogil:
             row = _first_bad_code(out, n)
         if row >= 0:
-            raise _column_error(f"operations, row {row}: code {out[row]}; use 0 create, 1 update, 2 destroy")
+            raise column_error(f"operations, row {row}: code {out[row]}; use 0 create, 1 update, 2 destroy")
         return codes
     column = obj if isinstance(obj, Column) else Column(obj, "operations")
     _check_operation_count(column.view.length, n)
     if column.view.form not in (COLUMN_BYTES, COLUMN_STR, COLUMN_NONE):
-        raise _column_error(f"operations are words or uint8 codes, not {type(obj).__name__} of numbers; use create, "
+        raise column_error(f"operations are words or uint8 codes, not {type(obj).__name__} of numbers; use create, "
                             f"update or destroy")
     codes = PyBytes_FromStringAndSize(NULL, n)
     out = <uint8_t *>PyBytes_AS_STRING(codes)
     with nogil:
         row = _column_operation_codes(&column.view, out)
     if row >= 0:
-        raise _column_error(f"operations, row {row}: {_operation_word(column, row)}; use create, update (or put), "
+        raise column_error(f"operations, row {row}: {_operation_word(column, row)}; use create, update (or put), "
                             f"destroy (or delete, remove)")
     return codes
 
 
 cdef int _check_operation_count(int64_t count, int64_t n) except -1:
     if count != n:
-        raise _column_error(f"{count} operations for {n} rows; give one per row")
+        raise column_error(f"{count} operations for {n} rows; give one per row")
     return 0
 
 

@@ -5,9 +5,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.codec cimport described, encode, encode_key, encoded
-from pywan._core.column_views cimport ColumnView, column_row
+from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_row
 from pywan._core.columns cimport Column
 from pywan._core.lz4 cimport lz4_load
+from pywan._core.row_maps cimport RowMaps
 from pywan._core.put_rows cimport failure_text, key_fault
 from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, GOES_ON, READY_TO_READ, Session, SocketStream, session_loop
 from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_reserve
@@ -26,7 +27,7 @@ cdef class RowSender(Session):
     cdef readonly uint64_t rows, bytes
     cdef uint32_t frame_rows
     cdef bint compress
-    cdef wan_buffer pack
+    cdef ColumnRows maps            # The values of the rows of one call, in the memory of the call before.
     cdef uint64_t timeout_us        # For the member to take something.
     cdef uint64_t moved_us          # When it last did.
     cdef object interruption        # What a signal's handler raised while it was waited for.
@@ -38,7 +39,7 @@ cdef class RowSender(Session):
             lz4_load()
 
     def __dealloc__(self):
-        wan_buffer_close(&self.pack)
+        _rows_free(&self.maps)
 
     cdef int open_frame(self) noexcept nogil:
         if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)):
@@ -140,7 +141,22 @@ cdef class RowSender(Session):
         cdef Column v = None
         if values is not None:
             v = values if isinstance(values, Column) else Column(values, "values")
-        cdef int64_t rows = k.view.length, row
+        self.put_views(&k.view, &v.view if v is not None else NULL, operations)
+
+    def put_rows(self, keys, names, columns, operations=None):
+        """Adds one row per key, whose value is a dict of the columns under `names`. Raises as `put_columns` does."""
+        cdef Column k = keys if isinstance(keys, Column) else Column(keys, "keys")
+        cdef RowMaps maps = RowMaps(names, columns)
+        cdef ColumnView view
+        if _rows_restart(&self.maps, len(maps)) < 0:
+            raise MemoryError(f"no memory for {len(maps)} rows")
+        maps.lay_out(&self.maps)
+        memset(&view, 0, sizeof(view))
+        view.data, view.offsets64, view.length, view.form = self.maps.bytes.bytes, self.maps.offsets, self.maps.length, COLUMN_TAGGED
+        self.put_views(&k.view, &view, operations)
+
+    cdef int put_views(self, const ColumnView *kv, const ColumnView *vv, object operations) except -1:
+        cdef int64_t rows = kv.length, row
         cdef const uint8_t[::1] codes = None
         cdef const uint8_t *codes_ = NULL
         cdef const uint8_t *key
@@ -148,13 +164,9 @@ cdef class RowSender(Session):
         cdef uint32_t key_length, value_length = 0
         cdef uint8_t key_form, value_form = WAN_FORM_NONE, operation
         cdef int state = STREAM_OK, wrong = 0
-        cdef ColumnView *kv = &k.view
-        cdef ColumnView *vv = NULL
-        if v is not None:
-            vv = &v.view
-            if v.view.length != rows:
-                from pywan.errors import ConfigurationError
-                raise ConfigurationError(f"{rows} keys and {v.view.length} values")
+        if vv != NULL and vv.length != rows:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"{rows} keys and {vv.length} values")
         if operations is not None:
             codes = operation_codes(operations, rows)
             if rows:
@@ -188,6 +200,7 @@ cdef class RowSender(Session):
             raise SerializationError(f"row {self.rows + row} of this task: {failure_text(wrong)}; nothing of this task was applied")
         if state != STREAM_OK:
             raise self.broken(state)
+        return 0
 
     def put_pairs(self, pairs):
         """Adds (key, value) pairs of Python objects."""

@@ -12,7 +12,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_python cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_STR, MOMENT_BYTES_MAX, put_moment
 from pywan._core.msgpack cimport (
-    _column_put_be16, _column_put_be32, _column_put_be64, _column_put_msgpack_head, _column_put_msgpack_int)
+    _column_put_be16, _column_put_be32, _column_put_be64, _column_put_msgpack_head, _column_put_msgpack_int, put_msgpack_count)
 
 
 cdef class Undecodable:
@@ -92,7 +92,6 @@ import_datetime()
 
 
 cdef enum:
-    TAGGED_CONTAINERS_MAX = 1 << 20     # Of one value: an empty list is a byte here and 64 in memory.
     EXTENSION_HEAD_MAX = 6
     DAYS_TO_1970 = 719163               # In Python's ordinals.
     FIRST_DAY = -719162                 # 0001-01-01 and 9999-12-31: Python's calendar.
@@ -172,17 +171,7 @@ cdef int pack_text_or_bytes(tagged_bytes *out, uint8_t form, const uint8_t *data
 cdef int pack_count(tagged_bytes *out, uint8_t few, uint8_t many, Py_ssize_t count) except -1:
     """The head of an array (0x90, 0xdc) or a map (0x80, 0xde)."""
     cdef uint8_t *to = tagged_room(out, 5)
-    if count < 16:
-        to[0] = few | <uint8_t>count
-        out.used += 1
-    elif count < 65536:
-        to[0] = many
-        _column_put_be16(to + 1, <uint16_t>count)
-        out.used += 3
-    else:
-        to[0] = many + 1
-        _column_put_be32(to + 1, <uint32_t>count)
-        out.used += 5
+    out.used = <size_t>(put_msgpack_count(to, few, many, <uint32_t>count) - out.data)
     return 0
 
 
@@ -190,8 +179,8 @@ cdef int pack_enter(tagged_bytes *out, int depth) except -1:
     if depth >= WAN_TAGGED_DEPTH_MAX:
         raise refused(f"the object is nested deeper than {WAN_TAGGED_DEPTH_MAX} containers, or holds itself; flatten it, or pass bytes")
     out.containers += 1
-    if out.containers > TAGGED_CONTAINERS_MAX:
-        raise refused(f"the object has more than {TAGGED_CONTAINERS_MAX} containers; split it, or pass bytes")
+    if out.containers > WAN_TAGGED_CONTAINERS_MAX:
+        raise refused(f"the object has more than {WAN_TAGGED_CONTAINERS_MAX} containers; split it, or pass bytes")
     return 0
 
 
@@ -461,8 +450,8 @@ cdef int unpack_enter(tagged_reader *r, int depth, uint64_t at_least) except -1:
     if depth >= WAN_TAGGED_DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {WAN_TAGGED_DEPTH_MAX} containers")
     r.containers += 1
-    if r.containers > TAGGED_CONTAINERS_MAX:
-        raise ValueError(f"it has more than {TAGGED_CONTAINERS_MAX} containers")
+    if r.containers > WAN_TAGGED_CONTAINERS_MAX:
+        raise ValueError(f"it has more than {WAN_TAGGED_CONTAINERS_MAX} containers")
     if <uint64_t>(r.end - r.at) < at_least:
         raise cut_off()
     return 0

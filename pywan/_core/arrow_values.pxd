@@ -1,0 +1,59 @@
+# The interface of arrow_values.pyx.
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from pywan._core.c_arrow cimport *
+from pywan._core.c_base cimport *
+from pywan._core.column_views cimport ColumnRows, ColumnView
+
+cdef enum arrow_kind:
+    ARROW_NULL, ARROW_BOOL, ARROW_INT, ARROW_FLOAT, ARROW_BYTES, ARROW_VIEW, ARROW_FIXED_BYTES, ARROW_DECIMAL, ARROW_DATE, ARROW_MOMENT, ARROW_TIME,
+    ARROW_LIST, ARROW_FIXED_LIST, ARROW_STRUCT, ARROW_MAP, ARROW_DICTIONARY
+    ARROW_COLUMN        # No array: a column that is laid out already.
+
+cdef enum:
+    ARROW_NO_MEMORY = -1
+    ARROW_WHOLE = 0
+    ARROW_OUTSIDE = 1       # Offsets, an index or a view that leave what they point into.
+    ARROW_NO_DAY = 2
+    ARROW_NO_TIME = 3
+    ARROW_CONTAINERS = 4
+    ARROW_TOO_LARGE = 5
+
+cdef struct arrow_node:
+    # One array of a type's tree, borrowed from an ArrowArray (or a Column) that outlives it.
+    uint8_t kind
+    uint8_t width               # Bytes of a number, an index, or an offset.
+    uint8_t is_signed
+    uint8_t form                # Of texts and bytes.
+    uint8_t tag                 # Of moments: which extension.
+    int64_t scale               # Digits behind the point of a decimal; ticks of a second, or of a day; elements of a list, bytes of a row.
+    int64_t length, offset
+    const uint8_t *validity     # NULL if no row is null.
+    const uint8_t *data
+    const uint8_t *offsets      # Of lists, texts and bytes.
+    int64_t data_size           # Where the last offset ends.
+    const uint8_t **buffers     # What long views point into.
+    const int64_t *buffer_sizes
+    int64_t buffer_count
+    const ColumnView *column
+    arrow_node *children        # The fields of a struct, the elements of a list, the entries of a map, the values of a dictionary.
+    int64_t child_count
+    const uint8_t *name         # In msgpack; of a field of a struct. The map's head stands before the first one.
+    uint32_t name_size
+
+cdef object column_error(str message)
+cdef object column_too_large(str message)
+cdef object unreadable_arrow(str name, bytes format)
+cdef ArrowSchema *take_arrow(object obj, str name, ArrowArray *array, list held) except NULL
+cdef int check_arrow(object obj, str name) except -1
+cdef bint arrow_is_value(const char *format) noexcept
+cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_t *containers) noexcept nogil
+cdef int arrow_put_rows(const arrow_node *node, ColumnRows *rows, int64_t *bad_row) noexcept nogil
+cdef str arrow_problem(int status)
+
+cdef class ArrowValues:
+    cdef arrow_node root
+    cdef ArrowArray array       # Ours to release, once, unless its release is NULL.
+    cdef list held              # What names and columns lie in.
+
+    cdef int read(self, const ArrowSchema *schema, const ArrowArray *array, str name, int depth) except -1
+    cdef int add_fields(self, list names, list columns) except -1
