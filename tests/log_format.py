@@ -10,7 +10,7 @@ from records import split_records
 from pywan import _core
 
 SEGMENT = struct.Struct("<8sIIQQ16sII")
-BLOCK = struct.Struct("<4sIIIQQQ")
+BLOCK = struct.Struct("<4sIIIQQQQ")
 SEAL_BYTES = 8
 PLACE = struct.Struct("<IIQ")
 LOGGED = struct.Struct("<IHBBQQBB6x")
@@ -77,9 +77,9 @@ def read_segment(folder: Path, number: int, manifest: Manifest) -> list[Block]:
     assert not any(data[SEGMENT.size:PAGE])
     found, at = [], PAGE
     while data[at:at + 4] == b"PWBK":
-        _, crc, length, count, commit, segment, seal = BLOCK.unpack_from(data, at)
+        _, crc, length, count, commit, segment, synced, seal = BLOCK.unpack_from(data, at)
         end = at + BLOCK.size + length
-        assert segment == number and crc == block_checksum(data, at) and seal == block_seal(data, at)
+        assert segment == number and synced < commit and crc == block_checksum(data, at) and seal == block_seal(data, at)
         found.append(Block(commit, at, end, list(_parts(data[at + BLOCK.size:end], count))))
         at = end
     assert not any(data[at:])

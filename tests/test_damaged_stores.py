@@ -235,15 +235,15 @@ def rewrite(file, **fields):
 @pytest.mark.parametrize("file", ["MANIFEST", "000000000001.seg", "000000000002.seg"])
 def test_a_newer_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log, file):
     store = copied(kept.stopped, tmp_path)
-    rewrite(store / log / file, version=3)
+    rewrite(store / log / file, version=4)
     before = image(store / log)
-    with pytest.raises((ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 3.*upgrade"):
+    with pytest.raises((ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 4.*upgrade"):
         opened(ny, tmp_path)
     assert image(store / log) == before
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_record_format_1_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log):
+def test_an_older_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, log):
     store = copied(kept.stopped, tmp_path)
     rewrite(store / log / "MANIFEST", version=1)
     before = image(store / log)

@@ -93,7 +93,7 @@ def unsealed(folder: Path, number: int, manifest: Manifest) -> bytes:
     data = bytearray(segment_file(folder, number).read_bytes())
     data[32:48], data[52:56] = bytes(16), bytes(4)
     for block in read_segment(folder, number, manifest):
-        data[block.at + 32:block.at + 40] = bytes(8)
+        data[block.at + 40:block.at + 48] = bytes(8)
     return bytes(data)
 
 

@@ -9,7 +9,7 @@
 #error "records and frames are little-endian and used in place; a big-endian build needs conversion first"
 #endif
 
-#define WAN_RECORD_FORMAT 2u        /* Of records, batches and logs: it changes with any of them. */
+#define WAN_RECORD_FORMAT 3u        /* Of records, batches and logs: it changes with any of them. */
 
 typedef enum {
     WAN_OK = 0,

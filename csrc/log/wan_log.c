@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/wan_clock.h"
+
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
 {
     uint64_t length = 0;
@@ -32,6 +34,8 @@ static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, 
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
+    wan_status status = wan_log_sync(log);      /* The manifest knows of all blocks, and they are to be found then. */
+    if (status != WAN_OK) return status;
     if (state_bytes > WAN_LOG_STATE_BYTES_MAX || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX)      /* It could not be read again. */
         return WAN_FAIL(WAN_TOO_LARGE, "the log in %.300s has a state of %" PRIu64 " bytes, and at most %u can be kept; the log stays as it is", log->directory,
                         state_bytes, WAN_LOG_STATE_BYTES_MAX);
@@ -60,7 +64,7 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     path_of(log, "MANIFEST.new", fresh, sizeof fresh);
     path_of(log, "MANIFEST", path, sizeof path);
     int file = -1;
-    wan_status status = create_fresh(log, fresh, length, &file);
+    status = create_fresh(log, fresh, length, &file);
     if (status == WAN_OK) status = log->env->write(log->env, file, fresh, 0, bytes, length);
     if (status == WAN_OK) status = log->env->sync(log->env, file, fresh);
     if (file >= 0) log->env->close(log->env, file);
@@ -261,7 +265,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     return status;
 }
 
-/* What the segments before `index` hold is durable; they are not written again. */
+/* The segments before `index` are synced; they are not written again. */
 static void leave_segments(wan_log *log, uint32_t index)
 {
     for (uint32_t n = log->writing; n < index; n++) {
@@ -292,6 +296,17 @@ static uint64_t gather(uint8_t *to, const void *bytes, uint64_t length)
     return length;
 }
 
+static uint64_t gather_block(uint8_t *to, const wan_block_head *head, const wan_part *parts, uint32_t count)
+{
+    uint64_t filled = gather(to, head, sizeof *head);
+    for (uint32_t k = 0; k < count; k++) {
+        filled += gather(to + filled, &parts[k].head, sizeof parts[k].head);
+        filled += gather(to + filled, parts[k].first, parts[k].first_length);
+        filled += gather(to + filled, parts[k].bytes, parts[k].head.length - parts[k].first_length);
+    }
+    return filled;
+}
+
 #define GATHERED_BYTES (64u << 10)      /* A block up to there is written by one call. */
 
 static wan_status write_block(wan_log *log, const wan_log_segment *segment, const char *path, const wan_block_head *head, const wan_part *parts,
@@ -302,13 +317,7 @@ static wan_status write_block(wan_log *log, const wan_log_segment *segment, cons
     wan_status status = WAN_OK;
     if (sizeof *head + head->length <= GATHERED_BYTES) {
         uint8_t all[GATHERED_BYTES];
-        uint64_t filled = gather(all, head, sizeof *head);
-        for (uint32_t k = 0; k < count; k++) {
-            filled += gather(all + filled, &parts[k].head, sizeof parts[k].head);
-            filled += gather(all + filled, parts[k].first, parts[k].first_length);
-            filled += gather(all + filled, parts[k].bytes, parts[k].head.length - parts[k].first_length);
-        }
-        return env->write(env, segment->file, path, segment->used, all, filled);
+        return env->write(env, segment->file, path, segment->used, all, gather_block(all, head, parts, count));
     }
     for (uint32_t k = 0; k < count && status == WAN_OK; k++) {
         const wan_part *part = &parts[k];
@@ -323,13 +332,74 @@ static wan_status write_block(wan_log *log, const wan_log_segment *segment, cons
     return status == WAN_OK ? env->write(env, segment->file, path, segment->used, head, sizeof *head) : status;
 }
 
-wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
+/* Syncing. */
+
+/* Everything up to `commit` is on the disk, and the first `bytes` of what was not synced with it. */
+static void note_synced(wan_log *log, uint64_t commit, uint64_t bytes)
 {
-    uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
+    log->synced_commit = commit;
+    log->unsynced.start += bytes;
+    if (log->unsynced.start < log->unsynced.used) return;
+    wan_buffer_empty(&log->unsynced);
+    wan_buffer_rest(&log->unsynced, &log->unsynced_use, bytes, wan_monotonic_us());
+}
+
+/* After a sync that failed: what the disk may have lost goes there from our own memory, since the system's may have lost it too. */
+static wan_status write_lost_again(wan_log *log)
+{
+    if (!log->lost) return WAN_OK;
+    const wan_log_segment *segment = &log->segments[log->writing];
+    const uint64_t bytes = log->unsynced.used - log->unsynced.start;
+    char path[4096];
+    segment_path(log, segment->number, path, sizeof path);
+    return log->env->write(log->env, segment->file, path, segment->used - bytes, log->unsynced.bytes + log->unsynced.start, bytes);
+}
+
+wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync)
+{
     if (log->broken) return wan_refuse_broken(log->broken);
-    WAN_CHECK(log, length % 8 == 0 && length <= UINT32_MAX, WAN_BROKEN);
-    if (log->for_reading) return only_for_reading(log);
-    WAN_CHECK(log, !log->unsure, WAN_BROKEN);
+    if (log->synced_commit == log->commit || log->for_reading) return WAN_EMPTY;
+    const wan_log_segment *segment = &log->segments[log->writing];
+    *sync = (wan_log_syncing){.commit = log->commit, .number = segment->number, .bytes = log->unsynced.used - log->unsynced.start, .file = segment->file};
+    wan_status status = write_lost_again(log);
+    return status;
+}
+
+wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync)
+{
+    char path[4096];
+    segment_path(log, sync->number, path, sizeof path);
+    return log->env->sync(log->env, sync->file, path);
+}
+
+wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran)
+{
+    log->lost = ran != WAN_OK;
+    if (ran == WAN_OK) note_synced(log, sync->commit, sync->bytes);
+    return ran;
+}
+
+wan_status wan_log_sync(wan_log *log)
+{
+    wan_log_syncing sync;
+    wan_status status = wan_log_begin_sync(log, &sync);
+    if (status == WAN_EMPTY) return WAN_OK;
+    return status == WAN_OK ? wan_log_end_sync(log, &sync, wan_log_run_sync(log, &sync)) : status;
+}
+
+/* Blocks. */
+
+int wan_log_takes(const wan_log *log, uint64_t length)
+{
+    if (log->broken || log->for_reading || log->unsure || !log->named || log->lost || log->writing >= log->count) return 0;
+    for (uint32_t n = log->writing; n < log->count; n++)
+        if (log->segments[n].torn) return 0;
+    return room_left(&log->segments[log->writing]) >= length + sizeof(wan_block_head);
+}
+
+/* Finds the segment that a block of `need` bytes goes to: nothing of an attempt that failed is left in others, and those before it are synced. */
+static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
+{
     uint32_t n = log->writing;
     for (; n < log->count && room_left(&log->segments[n]) < need; n++) {
         wan_status status = log->segments[n].torn ? wan_log_clean_end(log, &log->segments[n]) : WAN_OK;
@@ -340,8 +410,14 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
         wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
-    wan_log_segment *segment = &log->segments[n];
-    wan_block_head head = {.magic = BLOCK_MAGIC, .length = (uint32_t)length, .parts = count, .commit = log->commit + 1, .segment = segment->number};
+    *index = n;
+    return n == log->writing ? WAN_OK : wan_log_sync(log);
+}
+
+static wan_block_head make_head(const wan_log *log, const wan_log_segment *segment, const wan_part *parts, uint32_t count, uint64_t length)
+{
+    wan_block_head head = {.magic = BLOCK_MAGIC, .length = (uint32_t)length, .parts = count, .commit = log->commit + 1, .segment = segment->number,
+                           .synced = log->synced_commit};
     head.crc = head_crc(&head);
     for (uint32_t k = 0; k < count; k++) {
         const wan_part *part = &parts[k];
@@ -350,27 +426,61 @@ wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, u
         head.crc = wan_crc32c(head.crc, part->bytes, part->head.length - part->first_length);
     }
     head.seal = head_seal(segment->secret, segment->used, &head);
+    return head;
+}
+
+/* Writes a block, with a copy of it in `unsynced` or a sync behind it. */
+static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count, int syncs, uint32_t *index)
+{
+    uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
+    uint32_t n;
+    if (log->broken) return wan_refuse_broken(log->broken);
+    WAN_CHECK(log, length % 8 == 0 && length <= UINT32_MAX, WAN_BROKEN);
+    if (log->for_reading) return only_for_reading(log);
+    WAN_CHECK(log, !log->unsure, WAN_BROKEN);
+    wan_status status = find_segment(log, need, &n);
+    if (status == WAN_OK && log->lost) status = wan_log_sync(log);      /* What comes behind it must not be all that is there. */
+    if (status != WAN_OK) return status;
+    if (!syncs && wan_buffer_make_room(&log->unsynced, need, UINT64_MAX) != WAN_OK) syncs = 1;
+    wan_log_segment *segment = &log->segments[n];
+    const wan_block_head head = make_head(log, segment, parts, count, length);
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    wan_status status = write_block(log, segment, path, &head, parts, count);
+    if (syncs) {
+        status = write_block(log, segment, path, &head, parts, count);
+    } else {
+        uint8_t *copy = log->unsynced.bytes + log->unsynced.used;
+        status = log->env->write(log->env, segment->file, path, segment->used, copy, gather_block(copy, &head, parts, count));
+    }
     if (status != WAN_OK) { segment->torn = 1; return status; }     /* Not counted as used: the next attempt writes over it. */
-    /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
-    status = log->env->sync(log->env, segment->file, path);
-    if (status != WAN_OK) { segment->torn = 1; return status; }
+    if (syncs) {
+        /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
+        status = log->env->sync(log->env, segment->file, path);
+        if (status != WAN_OK) { segment->torn = 1; log->lost = log->synced_commit != log->commit; return status; }
+    } else {
+        log->unsynced.used += need;
+    }
     leave_segments(log, n);
     segment->used += need;
     segment->torn = 0;
     log->commit++;
+    if (syncs) note_synced(log, log->commit, log->unsynced.used - log->unsynced.start);
     if (!segment->first_commit) segment->first_commit = log->commit;
     *index = n;
     return WAN_OK;
 }
+
+wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index) { return put_block(log, parts, count, 1, index); }
+
+wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index) { return put_block(log, parts, count, 0, index); }
 
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
 {
     if (log->broken) return wan_refuse_broken(log->broken);
     WAN_CHECK(log, drop <= log->writing, WAN_BROKEN);
     if (log->for_reading) return only_for_reading(log);
+    wan_status status = wan_log_sync(log);
+    if (status != WAN_OK) return status;
     wan_log_segment *gone = malloc((drop ? drop : 1) * sizeof *gone);
     if (!gone) return WAN_FAIL(WAN_NO_MEMORY, "no memory to drop segments");
     memcpy(gone, log->segments, drop * sizeof *gone);
@@ -380,7 +490,7 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
     log->first_commit = log->commit + 1;
     for (uint32_t n = log->count; n--;)
         if (log->segments[n].first_commit) log->first_commit = log->segments[n].first_commit;
-    wan_status status = write_manifest(log, state, state_bytes);
+    status = write_manifest(log, state, state_bytes);
     if (status != WAN_OK) {     /* As before; the next attempt drops them. */
         log->first_commit = first_commit;
         memmove(log->segments + drop, log->segments, log->count * sizeof *log->segments);
@@ -424,6 +534,7 @@ void wan_log_close(wan_log *log)
         free(log->segments[n].highest);
     }
     wan_buffer_close(&log->identity);
+    wan_buffer_close(&log->unsynced);
     free(log->segments);
     free(log->directory);
     memset(log, 0, sizeof *log);

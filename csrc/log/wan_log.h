@@ -1,14 +1,17 @@
 /* Owns a log on disk: numbered segment files, each a header page and blocks behind it; and the manifest, which says which
  * segments live and is replaced as a whole by rename. docs/segment_format.md shows all of it byte by byte.
  *
- * What is staged (in memory, by many) is written as blocks by one writer and is durable when `wan_log_commit` returns:
- * group commit. Staging is guarded by the owner's lock; writing belongs to one thread at a time.
+ * What is staged (in memory, by many) is written as blocks by one writer: group commit. A block is durable when
+ * `wan_log_commit` returns. One that `wan_log_write` wrote survives the end of the process, and is durable after the next sync.
+ * Staging is guarded by the owner's lock; writing belongs to one thread at a time.
  *
  * Invariants: a block counts only if its checksum holds and its head is sealed with the secret of its segment, for the place
- * where it stands: no bytes that a value holds are ever taken for a block, be they copied from the disk; one block is written between two syncs,
- * so a damaged block with a whole one behind it is never a torn tail; the commits of the blocks count up by one from the
- * manifest's first, and reach its newest: what is missing between is loss, never a torn tail; the segments' numbers
- * only grow and are never used twice; what a manifest does not name does not exist; a segment is there only beside a manifest. */
+ * where it stands: no bytes that a value holds are ever taken for a block, be they copied from the disk; each head says up to
+ * which block all was synced when it was begun, so a block up to there that is not whole is damage, and never the lost end of
+ * the log; blocks that are not synced are in one segment only, and a manifest is written when there are none; the commits of the
+ * blocks count up by one from the manifest's first, and reach its newest: what is missing between is loss, never a lost end; the
+ * segments' numbers only grow and are never used twice; what a manifest does not name does not exist; a segment is there only
+ * beside a manifest. */
 #ifndef WAN_LOG_H
 #define WAN_LOG_H
 #include "base/wan_base.h"
@@ -45,6 +48,7 @@ typedef struct {                /* One commit: all that was staged when it was t
     uint32_t parts;
     uint64_t commit;            /* Counts up by one from block to block, over segments and restarts. */
     uint64_t segment;           /* Number of the segment. */
+    uint64_t synced;            /* All blocks up to this commit were on the disk when this one was begun; below `commit`. */
     uint64_t seal;              /* SipHash-2-4, by the segment's secret, of where in the file the block begins (8 bytes) and of
                                  * the header before this field. */
 } wan_block_head;
@@ -58,7 +62,7 @@ typedef struct {                /* Followed by `length` bytes, a multiple of 8. 
 /* Its bytes are `first_length` at `first`, then the rest of head.length at `bytes`. */
 typedef struct { wan_part_head head; const uint8_t *bytes; const uint8_t *first; uint64_t first_length; } wan_part;
 
-_Static_assert(sizeof(wan_segment_head) == 56 && sizeof(wan_block_head) == 40, "segment and block headers are a format");
+_Static_assert(sizeof(wan_segment_head) == 56 && sizeof(wan_block_head) == 48, "segment and block headers are a format");
 
 typedef struct {
     uint64_t number;
@@ -66,7 +70,8 @@ typedef struct {
     uint64_t bytes;             /* Of the file. */
     uint64_t used;              /* Up to where blocks were written. */
     uint64_t first_commit;      /* Of its oldest block; 0: it has none. */
-    uint64_t newest;            /* When the log was opened: where its newest block began. 0: there was none. */
+    uint64_t sure;              /* When the log was opened: the blocks before this place were synced, as a later one says. */
+    uint32_t unsure_crc;        /* Of what was read from there to `used`. */
     uint8_t zeros_behind;       /* When the log was opened: nothing but zeros was behind `used`. */
     uint8_t torn;               /* Behind `used` may lie what an attempt that failed left. */
     int file;                   /* -1: not open. Only the segment in writing and those ahead are. */
@@ -98,6 +103,9 @@ typedef struct {
     uint32_t count, capacity, writing;
     uint64_t next_number;
     uint64_t commit;            /* Of the newest block. */
+    uint64_t synced_commit;     /* Of the newest block that is certainly on the disk. */
+    wan_buffer unsynced;        /* The blocks behind that one, which end at `used` of the segment in writing. */
+    wan_buffer_use unsynced_use;
     uint64_t known_commit;      /* The newest that the manifest knows of. */
     uint64_t first_commit;      /* Of the oldest block that counts. */
     uint64_t bytes;             /* Of all segment files. */
@@ -105,6 +113,7 @@ typedef struct {
     uint8_t named;              /* There is a manifest. */
     const wan_breakage *broken; /* Where a check of our own failed first; NULL: none did. Nothing is written from then on. */
     uint8_t unsure;             /* Which manifest the disk holds is not known: one is written before anything else. */
+    uint8_t lost;               /* A sync failed: nobody knows what the disk holds of `unsynced`, and no later sync tells. All of it is written again. */
     uint8_t for_reading;        /* Opened for salvage: nothing is written. */
 } wan_log;
 
@@ -132,8 +141,8 @@ typedef struct {
     void (*damaged)(void *owner, const wan_damage *damage);
 } wan_log_reader;
 
-/* Opens the log in `directory`, which exists; makes a new one with `id` if it is empty. Cuts a torn tail. WAN_CORRUPT with
- * *damage for damage in the middle; WAN_INVALID for a log of another kind or a newer version; WAN_IO, WAN_FULL: the system
+/* Opens the log in `directory`, which exists; makes a new one with `id` if it is empty. Cuts a lost end. WAN_CORRUPT with
+ * *damage for damage in the middle; WAN_INVALID for a log of another kind or version; WAN_IO, WAN_FULL: the system
  * refused. Whatever it returns but WAN_OK, nothing that counts was changed. */
 wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
                         const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
@@ -151,6 +160,20 @@ uint64_t wan_log_record_bytes(const wan_log *log);
 /* Writes the parts as one block and makes it durable: it is, when this returns WAN_OK. Otherwise nothing of it counts.
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
+/* The same without the sync: the block survives the end of this process, but no power cut before the next sync. A power cut takes away this block
+ * or not, and with it all blocks behind it. Syncs only what is in an earlier segment, where the block begins a new one. */
+wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
+/* Whether a block of `length` can be written with one write to one file, without anything else before. */
+int wan_log_takes(const wan_log *log, uint64_t length);
+/* All that was written is durable when this returns WAN_OK. */
+wan_status wan_log_sync(wan_log *log);
+
+/* The same in three steps, so that others write blocks while the disk syncs: only the middle one takes its time, and touches nothing of the log that
+ * changes. The segment stays open meanwhile: between the first step and the last nothing but `wan_log_write` of a block that the log takes is called. */
+typedef struct { uint64_t commit, number, bytes; int file; } wan_log_syncing;     /* Up to which commit; of which segment; how much of `unsynced`. */
+wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync);    /* WAN_EMPTY: all is synced. */
+wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync);
+wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran);
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
 /* The normal size of a segment; smaller where the logs may not be large, so that each can be shortened. */
 uint64_t wan_log_segment_bytes(const wan_log *log);

@@ -1,4 +1,4 @@
-/* Opening a log, with its torn tail and its damage, and reading it again. */
+/* Opening a log, with its lost end and its damage, and reading it again. */
 #include "log/wan_log_inner.h"
 
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static int head_is_ours(const wan_log_segment *segment, const uint8_t *all, uint
 static int block_is_whole(const wan_log_segment *segment, const uint8_t *all, uint64_t begin, uint64_t bytes, int has_secret)
 {
     const wan_block_head *head = (const wan_block_head *)(all + begin);
-    if (!head_is_ours(segment, all, begin, bytes, has_secret) || head->length > bytes - begin - sizeof *head || head->length % 8) return 0;
+    if (!head_is_ours(segment, all, begin, bytes, has_secret) || head->length > bytes - begin - sizeof *head || head->length % 8 || head->synced >= head->commit) return 0;
     if (wan_crc32c(head_crc(head), head + 1, head->length) != head->crc) return 0;
     uint64_t at = 0;
     for (uint32_t n = 0; n < head->parts; n++) {
@@ -181,13 +181,35 @@ static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
     return at == bytes;
 }
 
+/* What lies behind a block that is not whole. */
+typedef struct {
+    uint64_t next;          /* Where it goes on: at the next whole block, or at the head that says so. `bytes`: there is none. */
+    int was_synced;         /* A head that stands behind says that the block was on the disk. */
+} rest_of_segment;
+
+/* Behind a block that is not whole, at `at`, where number `commit` + 1 is to be. Only a head that says that it was synced proves that it was whole once: of
+ * what is not synced, a power cut keeps some pages and takes others. `to_whole`: looks for the next whole block, whatever it says. */
+static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes, uint64_t commit, int has_secret, int to_whole)
+{
+    rest_of_segment rest = {.next = bytes};
+    for (uint64_t ahead = at; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
+        if (!head_is_ours(segment, all, ahead, bytes, has_secret)) continue;
+        rest.was_synced |= ((const wan_block_head *)(all + ahead))->synced > commit;
+        if (to_whole ? !block_is_whole(segment, all, ahead, bytes, has_secret) : !rest.was_synced) continue;
+        rest.next = ahead;
+        break;
+    }
+    return rest;
+}
+
 /* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
 static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
 {
     wan_log_segment *segment = &log->segments[index];
     char reason[200];
     const char *path = file->path;
-    segment->used = WAN_LOG_PAGE;
+    segment->used = segment->sure = WAN_LOG_PAGE;
+    segment->unsure_crc = 0;
     wan_status status = wan_file_read_end(file);
     if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
     if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
@@ -198,7 +220,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
     int has_secret = 0;
-    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_RECORD_FORMAT)
+    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_RECORD_FORMAT
+        && head->crc == wan_crc32c(0, head, offsetof(wan_segment_head, crc)))
         return older_format(path, head->version);
     if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
         || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
@@ -216,22 +239,15 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     }
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
         if (!block_is_whole(segment, all, at, bytes, has_secret)) {
-            /* Torn, or damaged: what lies behind it tells which. A block is begun only when the one before it is durable. */
+            /* The lost end, or damage: what lies behind it tells which. */
             const uint64_t zeros_end = behind_zeros(all, at, bytes);
-            uint64_t ahead = zeros_end;
-            int begun = 0;
-            for (; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
-                if (!head_is_ours(segment, all, ahead, bytes, has_secret)) continue;
-                if (ahead > at && block_is_whole(segment, all, ahead, bytes, has_secret)) break;
-                begun |= ((const wan_block_head *)(all + ahead))->commit > *commit + 1;
-            }
-            int whole = ahead + sizeof(wan_block_head) <= bytes;
-            if (!whole && !begun) {
+            const rest_of_segment rest = look_behind(segment, all, zeros_end, bytes, *commit, has_secret, reader->salvage);
+            if (!rest.was_synced && (!reader->salvage || rest.next == bytes)) {
                 segment->zeros_behind = bytes == segment->bytes && is_zeros(all, zeros_end, bytes);
                 break;
             }
-            status = refuse(reader, damage, path, at, whole ? "a damaged block with whole ones behind it" : "damaged blocks: one is here that was begun when the one before it was durable");
-            at = ahead;
+            status = refuse(reader, damage, path, at, rest.was_synced ? "a damaged block, which was synced: one that was begun later says so" : "a block that is not whole, with whole ones behind it");
+            segment->sure = at = rest.next;
             continue;
         }
         const wan_block_head *block = (const wan_block_head *)(all + at);
@@ -247,10 +263,15 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         }
         if (!segment->first_commit) segment->first_commit = block->commit;
         *commit = block->commit;
-        segment->newest = at;
         at += sizeof *block + block->length;
         segment->used = at;
+        while (segment->sure < at) {
+            const wan_block_head *older = (const wan_block_head *)(all + segment->sure);
+            if (older->commit > block->synced) break;
+            segment->sure += sizeof *older + older->length;
+        }
     }
+    if (segment->sure < segment->used) segment->unsure_crc = wan_crc32c(0, all + segment->sure, segment->used - segment->sure);
     return status;
 }
 
@@ -290,23 +311,25 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
         }
         at += length;
     }
-    return *cut ? log->env->sync(log->env, segment->file, path) : WAN_OK;
+    return WAN_OK;
 }
 
-/* The newest block may have been read from the system's memory: the process that wrote it ended before its sync, or that failed,
- * after which no later one writes it. What is taken for durable now has to be; the blocks before it were, or it were not there. */
-static wan_status write_newest_again(wan_log *log, const wan_log_segment *segment, const char *path)
+/* What no block says to be synced may have been read from the system's memory: the process that wrote it ended before its sync, or that failed,
+ * after which no later one writes it. What is taken for durable now has to be. */
+static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segment, const char *path)
 {
     uint8_t bytes[65536];
-    if (!segment->newest) return WAN_OK;
-    for (uint64_t at = segment->newest; at < segment->used;) {
+    uint32_t crc = 0;
+    for (uint64_t at = segment->sure; at < segment->used;) {
         uint64_t length = segment->used - at < sizeof bytes ? segment->used - at : sizeof bytes;
         wan_status status = log->env->read(log->env, segment->file, path, at, bytes, length);
         if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, at, bytes, length);
         if (status != WAN_OK) return status;
+        crc = wan_crc32c(crc, bytes, length);
         at += length;
     }
-    return log->env->sync(log->env, segment->file, path);
+    if (crc != segment->unsure_crc) return WAN_FAIL(WAN_IO, "%.300s: reading it twice gave different bytes behind %" PRIu64, path, segment->sure);
+    return WAN_OK;
 }
 
 typedef struct { wan_log *log; const wan_log_reader *reader; wan_damage *damage; } file_survey;
@@ -469,8 +492,11 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         status = log->env->open(log->env, path, 1, &segment->file, &bytes);
         if (status == WAN_EMPTY) status = WAN_IO;
         if (status == WAN_OK && !segment->zeros_behind) status = cut_tail(log, segment, path, cut_bytes);
-        if (status == WAN_OK && n == log->writing) status = write_newest_again(log, segment, path);
+        if (status == WAN_OK && n == log->writing) status = write_unsure_again(log, segment, path);
+        /* Also where nothing was written: the zeros of an opening that was killed may be in the system's memory only. */
+        if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
     }
+    log->synced_commit = log->commit;
     log->unsure = log->named;       /* Nor is it known whether the disk has the manifest that was found. */
     if (status != WAN_OK) wan_log_close(log);
     return status;

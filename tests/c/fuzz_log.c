@@ -1,9 +1,10 @@
 /* Fuzzes the opening of a log: a store that was written as a log writes it, then damaged, then opened.
  *
  * Damaged as disks and hands do it (bits, ranges, lengths, files and blocks in each other's place, an older manifest): opening gives
- * everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be missed: when neither a whole
- * block nor the head of a block begun later is left, in its place, of all that follows, and the manifest knows of none of it, the store is what a
- * crash before those blocks could have left. Salvage gives every block whose bytes are as they were.
+ * everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be missed: when no head says that it
+ * was synced, and the manifest knows of none of it, the store is what a crash before those blocks could have left. Salvage gives every block whose bytes are
+ * as they were.
+ * After a power cut: it opens, with everything that was synced, and nothing that has a gap before it.
  * Damaged behind checksums that hold: nothing that is read leads out of bounds, and what opens can be written and opened again. */
 #include "fuzz.h"
 #include "log_owner.h"
@@ -93,7 +94,10 @@ static void make_store(random_source *source)
     owner_init(o, &store.disk);
     o->limit = (random_below(source, 2) ? 8u : 32u) << 20;
     FUZZ_CHECK(owner_open(o) == WAN_OK);
+    const uint32_t writes = random_below(source, 3);    /* None, all or some items are synced later. */
     for (uint32_t step = 1 + random_below(source, 60); step; step--) {
+        o->writes = writes == 2 ? random_below(source, 2) : writes;
+        if (writes && !random_below(source, 6)) FUZZ_CHECK(owner_sync(o) == WAN_OK);
         uint32_t what = random_below(source, 20);
         if (what == 0 && o->durable) {
             wan_status status = owner_drop(o, 1 + random_below(source, (uint32_t)o->durable));
@@ -114,6 +118,7 @@ static void make_store(random_source *source)
         store.disk.fail_at = 0;
     }
     if (!random_below(source, 3) && !o->log.unsure) FUZZ_CHECK(wan_log_seal(&o->log, (const uint8_t *)&o->state, 8) == WAN_OK);
+    o->synced = o->log.synced_commit;
     owner_close(o);
 }
 
@@ -243,8 +248,8 @@ static int has_trace_of_later(const memory_disk *disk, uint64_t last)
         for (uint64_t at = WAN_LOG_PAGE; at + sizeof(wan_block_head) <= file->size; at += 8) {
             const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
             if (memcmp(head, "PWBK", 4) != 0 || head->segment != number || head->commit <= last || head->seal != block_seal(file, at)) continue;
-            if (head->commit > last + 1) return 1;
-            if (head->length <= file->size - at - sizeof *head && head->crc == block_crc(head)) return 1;
+            if (head->synced > last) return 1;
+            if (head->commit == last + 1 && head->length <= file->size - at - sizeof *head && head->crc == block_crc(head)) return 1;
         }
     }
     return 0;
@@ -323,6 +328,26 @@ static void open_damaged(random_source *source)
         memory_disk_close(&tried);
     }
     memory_disk_close(&damaged);
+}
+
+/* A power cut: of what was not synced, some is there. The store is no more. */
+static void open_after_power_cut(random_source *source)
+{
+    static log_owner owner;
+    owner = store.owner;
+    owner.maps = (int)random_below(source, 2);
+    const int what = (int)random_below(source, 4);
+    memory_disk_crash(&store.disk, what, source);
+    if (what != KEEP_UNSYNCED) owner_lose_power(&owner);
+    FUZZ_CHECK(owner_open(&owner) == WAN_OK && owner_is_whole(&owner));
+    FUZZ_CHECK(owner.log.commit >= owner.durable && owner.log.commit <= owner.attempted);
+    owner.staged = owner.durable = owner.log.commit;
+    wan_status status = owner_write(&owner, 300);
+    FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
+    owner_close(&owner);
+    memory_disk_crash(&store.disk, KEEP_UNSYNCED, source);
+    FUZZ_CHECK(owner_open(&owner) == WAN_OK && owner_is_whole(&owner));
+    owner_close(&owner);
 }
 
 /* Behind the checksums. */
@@ -485,5 +510,6 @@ void fuzz_once(random_source *source)
         if (random_below(source, 3)) open_damaged(source);
         else open_lies(source);
     }
+    open_after_power_cut(source);
     drop_store();
 }

@@ -71,14 +71,27 @@ wan_status owner_write(log_owner *owner, uint64_t length)
     wan_status status = wan_log_make_room(&owner->log, wan_parts_length(&part, 1), (const uint8_t *)&owner->state, 8);
     if (status == WAN_OK) {
         owner->attempted = number;
-        status = wan_log_commit(&owner->log, &part, 1, &segment);
+        status = owner->writes ? wan_log_write(&owner->log, &part, 1, &segment) : wan_log_commit(&owner->log, &part, 1, &segment);
     }
+    owner->synced = owner->log.synced_commit;
     if (status == WAN_OK) {
         owner->log.segments[segment].highest[0] = number;
         owner->staged = owner->durable = number;
     }
     free(item);
     return status;
+}
+
+wan_status owner_sync(log_owner *owner)
+{
+    wan_status status = wan_log_sync(&owner->log);
+    owner->synced = owner->log.synced_commit;
+    return status;
+}
+
+void owner_lose_power(log_owner *owner)
+{
+    if (owner->durable > owner->synced) owner->durable = owner->synced;
 }
 
 wan_status owner_drop(log_owner *owner, uint64_t through)
@@ -88,6 +101,7 @@ wan_status owner_drop(log_owner *owner, uint64_t through)
     if (!drop) return WAN_OK;
     owner->dropped = through;       /* Even if it fails: the new manifest may be found. */
     wan_status status = wan_log_drop_first(&owner->log, drop, (const uint8_t *)&through, 8);
+    owner->synced = owner->log.synced_commit;
     if (status == WAN_OK) owner->state = through;
     return status;
 }

@@ -19,12 +19,14 @@ typedef struct {
     uint64_t staged;                /* Items 1..staged were given to the log. */
     uint64_t attempted;             /* The newest one that writing was tried of: it may be found. */
     uint64_t durable;               /* Of these, acknowledged. */
+    uint64_t synced;                /* Of these, certainly on the disk. The number of an item is that of its block. */
     uint64_t dropped;               /* Items up to here may be gone: a durable state says so. */
     /* Found by the last opening */
     uint8_t found[OWNER_ITEMS];
     uint64_t first, last, state, damages;
     int wrong;                      /* Something came back that was not written so. */
     int salvage;
+    int writes;                     /* Items are acknowledged when they are written, and synced later. */
     int maps;                       /* Reads segments where they are mapped. */
 } log_owner;
 
@@ -33,6 +35,10 @@ wan_status owner_open(log_owner *owner);
 void owner_close(log_owner *owner);
 /* One more item of about `length` bytes, in a block of its own. */
 wan_status owner_write(log_owner *owner, uint64_t length);
+/* Makes durable what was written. */
+wan_status owner_sync(log_owner *owner);
+/* The power went: what was acknowledged and not synced may be gone. */
+void owner_lose_power(log_owner *owner);
 /* Drops what it can of the segments whose items are all <= `through`. */
 wan_status owner_drop(log_owner *owner, uint64_t through);
 /* Everything acknowledged and not dropped is there, without gaps, as it was written. */

@@ -34,6 +34,26 @@ static uint64_t bytes_in_use(const memory_disk *disk)
     return total;
 }
 
+static uint64_t sectors(uint64_t bytes) { return (bytes + MEMORY_SECTOR - 1) / MEMORY_SECTOR; }
+
+static void make_dirty(memory_file *file, uint64_t at, uint64_t bytes)
+{
+    const uint64_t first = at / MEMORY_SECTOR, end = sectors(at + bytes);
+    if (end > file->dirty_sectors) {
+        file->dirty = realloc(file->dirty, end);
+        memset(file->dirty + file->dirty_sectors, 0, end - file->dirty_sectors);
+        file->dirty_sectors = end;
+    }
+    if (end > first) memset(file->dirty + first, 1, end - first);
+}
+
+static void make_clean(memory_file *file)
+{
+    free(file->dirty);
+    file->dirty = NULL;
+    file->dirty_sectors = 0;
+}
+
 static void resize(memory_file *file, uint64_t size)
 {
     if (size <= file->size) return;
@@ -47,6 +67,7 @@ static void forget(memory_file *file)
 {
     free(file->bytes);
     free(file->synced);
+    free(file->dirty);
     memset(file, 0, sizeof *file);
 }
 
@@ -91,6 +112,7 @@ static wan_status disk_write(const wan_env *env, int handle, const char *path, u
     if (bytes) {
         resize(file, at + bytes);
         memcpy(file->bytes + at, data, bytes);
+        make_dirty(file, at, bytes);
     }
     return status;
 }
@@ -126,11 +148,15 @@ static wan_status disk_sync(const wan_env *env, int handle, const char *path)
     memory_disk *disk = env->state;
     memory_file *file = &disk->files[handle];
     wan_status status = may_fail(disk, "sync", path);
-    if (status != WAN_OK) return status;
-    file->synced = realloc(file->synced, file->size ? file->size : 1);
-    if (file->size) memcpy(file->synced, file->bytes, file->size);
-    file->synced_size = file->size;
-    return WAN_OK;
+    if (status == WAN_OK) {
+        file->synced = realloc(file->synced, file->size ? file->size : 1);
+        if (file->size > file->synced_size) memset(file->synced + file->synced_size, 0, file->size - file->synced_size);
+        for (uint64_t n = 0, at = 0; at < file->size && n < file->dirty_sectors; n++, at += MEMORY_SECTOR)
+            if (file->dirty[n]) memcpy(file->synced + at, file->bytes + at, file->size - at < MEMORY_SECTOR ? file->size - at : MEMORY_SECTOR);
+        file->synced_size = file->size;
+    }
+    make_clean(file);
+    return status;
 }
 
 static wan_status disk_replace(const wan_env *env, const char *from, const char *to, const char *directory)
@@ -202,15 +228,17 @@ void memory_disk_crash(memory_disk *disk, int what, random_source *source)
             memcpy(file->name, file->synced_name, sizeof file->name);
             if (what == LOSE_UNSYNCED) { file->size = 0; file->bytes = realloc(file->bytes, file->synced_size + 1); }
             if (file->size < file->synced_size) { file->size = 0; resize(file, file->synced_size); }
-            for (uint64_t at = 0; at < file->size; at += MEMORY_SECTOR) {
-                uint64_t length = file->size - at < MEMORY_SECTOR ? file->size - at : MEMORY_SECTOR;
-                if (what == TEAR_UNSYNCED && random_below(source, 2)) continue;
+            const uint64_t unit = what == TEAR_PAGES ? MEMORY_PAGE : MEMORY_SECTOR;
+            for (uint64_t at = 0; at < file->size; at += unit) {
+                uint64_t length = file->size - at < unit ? file->size - at : unit;
+                if (what != LOSE_UNSYNCED && random_below(source, 2)) continue;
                 for (uint64_t k = at; k < at + length; k++) file->bytes[k] = k < file->synced_size ? file->synced[k] : 0;
             }
         }
         file->synced = realloc(file->synced, file->size ? file->size : 1);
         if (file->size) memcpy(file->synced, file->bytes, file->size);
         file->synced_size = file->size;
+        make_clean(file);
         file->named = 1;
         memcpy(file->synced_name, file->name, sizeof file->name);
     }
@@ -227,6 +255,9 @@ void memory_disk_copy(memory_disk *to, const memory_disk *from)
         copy->open = 0;
         copy->bytes = malloc(file->size ? file->size : 1);
         if (file->size) memcpy(copy->bytes, file->bytes, file->size);
+        copy->dirty = NULL;
+        copy->dirty_sectors = 0;
+        make_dirty(copy, 0, file->size);
         copy->synced = NULL;
         copy->synced_size = 0;
         copy->named = 1;

@@ -6,17 +6,19 @@
 
 #define MEMORY_FILES 64
 #define MEMORY_SECTOR 512u
+#define MEMORY_PAGE 4096u
 
 typedef struct {
     char name[64];              /* "": free. Everything lies in one directory, whatever it is called. */
     uint8_t *bytes, *synced;    /* As read now; as after a crash. */
-    uint64_t size, synced_size, reserved;
+    uint8_t *dirty;             /* Of the first `dirty_sectors`: the next sync writes it. One that failed takes all for written, and the disk may not have it. */
+    uint64_t size, synced_size, reserved, dirty_sectors;
     int named;                  /* The name is on the disk too: the directory was synced. */
     int open, gone;             /* Handles; removed while open. */
     char synced_name[64];       /* What a crash gives it back. */
 } memory_file;
 
-enum { LOSE_UNSYNCED, KEEP_UNSYNCED, TEAR_UNSYNCED };   /* Of a crash: none of it, all, or random sectors. */
+enum { LOSE_UNSYNCED, KEEP_UNSYNCED, TEAR_UNSYNCED, TEAR_PAGES };   /* Of a crash: none of it, all, random sectors, or random pages. */
 
 typedef struct {
     wan_env env;

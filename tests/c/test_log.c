@@ -30,6 +30,15 @@ static void write_items(uint32_t count, uint64_t length)
     for (uint32_t n = 0; n < count; n++) EXPECT_EQUAL(owner_write(&owner, length + n % 57), WAN_OK);
 }
 
+static void expect_refusal(wan_status wanted, const char *words)
+{
+    owner_close(&owner);
+    wan_status status = owner_open(&owner);
+    EXPECT_EQUAL(status, wanted);
+    EXPECT(strstr(wan_detail, words) != NULL);
+    if (!strstr(wan_detail, words)) printf("    it says: %s\n", wan_detail);
+}
+
 static void a_log_with_a_failed_check_is_not_written_any_more(void)
 {
     begin();
@@ -221,8 +230,8 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
 
 /* Failing calls. */
 
-/* The work during which something goes wrong: commits of all sizes and drops. Gives what the last call that failed said;
- * with `give_up` nothing comes after that one. */
+/* The work during which something goes wrong: commits of all sizes and drops, and syncs where items are only written. Gives what the
+ * last call that failed said; with `give_up` nothing comes after that one. */
 static wan_status work(log_owner *o, int give_up)
 {
     static const uint64_t lengths[] = {15000, 300, 37000, 20, 22000, 60000, 1700};
@@ -230,6 +239,10 @@ static wan_status work(log_owner *o, int give_up)
     for (int n = 0; n < 30 && !(give_up && failed != WAN_OK); n++) {
         status = owner_write(o, lengths[n % 7]);
         if (status != WAN_OK) failed = status;
+        if (o->writes && n % 7 == 5) {
+            status = owner_sync(o);
+            if (status != WAN_OK) failed = status;
+        }
         if (n % 10 == 9 && o->durable > 8) {
             status = owner_drop(o, o->durable - 8);
             if (status != WAN_OK) failed = status;
@@ -238,10 +251,11 @@ static wan_status work(log_owner *o, int give_up)
     return failed;
 }
 
-static uint64_t calls_of_the_work(void)
+static uint64_t calls_of_the_work(int writes)
 {
     memory_disk_init(&disk);
     owner_init(&owner, &disk);
+    owner.writes = writes;
     owner.limit = 32u << 20;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT_EQUAL(work(&owner, 0), WAN_OK);
@@ -252,9 +266,10 @@ static uint64_t calls_of_the_work(void)
     return calls;
 }
 
-static void no_single_failing_call_loses_what_was_acknowledged(void)
+static void fail_each_call(int writes)
 {
-    uint64_t calls = calls_of_the_work();
+    random_source source = {.state = 11};
+    uint64_t calls = calls_of_the_work(writes);
     for (uint64_t fail_at = 1; fail_at <= calls && expectations_failed < 5; fail_at++)
         for (int kind = 0; kind < 6; kind++) {
             int give_up = kind == 3;
@@ -263,6 +278,7 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
             disk.fail_with = kind == 1 ? WAN_FULL : WAN_IO;
             disk.short_writes = kind == 2 ? 1 : kind >= 4 ? 2 : 0;
             owner_init(&owner, &disk);
+            owner.writes = writes;
             owner.maps = kind % 2;
             owner.limit = 32u << 20;
             int before = expectations_failed;
@@ -274,6 +290,11 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
                 status = work(&owner, give_up || kind == 5);
                 if (kind == 5 && status != WAN_OK) EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK);   /* A longer one next, and then it is closed. */
                 else if (!give_up) EXPECT(owner.durable >= durable + 28);      /* It goes on by itself. */
+                if (writes && part == 1) {      /* Whatever failed before: what is said to be synced is. */
+                    owner_close(&owner);
+                    memory_disk_crash(&disk, kind % 2 ? LOSE_UNSYNCED : TEAR_PAGES, &source);
+                    owner_lose_power(&owner);
+                }
                 status = reopen();
                 if (status != WAN_OK) { EXPECT(disk.calls >= fail_at); status = owner_open(&owner); }
                 EXPECT_EQUAL(status, WAN_OK);
@@ -285,17 +306,21 @@ static void no_single_failing_call_loses_what_was_acknowledged(void)
         }
 }
 
-static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(void)
+static void no_single_failing_call_loses_what_was_acknowledged(void) { fail_each_call(0); }
+static void no_single_failing_call_loses_what_was_written(void) { fail_each_call(1); }
+
+static void go_down_at_each_call(int writes)
 {
-    uint64_t calls = calls_of_the_work();
+    uint64_t calls = calls_of_the_work(writes);
     random_source source = {.state = 1};
     for (uint64_t fail_at = 1; fail_at <= calls && expectations_failed < 5; fail_at++)
-        for (int what = LOSE_UNSYNCED; what <= TEAR_UNSYNCED; what++) {
+        for (int what = LOSE_UNSYNCED; what <= TEAR_PAGES; what++) {
             memory_disk_init(&disk);
             disk.fail_at = fail_at;
             disk.stopped = 1;
             disk.short_writes = 1;
             owner_init(&owner, &disk);
+            owner.writes = writes;
             owner.limit = 32u << 20;
             int before = expectations_failed;
             for (int part = 0; part < 2 && (part == 0 || disk.calls < fail_at); part++) {
@@ -305,6 +330,7 @@ static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(voi
             }
             owner_close(&owner);
             memory_disk_crash(&disk, what, &source);
+            if (what != KEEP_UNSYNCED) owner_lose_power(&owner);
             EXPECT_EQUAL(owner_open(&owner), WAN_OK);
             EXPECT(owner_is_whole(&owner));
             owner.staged = owner.durable = owner.last > owner.dropped ? owner.last : owner.dropped;
@@ -316,6 +342,9 @@ static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(voi
             end();
         }
 }
+
+static void a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged(void) { go_down_at_each_call(0); }
+static void a_machine_that_goes_down_at_any_call_keeps_what_was_synced(void) { go_down_at_each_call(1); }
 
 static void a_crash_keeps_every_acknowledged_block_whatever_else_it_takes(void)
 {
@@ -331,6 +360,148 @@ static void a_crash_keeps_every_acknowledged_block_whatever_else_it_takes(void)
         EXPECT_EQUAL(owner_open(&owner), WAN_OK);
         EXPECT(owner_is_whole(&owner));
     }
+    end();
+}
+
+/* Written, and synced later. */
+
+static void a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(void)
+{
+    random_source source = {.state = 9};
+    uint64_t lost = 0, cut = 0;
+    memory_disk_init(&disk);
+    owner_init(&owner, &disk);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    for (int n = 0; n < 250 && !expectations_failed; n++) {
+        for (uint32_t k = random_below(&source, 30); k; k--) {
+            owner.writes = random_below(&source, 8) != 0;       /* Some that are synced at once are among them. */
+            EXPECT_EQUAL(owner_write(&owner, random_below(&source, random_below(&source, 4) ? 3000 : 90000)), WAN_OK);
+            if (!random_below(&source, 10)) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+        }
+        if (n % 9 == 8 && owner.durable > 4) EXPECT_EQUAL(owner_drop(&owner, owner.durable - 4), WAN_OK);
+        int what = (int)random_below(&source, 4);
+        uint64_t written = owner.durable;
+        owner_close(&owner);
+        memory_disk_crash(&disk, what, &source);
+        if (what != KEEP_UNSYNCED) owner_lose_power(&owner);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner));
+        EXPECT(owner.log.commit >= owner.durable && owner.log.commit <= written);
+        lost += written - owner.log.commit;
+        cut += owner.cut_bytes != 0;
+        owner.staged = owner.durable = owner.log.commit;
+    }
+    EXPECT(lost > 100 && cut > 20 && owner.last < OWNER_ITEMS);
+    end();
+}
+
+static void whole_blocks_behind_one_that_was_never_synced_are_the_lost_end(void)
+{
+    begin();
+    write_items(5, 300);
+    owner.writes = 1;
+    write_items(10, 300);
+    memory_file *file = memory_disk_find(&disk, "000000000001.seg");
+    const uint64_t end_of_5 = WAN_LOG_PAGE + 5 * (sizeof(wan_block_head) + sizeof(wan_part_head)) + owner_item_length(1, 300) + owner_item_length(2, 301) + owner_item_length(3, 302)
+        + owner_item_length(4, 303) + owner_item_length(5, 304);
+    EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->commit, 6);
+    EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->synced, 5);
+    file->bytes[end_of_5 + 100] ^= 1;           /* Of the sixth. */
+    owner.durable = 5;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 5 && owner.cut_bytes > 1000);
+    owner.staged = owner.durable = 5;
+    write_items(3, 200);                        /* In its place. */
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 8 && owner.cut_bytes == 0);
+    end();
+}
+
+static void a_damaged_block_that_a_later_one_says_to_be_synced_is_damage(void)
+{
+    begin();
+    owner.writes = 1;
+    write_items(5, 300);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    write_items(3, 300);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);   /* Nothing comes behind them that says so. */
+    memory_file *file = memory_disk_find(&disk, "000000000001.seg");
+    file->bytes[WAN_LOG_PAGE + 100] ^= 1;
+    expect_refusal(WAN_CORRUPT, "a damaged block, which was synced: one that was begun later says so");
+    file->bytes[WAN_LOG_PAGE + 100] ^= 1;
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 8);
+    end();
+}
+
+static void a_manifest_knows_only_what_is_synced(void)
+{
+    begin();
+    owner.writes = 1;
+    write_items(150, 20000);        /* Several segments. */
+    EXPECT(owner.log.writing >= 2 && owner.synced < owner.durable);
+    EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
+    EXPECT_EQUAL(owner.synced, owner.durable);
+    write_items(3, 20000);
+    owner_close(&owner);
+    random_source source = {.state = 3};
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    owner_lose_power(&owner);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 150);
+    end();
+}
+
+static void blocks_are_written_while_the_disk_syncs(void)
+{
+    random_source source = {.state = 5};
+    for (int fails = 0; fails < 2; fails++) {
+        begin();
+        owner.writes = 1;
+        write_items(4, 5000);
+        wan_log_syncing sync;
+        EXPECT_EQUAL(wan_log_begin_sync(&owner.log, &sync), WAN_OK);
+        EXPECT(wan_log_takes(&owner.log, 5000));
+        write_items(2, 5000);
+        if (fails) disk.fail_at = disk.calls + 1;
+        wan_status ran = wan_log_run_sync(&owner.log, &sync);
+        EXPECT_EQUAL(ran, fails ? WAN_IO : WAN_OK);
+        EXPECT(wan_log_takes(&owner.log, 5000));
+        write_items(2, 5000);
+        EXPECT_EQUAL(wan_log_end_sync(&owner.log, &sync, ran), ran);
+        EXPECT_EQUAL(owner.log.synced_commit, fails ? 0 : 4);
+        EXPECT_EQUAL(wan_log_takes(&owner.log, 5000), !fails);
+        if (fails) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);      /* From our own memory: the system's has nothing to write. */
+        else EXPECT_EQUAL(wan_log_begin_sync(&owner.log, &sync), WAN_OK);
+        owner.synced = owner.log.synced_commit;
+        EXPECT_EQUAL(owner.synced, fails ? 8 : 4);
+        EXPECT(wan_log_takes(&owner.log, 5000));
+        owner_close(&owner);
+        memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+        owner_lose_power(&owner);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner) && owner.last >= owner.synced);
+        end();
+    }
+}
+
+static void only_what_needs_one_write_is_taken(void)
+{
+    begin();
+    EXPECT(!wan_log_takes(&owner.log, 100));            /* No segment yet, */
+    owner.writes = 1;
+    write_items(1, 100);
+    EXPECT(wan_log_takes(&owner.log, 100));
+    EXPECT(!wan_log_takes(&owner.log, 1u << 20));       /* a new one, */
+    disk.fail_at = disk.calls + 1;
+    disk.short_writes = 2;
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);     /* what failed left something, */
+    EXPECT(!wan_log_takes(&owner.log, 100));
+    write_items(1, 50);
+    EXPECT(wan_log_takes(&owner.log, 100));
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(!wan_log_takes(&owner.log, 100));            /* the manifest comes first. */
+    EXPECT(owner_is_whole(&owner) && owner.last == 2);
     end();
 }
 
@@ -391,15 +562,6 @@ static void the_limit_holds_and_is_named(void)
 }
 
 /* What does not belong here. */
-
-static void expect_refusal(wan_status wanted, const char *words)
-{
-    owner_close(&owner);
-    wan_status status = owner_open(&owner);
-    EXPECT_EQUAL(status, wanted);
-    EXPECT(strstr(wan_detail, words) != NULL);
-    if (!strstr(wan_detail, words)) printf("    it says: %s\n", wan_detail);
-}
 
 static void a_log_without_its_manifest_is_not_taken_for_a_new_one(void)
 {
@@ -477,7 +639,7 @@ static void the_last_blocks_damaged_together_are_no_torn_tail(void)
     uint64_t used = owner.log.segments[0].used;
     file->bytes[used - 500] ^= 1;
     file->bytes[used - 100] ^= 1;
-    expect_refusal(WAN_CORRUPT, "one is here that was begun when the one before it was durable");
+    expect_refusal(WAN_CORRUPT, "one that was begun later says so");
     file->bytes[used - 500] ^= 1;       /* The last one alone may be torn. */
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT_EQUAL(owner.last, owner.durable - 1);
@@ -542,7 +704,7 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
 }
 
 /* Both were written by a version that did not know better, so their checksums hold. */
-static void record_format_1_is_refused_by_name(void)
+static void an_older_format_is_refused_by_name(void)
 {
     begin();
     write_items(3, 100);
@@ -558,11 +720,13 @@ static void record_format_1_is_refused_by_name(void)
     memcpy(manifest->bytes + 68, &crc, 4);
     for (int salvage = 0; salvage < 2; salvage++) {
         owner.salvage = salvage;
-        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 2 only: drain it with the version that wrote it");
+        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 3 only: drain it with the version that wrote it");
     }
     manifest->gone = 1;                 /* Salvage of a folder without one. */
     segment->bytes[8] = 1;
-    expect_refusal(WAN_INVALID, "000000000001.seg is in record format 1, and this version reads format 2 only");
+    crc = wan_crc32c(0, segment->bytes, offsetof(wan_segment_head, crc));
+    memcpy(segment->bytes + offsetof(wan_segment_head, crc), &crc, 4);
+    expect_refusal(WAN_INVALID, "000000000001.seg is in record format 1, and this version reads format 3 only");
     end();
 }
 
@@ -728,6 +892,14 @@ const test_case log_tests[] = {
     {"no single failing call loses what was acknowledged", no_single_failing_call_loses_what_was_acknowledged},
     {"a machine that goes down at any call keeps what was acknowledged", a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged},
     {"a crash keeps every acknowledged block whatever else it takes", a_crash_keeps_every_acknowledged_block_whatever_else_it_takes},
+    {"no single failing call loses what was written", no_single_failing_call_loses_what_was_written},
+    {"a machine that goes down at any call keeps what was synced", a_machine_that_goes_down_at_any_call_keeps_what_was_synced},
+    {"a kill keeps what was written and a power cut what was synced", a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced},
+    {"whole blocks behind one that was never synced are the lost end", whole_blocks_behind_one_that_was_never_synced_are_the_lost_end},
+    {"a damaged block that a later one says to be synced is damage", a_damaged_block_that_a_later_one_says_to_be_synced_is_damage},
+    {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
+    {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
+    {"only what needs one write is taken", only_what_needs_one_write_is_taken},
     {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
     {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},
     {"the limit holds and is named", the_limit_holds_and_is_named},
@@ -740,7 +912,7 @@ const test_case log_tests[] = {
     {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},
     {"a missing segment is named", a_missing_segment_is_named},
     {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
-    {"record format 1 is refused by name", record_format_1_is_refused_by_name},
+    {"an older format is refused by name", an_older_format_is_refused_by_name},
     {"no value is taken for a block", no_value_is_taken_for_a_block},
     {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
     {"a segment is read up to what counts behind which an attempt failed", a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},

@@ -9,7 +9,7 @@ from typing import Iterator, NamedTuple
 from pywan import _core
 
 PAGE = 4096
-BLOCK = struct.Struct("<4sIIIQQQ")
+BLOCK = struct.Struct("<4sIIIQQQQ")
 PART = struct.Struct("<IIQ")
 LOGGED = struct.Struct("<IHBBQQBB6x")
 RECORDS, DESTROY = 1, 2
@@ -70,9 +70,9 @@ def block_end(data: bytes, at: int, number: int) -> int | None:
     """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or damage."""
     if at + BLOCK.size > len(data):
         return None
-    magic, crc, length, _, _, segment, _ = BLOCK.unpack_from(data, at)
+    magic, crc, length, _, _, segment, _, _ = BLOCK.unpack_from(data, at)
     end = at + BLOCK.size + length
-    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + 40:end], _core.crc32c(data[at + 8:at + 32])) != crc:
+    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + BLOCK.size:end], _core.crc32c(data[at + 8:at + BLOCK.size - 8])) != crc:
         return None
     return end
 
