@@ -51,7 +51,7 @@ class DataConnection:
                 continue
             try:
                 sock.settimeout(timeout)
-                data.set_socket_options(sock, 0, socket.SO_SNDBUF, "client")
+                data.set_socket_options(sock, 0, socket.SO_SNDBUF)
                 sock.sendall(encode(ClientHello(region=region, run_id=run_id, task=task), _core.FRAME_HELLO))
                 data.receive_message(sock, Welcome)
             except BaseException:

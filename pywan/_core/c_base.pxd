@@ -100,7 +100,7 @@ cdef extern from "base/wan_buffer.h" nogil:
     wan_status wan_buffer_add(wan_buffer *buffer, const void *data, uint64_t length)
     void wan_buffer_empty(wan_buffer *buffer)
     void wan_buffer_close(wan_buffer *buffer)
-    enum: WAN_BUFFER_LATE_US, WAN_BUFFER_KEPT_BYTES
+    enum: WAN_BUFFER_KEPT_BYTES
     ctypedef struct wan_buffer_use:
         uint64_t began_us
     void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)

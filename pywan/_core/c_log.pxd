@@ -3,7 +3,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 
 cdef extern from "log/wan_log.h" nogil:
-    enum: WAN_LOG_QUEUE, WAN_LOG_REGION, WAN_LOG_SEGMENT_BYTES_MIN
+    enum: WAN_LOG_QUEUE, WAN_LOG_REGION
     enum: WAN_PART_RECORDS, WAN_PART_HOLES, WAN_PART_STATE, WAN_PART_MOVED, WAN_PART_NAMES
     ctypedef struct wan_part_head:
         uint32_t kind

@@ -60,7 +60,7 @@ cdef extern from "record/wan_item_set.h" nogil:
     void wan_item_set_empty(wan_item_set *chosen)
 
 cdef extern from "record/wan_frame.h" nogil:
-    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4, WAN_SECTIONS_MAX
+    enum: WAN_FRAME_MAGIC, WAN_FRAME_BYTES_MAX, WAN_FRAME_LZ4
     enum: WAN_FRAME_HELLO, WAN_FRAME_WELCOME, WAN_FRAME_REGION, WAN_FRAME_BATCH, WAN_FRAME_ACK, WAN_FRAME_REWIND
     enum: WAN_FRAME_PING, WAN_FRAME_PONG, WAN_FRAME_BYE, WAN_FRAME_ERROR, WAN_FRAME_COMMIT, WAN_FRAME_COMMITTED, WAN_FRAME_KNOWN, WAN_FRAME_PROGRESS
     ctypedef struct wan_frame:

@@ -26,7 +26,7 @@ cdef extern from "region/wan_logged.h" nogil:
     wan_item_key wan_logged_item_key(const uint8_t *item)
 
 cdef extern from "region/wan_table.h" nogil:
-    enum: WAN_BUCKETS_DEFAULT, WAN_BUCKETS_MAX
+    enum: WAN_BUCKETS_DEFAULT
     enum: WAN_ENTRY_LIVE, WAN_ENTRY_INVALID, WAN_ENTRY_TOMBSTONE
     ctypedef struct wan_entry:
         uint64_t stamp

@@ -63,11 +63,11 @@ class Shell(cmd.Cmd):
 
     def complete(self, text: str, state: int) -> str | None:      # type: ignore[override]  # What readline asks for.
         if state == 0:
-            self.completion_matches = self._complete(text)
+            self.completion_matches = self._complete()
         matches = self.completion_matches or []
         return matches[state] if state < len(matches) else None
 
-    def _complete(self, text: str) -> list[str]:
+    def _complete(self) -> list[str]:
         try:
             import readline
 

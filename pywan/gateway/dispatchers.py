@@ -251,7 +251,7 @@ class Dispatchers:
 
     def _open(self, own: Dispatcher, sock: socket.socket, place: ReceiverPlace) -> Welcome:
         a = self._attributes
-        data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF, self._what)
+        data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
         hello = SenderHello(
             site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=a.id,
             dispatcher=own.index, incarnation=self._queue.incarnation, mount=self._queue.mount,

@@ -59,7 +59,7 @@ class GatewayReceiver(Face):
         told = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
         self._host = told or self._bind_address
         self._peers = peers
-        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
+        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF)
 
     @property
     def port(self) -> int:
@@ -193,7 +193,7 @@ class GatewayReceiver(Face):
                                          on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
                                          on_no_memory=lambda: self._say_no_memory(hello))
         self._memory.take_over(hello, session)
-        data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
+        data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)
         connection.opened(session.stop)
         sock.settimeout(WELCOME_TIMEOUT_S)
         welcome = gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES,

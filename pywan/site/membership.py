@@ -126,7 +126,7 @@ class Membership:
         self._close(goodbye=joined)
         if incompatible is not None:
             raise incompatible
-        raise self._why_not(links, timeout)
+        raise self._why_not(links)
 
     def leave(self) -> None:
         """Tells the locators and ends every thread. Leaving again is no error."""
@@ -142,7 +142,7 @@ class Membership:
         links = self._links.values()
         return self._stopping or any(link.joined for link in links) or all(link.hopeless for link in links)
 
-    def _why_not(self, links: list["_Link"], timeout: float) -> PywanError:
+    def _why_not(self, links: list["_Link"]) -> PywanError:
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error

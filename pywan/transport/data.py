@@ -97,8 +97,8 @@ def refuse(sock: socket.socket, reason: Exception) -> None:
         pass    # It hears it as a closed connection.
 
 
-def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int, what: str) -> None:
-    """No delay for acknowledgements, and the socket buffer if the user set one; warns if the system allows less."""
+def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int) -> None:
+    """No delay for acknowledgements, and the socket buffer (SO_SNDBUF, SO_RCVBUF) if the user set one."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if buffer_bytes and buffer_bytes != DEFAULT_SOCKET_BUFFER:
         sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
