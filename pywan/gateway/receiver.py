@@ -59,7 +59,7 @@ class GatewayReceiver(Face):
         told = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
         self._host = told or self._bind_address
         self._peers = peers
-        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF)
+        data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
 
     @property
     def port(self) -> int:
