@@ -5,6 +5,8 @@ import contextlib
 import random
 import socket
 import sys
+import threading
+from typing import Callable
 
 import numpy
 import pytest
@@ -33,7 +35,16 @@ class Member:
         self.core = MemberRegion("acknowledged", self.clock, site=1, member=7, stores=True, forwards=True, buckets=0,
                                  attributes=RegionAttributes.make("acknowledged", type="REPLICATE_PERSISTENT"))
         self.region = self.core.face
-        self.core.make_persistent("/region", log_id=6, synchronous=True, flush_ms=1, environment=self.disk.environment)
+        self.core.make_persistent("/region", log_id=6, synchronous=True, flush_ms=1, environment=self.disk.environment,
+                                  start_writer=self.start_writer)
+
+    def start_writer(self, name: str, write: Callable[[], None]) -> None:
+        self.writer = threading.Thread(target=write, name=name, daemon=True)
+        self.writer.start()
+
+    def close(self) -> None:
+        self.core.close()
+        self.writer.join()
 
     def fill(self) -> None:
         for key, value in (("text", "v"), ("none", None), ("invalid", "v"), ("gone", "v"), ("old", {"a": [1]}), (7, 7), (b"bytes", b"v" * 5000)):
@@ -45,7 +56,7 @@ class Member:
         return {key: (self.core.lookup(key), self.region.get(key, "no value")) for key in KEYS}    # An invalidated key has none, not None.
 
     def lose_power(self) -> None:
-        self.core.close()
+        self.close()
         self.disk.crash()
         self.disk.raise_error()
         self.open()
@@ -56,7 +67,7 @@ def member():
     made = Member()
     made.fill()
     yield made
-    made.core.close()
+    made.close()
 
 
 @contextlib.contextmanager
@@ -213,7 +224,7 @@ def test_the_table_has_every_operation_that_changes_a_region():
 def test_a_region_that_was_closed_says_so_at_once(member, name):
     """Nobody writes its log any more."""
     before = member.contents()
-    member.core.close()
+    member.close()
     with pytest.raises(RegionNotFoundError):
         OPERATIONS[name](member.region)
     member.lose_power()

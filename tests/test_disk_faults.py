@@ -10,7 +10,9 @@ from durable import budget_of
 from simulator.disk import Disk
 
 from pywan import _core
+from pywan.config.attributes import RegionAttributes
 from pywan.errors import DiskError, ProtocolError
+from pywan.region.member_region import MemberRegion
 from pywan.stats import ledger
 
 MIB = 1 << 20
@@ -98,6 +100,40 @@ def test_a_process_that_is_killed_again_and_again_does_not_fill_a_small_log_with
             assert region.log_state()["bytes"] <= MIB and len(list(region.scan_keys())) >= 15
     disk._replace = replace
     assert region.commit_once()
+
+
+def test_a_region_that_is_closed_while_its_log_is_written_loses_nothing(disk):
+    """The committer shortens the log behind the close, and has to know what in it is current."""
+    def opened() -> MemberRegion:
+        region = MemberRegion("data", _core.Clock(), site=1, member=1, stores=True, forwards=True, buckets=0,
+                              attributes=RegionAttributes.make("data", type="REPLICATE_PERSISTENT"))
+        region.make_persistent("/region", log_id=7, synchronous=False, flush_ms=1, log_budget=budget_of(64 * MIB),
+                               environment=disk.environment, start_writer=keep_writer)
+        return region
+
+    def keep_writer(name, write):
+        writers.append(threading.Thread(target=write, name=name, daemon=True))
+
+    writes, goes_on, writers = threading.Event(), threading.Event(), []
+    region = opened()
+    for n in range(1200):
+        region.put(f"k{n % 600}", b"v" * 3000)
+        if n % 50 == 49:
+            assert region.commit_once()
+    assert region.log_state()["segments"] > 4
+    disk.meanwhile = lambda: (writes.set(), goes_on.wait(20.0))
+    region.put("before", "the close")
+    writers[0].start()
+    assert writes.wait(20.0)
+    region.put("meanwhile", "staged")
+    region.close()
+    disk.meanwhile = None
+    goes_on.set()
+    writers[0].join()
+    disk.raise_error()
+    assert region.memory_bytes == 0
+    found = opened()
+    assert len(found) == 602 and found.face["k7"] == b"v" * 3000 and found.face["meanwhile"] == "staged"
 
 
 def test_nothing_is_dropped_where_that_makes_no_room(disk):

@@ -39,10 +39,12 @@ cdef class RegionCore:
     # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way is straight again: a
     # caller that has just been told to go by it does.
     cdef object slow_change
+    cdef bint releases_entries      # It is closed, and its entries go when nobody writes its log any more.
     cdef bint seems_slow            # The way as of late, for those who save work by asking before; the attachment says it.
 
     cdef int check_process(self) except -1
     cdef int check_open(self) except -1
+    cdef int free_entries(self) except -1
     cdef int fail(self, wan_status status, str what) except -1
     cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted, wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *

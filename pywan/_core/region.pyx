@@ -341,6 +341,8 @@ cdef class RegionCore:
         if self.r.log != NULL:
             with nogil:
                 committer_run(&self.r.log.committer)
+            if self.releases_entries:
+                self.free_entries()
 
     def commit_once(self):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
@@ -655,12 +657,18 @@ cdef class RegionCore:
         return found
 
     def release_entries(self):
-        """Gives the memory of a closed region's entries back, when nobody writes its log any more: whoever knows the region may do so for long."""
-        cdef wan_shard *shard
-        cdef wan_shard_content content
+        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the region has a log, that happens when
+        `commit_loop` ends: until then the committer asks the table what in the log is current."""
         if not self.r.closed:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.name!r} is not closed; nothing was changed")
+        self.releases_entries = True        # Either this call or the end of `commit_loop` sees what the other one did.
+        if self.r.log == NULL or wan_flag_read(&self.r.log.committer.ended):
+            self.free_entries()
+
+    cdef int free_entries(self) except -1:
+        cdef wan_shard *shard
+        cdef wan_shard_content content
         with nogil:
             for n in range(self.r.table.shard_count):
                 shard = &self.r.table.shards[n]
@@ -669,6 +677,7 @@ cdef class RegionCore:
                 wan_lock_release(&shard.lock)
                 wan_table_free(content)
             wan_table_rest(&self.r.table)
+        return 0
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
         """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left).

@@ -2,11 +2,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any, Callable, Iterable
 
 from pywan import _core, forks
-from pywan.base.threads import start_thread
 from pywan.callbacks import CacheListener, GatewayConflictResolver
 from pywan.config.attributes import RegionAttributes
 from pywan.errors import RegionNotFoundError
@@ -32,7 +30,6 @@ class MemberRegion(_core.RegionCore):
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
         self._alter = alter
-        self._committer: threading.Thread | None = None     # Without a disk store that runs the log's writer.
         self.set_slow(self._way())
 
     @property
@@ -43,22 +40,18 @@ class MemberRegion(_core.RegionCore):
 
     def make_persistent(
         self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int,
-        start_writer: Callable[[str, Callable[[], None]], None] | None = None, **room: Any,
+        start_writer: Callable[[str, Callable[[], None]], None], **room: Any,
     ) -> None:
         """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk
-        store, which runs its writer in a thread (by name) with `start_writer`, and waits for it. None: the region
-        does. Before the region is used."""
+        store, which runs its writer in a thread (by name) with `start_writer`, and waits for it. Before the region is
+        used."""
         found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if found["cut_bytes"]:
             log.warning("region %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were"
                         " cut", self.name, found["cut_bytes"])
         if found["records"]:
             log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
-        if start_writer is not None:
-            start_writer(f"region-{self.name}-log", self.commit_loop)
-            return
-        self._committer = start_thread(f"region {self.name!r}: nobody writes its log", f"region-{self.name}-log",
-                                       self.commit_loop)
+        start_writer(f"region-{self.name}-log", self.commit_loop)
 
     def log_trouble(self) -> str | None:
         """Why its log is not written now; None: it is."""
@@ -77,10 +70,6 @@ class MemberRegion(_core.RegionCore):
             return
         super().close()
         self.stop_log()
-        if self._committer is not None:
-            self._committer.join()
-            self._committer = None
-            self.say_unwritten()
         self.release_entries()
 
     # What is on the way of its changes
