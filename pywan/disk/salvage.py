@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import threading
 from pathlib import Path
 from typing import Any, Callable
 
 from pywan import _core
+from pywan.base.threads import start_thread
 from pywan.disk.store import DESTROYED, OWNER_NAME, holds_log, locked, read_owner
 from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullError
 
@@ -89,10 +89,9 @@ class _written:
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
-        self._committer = threading.Thread(target=owner.commit_loop, name="salvage-log", daemon=True)
 
     def __enter__(self) -> Callable[..., None]:
-        self._committer.start()
+        self._committer = start_thread("nobody writes what was saved", "salvage-log", self._owner.commit_loop)
         return self._write
 
     def _write(self, call: Callable[..., object], *args: Any, **more: Any) -> None:
