@@ -360,7 +360,7 @@ class RegionCore:
     def clear(self) -> int:
         """Removes every entry of this member's region; a region operation, so nothing is sent."""
     def release_entries(self) -> None:
-        """Gives the memory of a closed region's entries back, once nobody writes its log any more: whoever knows the region may do so for long."""
+        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long."""
     def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
         """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
     def watch_tombstones(self, limit: int, bell: Bell) -> bool:
