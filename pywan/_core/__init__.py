@@ -18,7 +18,8 @@ from pywan._core.names import region_name
 from pywan._core.operations import operation_codes
 from pywan._core.receiver import ReceiverSession
 from pywan._core.records import RECORD_FORMAT, record_fields
-from pywan._core.region import Condition, OneWait, RegionCore, RegionFace, _Nothing, core_of_face
+from pywan._core.region import RegionCore, RegionFace, _Nothing, core_of_face
+from pywan._core.region_changes import Condition, RegionCalls
 from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
 from pywan._core.row_stage import RowStage, StageBudget

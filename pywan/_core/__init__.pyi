@@ -1,5 +1,6 @@
 """The compiled core: records, queues, tables and both sessions. Each docstring is the first sentence of the one at run time."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any, Self
 
@@ -262,145 +263,9 @@ class Condition:
 
     def __new__(cls, kind: str, expected: Any = None) -> Self: ...
 
-class OneWait:
-    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
-    then says of what was stored that it may not be on the disk."""
+class RegionCalls:
+    """What users call of a region."""
 
-    def __new__(cls, region: RegionCore) -> Self: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool: ...
-
-class RegionCore:
-    """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
-
-    def __new__(
-        cls, name: str, clock: Clock, *args: Any, site: int = 0, member: int = 0, stores: bool = True, forwards: bool = True,
-        **kwargs: Any,
-    ) -> Self: ...
-    def __len__(self) -> int: ...
-    def __contains__(self, key: object, /) -> bool: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def queues(self) -> tuple[EventQueue, ...]:
-        """The attached queues, in the order in which `change` takes its decisions."""
-    @property
-    def is_slow(self) -> bool: ...
-    @property
-    def is_closed(self) -> bool: ...
-    @property
-    def is_inherited(self) -> bool:
-        """Whether another process made it, from which this one was forked."""
-    @property
-    def tombstones(self) -> int: ...
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes allocated for entries and slots."""
-    @property
-    def conflicts(self) -> int:
-        """Remote changes that lost against a later version."""
-    @property
-    def applied(self) -> int:
-        """Remote changes that took effect."""
-    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ...) -> None:
-        """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
-    def set_slow(self, change: _SlowChange | None) -> None:
-        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
-    def close(self) -> None:
-        """Every operation is refused from now on; the receiver answers that the region is not there."""
-    def wait_durable(self) -> None:
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
-    def wait_written(self, is_queued: bool = True) -> None:
-        """The same for whoever has changed something: also where the region was closed since."""
-    def open_log(
-        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
-        log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
-    ) -> dict[str, Any]:
-        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
-    @property
-    def persistent(self) -> bool: ...
-    def commit_loop(self) -> None:
-        """Writes what is staged until `stop_log`."""
-    def commit_once(self) -> bool:
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
-        staged, and `log_state` says why."""
-    def stop_log(self) -> None:
-        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
-    def log_state(self) -> dict[str, Any]:
-        """Sizes of the log, and why writing fails now (None: it does not)."""
-    def put(self, key: Any, value: Any, callback_argument: Any = None) -> None:
-        """Stores `value` under `key` and hands the event to the attached senders."""
-    def destroy(self, key: Any, callback_argument: Any = None) -> None:
-        """Removes `key` everywhere."""
-    def change(
-        self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
-        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
-        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None,
-    ) -> str:
-        """One change with everything said: the slow path of regions with user's Python on the way."""
-    def next_event_id(self) -> tuple[int, int, int]:
-        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
-    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
-        """What `change` would do, changing nothing."""
-    def change_if(
-        self, kind: str, operation: int, key: Any, value: Any = None, expected: Any = None, callback_argument: Any = None,
-    ) -> tuple[bool, bool, Any]:
-        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
-        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
-    def lookup(self, key: Any) -> tuple[Any, int, int, bool] | None:
-        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
-    def get(self, key: Any, default: Any = None) -> Any:
-        """The value under `key`, or `default`."""
-    def show(self, key: Any, default: Any = None) -> Any:
-        """As `get`; a value that is no object in this process is shown as Undecodable."""
-    def local_destroy(self, key: Any) -> None:
-        """Removes the entry on this member only; nothing is sent."""
-    def invalidate(self, key: Any) -> None:
-        """Drops the value and keeps the key with its version; not sent to other sites."""
-    def clear(self) -> int:
-        """Removes every entry of this member's region; a region operation, so nothing is sent."""
-    def release_entries(self) -> None:
-        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long."""
-    def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
-        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
-    def watch_tombstones(self, limit: int, bell: Bell) -> bool:
-        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
-    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
-        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
-    def settle_stamps(self) -> None:
-        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
-    @property
-    def tombstone_state(self) -> dict[str, int]:
-        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
-    def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
-        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
-    @property
-    def bucket_count(self) -> int: ...
-    def bucket_of(self, key: object) -> int:
-        """The number of the bucket that a key is in, whether it is there or not."""
-    def bucket(self, number: int) -> dict[str, Any]:
-        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
-    def bucket_digest(self, number: int) -> int:
-        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
-    def scan_bucket(self, number: int) -> bytes:
-        """The live entries of a bucket, packed as by `scan`."""
-    def copy_bucket(self, number: int, to: RegionCore) -> None:
-        """Brings what a bucket holds into the same one of another region of as many buckets."""
-    def drop_bucket(self, number: int) -> int:
-        """Takes everything out of a bucket, tombstones too; nothing is sent."""
-    def scan_keys(self) -> Iterator[Any]:
-        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
-    def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
-        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites."""
-    def put_columns(
-        self, keys: _ColumnLike, values: _ColumnLike | None, *, operations: _ColumnLike | None = None, timestamps: Any | None = None,
-    ) -> int:
-        """Changes row by row from two columns, in one call without the GIL."""
-
-class RegionFace:
-    """What users hold of a region: the calls that are compiled."""
-
-    def __new__(cls, core: RegionCore) -> Self: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: object, /) -> bool: ...
     @property
@@ -436,6 +301,106 @@ class RegionFace:
         """Changes row by row from two columns, in one call without the GIL."""
     def wait_durable(self) -> None:
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
+
+class RegionCore(RegionCalls):
+    """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
+
+    def __new__(
+        cls, name: str, clock: Clock, *args: Any, site: int = 0, member: int = 0, stores: bool = True, forwards: bool = True,
+        **kwargs: Any,
+    ) -> Self: ...
+    @property
+    def queues(self) -> tuple[EventQueue, ...]:
+        """The attached queues, in the order in which `change` takes its decisions."""
+    @property
+    def is_slow(self) -> bool: ...
+    @property
+    def is_inherited(self) -> bool:
+        """Whether another process made it, from which this one was forked."""
+    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ...) -> None:
+        """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
+    def set_slow(self, change: _SlowChange | None) -> None:
+        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
+    def close(self) -> None:
+        """Every operation is refused from now on; the receiver answers that the region is not there."""
+    def open_log(
+        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
+        log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
+        wait: Callable[[], None] | None = None,
+    ) -> dict[str, Any]:
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
+    @property
+    def persistent(self) -> bool: ...
+    def commit_loop(self) -> None:
+        """Writes what is staged until `stop_log`."""
+    def commit_once(self) -> bool:
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
+        staged, and `log_state` says why."""
+    def stop_log(self) -> None:
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+    def log_state(self) -> dict[str, Any]:
+        """Sizes of the log, and why writing fails now (None: it does not)."""
+    def change(
+        self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
+        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
+        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None,
+    ) -> str:
+        """One change with everything said: the slow path of regions with user's Python on the way."""
+    def next_event_id(self) -> tuple[int, int, int]:
+        """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
+    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
+        """What `change` would do, changing nothing."""
+    def change_if(
+        self, kind: str, operation: int, key: Any, value: Any = None, expected: Any = None, callback_argument: Any = None,
+    ) -> tuple[bool, bool, Any]:
+        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
+        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
+    def lookup(self, key: Any) -> tuple[Any, int, int, bool] | None:
+        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False."""
+    def show(self, key: Any, default: Any = None) -> Any:
+        """As `get`; a value that is no object in this process is shown as Undecodable."""
+    def clear(self) -> int:
+        """Removes every entry of this member's region; a region operation, so nothing is sent."""
+    def release_entries(self) -> None:
+        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long."""
+    def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`."""
+    def watch_tombstones(self, limit: int, bell: Bell) -> bool:
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
+    def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
+    def settle_stamps(self) -> None:
+        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+    @property
+    def tombstone_state(self) -> dict[str, int]:
+        """What is kept of destroyed keys: tombstones, shrunk ones, their bytes, up to which stamp others were forgotten, and up to which some may be gone."""
+    def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region."""
+    @property
+    def bucket_count(self) -> int: ...
+    def bucket_of(self, key: object) -> int:
+        """The number of the bucket that a key is in, whether it is there or not."""
+    def bucket(self, number: int) -> dict[str, Any]:
+        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+    def bucket_digest(self, number: int) -> int:
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+    def scan_bucket(self, number: int) -> bytes:
+        """The live entries of a bucket, packed as by `scan`."""
+    def copy_bucket(self, number: int, to: RegionCore) -> None:
+        """Brings what a bucket holds into the same one of another region of as many buckets."""
+    def drop_bucket(self, number: int) -> int:
+        """Takes everything out of a bucket, tombstones too; nothing is sent."""
+    def scan_keys(self) -> Iterator[Any]:
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen."""
+    def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
+        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites."""
+    def one_wait(self) -> AbstractContextManager[Any]:
+        """A context: what this thread changes in the region while it is entered is waited for at its end, once."""
+
+class RegionFace(RegionCalls):
+    """What users hold of a region: the calls that are compiled."""
+
+    def __new__(cls, core: RegionCore) -> Self: ...
 
 def core_of_face(face: RegionFace) -> RegionCore:
     """What a region has: for the member that holds it."""

@@ -20,7 +20,8 @@ from pywan._core.queue cimport (
     gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition, queue_refresh_pending,
     queue_reserve)
 from pywan._core.queue_committer cimport FOR_REPAIR
-from pywan._core.region cimport RegionCore, make_decisions
+from pywan._core.region cimport RegionCore
+from pywan._core.region_changes cimport make_decisions
 from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
 from pywan._core.status cimport raise_for
@@ -139,8 +140,8 @@ cdef class ClockRepair:
         self.kept = tuple(regions)
         memset(self.wanted, others, sizeof(self.wanted))
         for region in self.kept:
-            self.regions[region.r.number] = &region.r
-            self.wanted[region.r.number] = 1
+            self.regions[region.state.r.number] = &region.state.r
+            self.wanted[region.state.r.number] = 1
         self.limit = (wan_clock_now_ms(&clock.clock) + AHEAD_MS << 16) | 0xffff
 
     def __dealloc__(self):
@@ -164,10 +165,10 @@ cdef class ClockRepair:
         cdef uint64_t entries = 0, tombstones = 0, at
         cdef wan_shard *shard
         cdef wan_entry *entry
-        region.check_open()
+        region.state.check_open()
         with nogil:
-            for n in range(region.r.table.shard_count):
-                shard = &region.r.table.shards[n]
+            for n in range(region.state.r.table.shard_count):
+                shard = &region.state.r.table.shards[n]
                 wan_lock_take(&shard.lock)
                 for at in range(wan_shard_slots(shard)):
                     entry = wan_shard_entry(shard, at)
@@ -282,16 +283,16 @@ cdef class ClockRepair:
         not here. Returns how many there were."""
         cdef uint64_t found = 0
         cdef wan_status status = WAN_OK
-        region.check_open()
+        region.state.check_open()
         for wants_stamps in (True, False):
             found = 0
             with nogil:
-                status = self.rename_invalid(&region.r, wants_stamps, &found)
+                status = self.rename_invalid(&region.state.r, wants_stamps, &found)
             if status != WAN_OK or not found:
                 break
             self.give_stamps()
         if status != WAN_OK:
-            region.fail(status, "repair of the clock")
+            region.state.fail(status, "repair of the clock")
         return found
 
     cdef wan_status rename_invalid(self, region_core *r, bint wants_stamps, uint64_t *found) noexcept nogil:
@@ -341,11 +342,11 @@ cdef class ClockRepair:
         cdef uint64_t entries = 0, tombstones = 0, at = 0, began = 0
         cdef uint32_t never = 0
         cdef wan_status status = WAN_OK
-        region.check_open()
+        region.state.check_open()
         while True:
             with nogil:
-                while shard < region.r.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
-                    status = self.restamp_some(&region.r, &shard, &at, &entries, &tombstones)
+                while shard < region.state.r.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
+                    status = self.restamp_some(&region.state.r, &shard, &at, &entries, &tombstones)
             if status != WAN_FULL:
                 break
             began = began or wan_monotonic_us()
@@ -356,8 +357,8 @@ cdef class ClockRepair:
                 wan_wait_change(&never, 0, 5)
             status = WAN_OK
         if status != WAN_OK and status != WAN_SLOW:
-            region.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
-        return entries, tombstones, shard if shard < region.r.table.shard_count else None, status == WAN_SLOW
+            region.state.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
+        return entries, tombstones, shard if shard < region.state.r.table.shard_count else None, status == WAN_SLOW
 
     cdef wan_status restamp_some(self, region_core *r, uint32_t *number, uint64_t *at, uint64_t *entries,
                                  uint64_t *tombstones) noexcept nogil:
@@ -389,7 +390,7 @@ cdef class ClockRepair:
     def ahead_keys(self, RegionCore region not None, uint32_t shard):
         """The keys in this shard whose entries are ahead, and whether they are tombstones. For regions with callbacks
         on the way."""
-        cdef wan_shard *s = &region.r.table.shards[shard]
+        cdef wan_shard *s = &region.state.r.table.shards[shard]
         cdef wan_entry *entry
         cdef wan_status status = WAN_OK
         cdef uint64_t at
@@ -408,7 +409,7 @@ cdef class ClockRepair:
                         wan_buffer_put(&self.scratch, head, sizeof(head))
                         wan_buffer_put(&self.scratch, entry.bytes, entry.key_length)
             wan_lock_release(&s.lock)
-        raise_for(status, f"region {region.name!r}")
+        raise_for(status, f"region {region.state.name!r}")
         found, at = [], 0
         while at < self.scratch.used:
             length = (<uint16_t *>(self.scratch.bytes + at + 2))[0]
@@ -428,18 +429,18 @@ cdef class ClockRepair:
         cdef uint32_t never = 0
         cdef wan_status status = WAN_OK
         cdef bint found = False
-        region.check_open()
+        region.state.check_open()
         key_holder = encode_key(key, &k)
         hash = wan_key_hash(k.data, k.length, k.form)
-        shard = wan_table_shard(&region.r.table, hash)
-        decided = make_decisions(decisions, region.name, key)
+        shard = wan_table_shard(&region.state.r.table, hash)
+        decided = make_decisions(decisions, region.state.name, key)
         try:
             while True:
                 with nogil:
                     wan_lock_take(&shard.lock)
                     entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
                     found = entry != NULL and entry.state != WAN_ENTRY_INVALID
-                    status = restamp_held(&region.r, shard, hash, entry, &self.scratch, decided) if found else WAN_OK
+                    status = restamp_held(&region.state.r, shard, hash, entry, &self.scratch, decided) if found else WAN_OK
                     wan_lock_release(&shard.lock)
                 if status != WAN_FULL or wan_monotonic_us() - began > REPAIR_PATIENCE_US:
                     break
@@ -449,7 +450,7 @@ cdef class ClockRepair:
         finally:
             free(decided)
         if status != WAN_OK:
-            region.fail(status, f"repair of the clock: key {described(key)}")
+            region.state.fail(status, f"repair of the clock: key {described(key)}")
         return found
 
     def settle_region(self, RegionCore region not None):
@@ -458,8 +459,8 @@ cdef class ClockRepair:
         cdef wan_change c
         cdef uint64_t mark, let_go, stamp
         cdef wan_status status = WAN_OK
-        cdef region_core *r = &region.r
-        region.check_open()
+        cdef region_core *r = &region.state.r
+        region.state.check_open()
         stamp = wan_clock_last(r.clock)
         with nogil:
             mark, let_go = min(wan_read(&r.mark), stamp), min(wan_read(&r.let_go), stamp)
@@ -484,15 +485,14 @@ cdef class ClockRepair:
                 if let_go and status == WAN_OK:
                     status = region_raise_mark(r, let_go, WAN_LOGGED_LET_GO)
         if status != WAN_OK:
-            region.fail(status, "repair of the clock")
-        region.forgetting = min(region.forgetting, stamp)
-        region.let_go, region.letting_go, region.letting_go_staged = 0, let_go, region.staged_now()
+            region.state.fail(status, "repair of the clock")
+        region.lower_marks(stamp, let_go)
         if r.log != NULL:
             wan_set(&r.log.highest, stamp)
 
     def log_is_ahead(self, RegionCore region not None):
         """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
-        return region.r.log != NULL and wan_read(&region.r.log.highest) > self.limit
+        return region.state.r.log != NULL and wan_read(&region.state.r.log.highest) > self.limit
 
     # Queues
 
@@ -524,11 +524,11 @@ cdef class ClockRepair:
             raise MemoryError()
         by_number = {}
         for region in self.kept:
-            by_number[region.r.number] = region
+            by_number[region.state.r.number] = region
         stale = []
         try:
             for region in fed:
-                feeds[region.r.number] = 1
+                feeds[region.state.r.number] = 1
             for p in range(source.g.queue.partition_count):
                 sequence = 0
                 while True:

@@ -150,11 +150,11 @@ cdef class ReceiverSession(Session):
             self.replaced.append(self.cores.get(number))    # Records of this batch may point to it.
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
-            self.regions[number].core = &core.r if core is not None and not core.r.closed else NULL
+            self.regions[number].core = &core.state.r if core is not None and not core.state.r.closed else NULL
             if core is not None:
-                self.clock, self.clock_holder = core.r.clock, core.clock
+                self.clock, self.clock_holder = core.state.r.clock, core.state.clock
                 self.now_ms = wan_clock_receiving_ms(self.clock)
-                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).r.closed} | {core}
+                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).state.r.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
             self.regions[number].core = NULL
@@ -456,7 +456,7 @@ cdef class ReceiverSession(Session):
         # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
         try:
             for core in list(self.memory.cores):
-                (<RegionCore>core).wait_written()
+                (<RegionCore>core).state.wait_written(True)
             return 1
         except BaseException as error:
             self.refuse(error)      # Not acknowledged: the sender sends it again.

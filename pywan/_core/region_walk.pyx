@@ -2,11 +2,13 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.put cimport region_apply, region_log_reserve, region_log_stage, way_of
 from pywan._core.region_state cimport STAMPS_SAMPLED, WAY_CLOSED, attachment, region_core, tombstone_counts
+from pywan._core.status cimport raise_for
 
 
 cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones, uint64_t *memory_bytes) noexcept nogil:
@@ -234,3 +236,17 @@ cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, ui
                 shrunk += 1
         wan_lock_release(&shard.lock)
     return shrunk
+
+
+cdef bytes region_packed(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit, str region):
+    """What `region_scan` finds, as bytes."""
+    cdef wan_buffer packed
+    cdef wan_status status
+    memset(&packed, 0, sizeof(packed))
+    with nogil:
+        status = region_scan(table, cursor, end, limit, &packed)
+    try:
+        raise_for(status, f"scan of region {region!r}")
+        return PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)
+    finally:
+        wan_buffer_close(&packed)

@@ -9,7 +9,8 @@ from pywan._core.c_region cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport change_from_record, origin_local, region_change
 from pywan._core.queue cimport gateway_queue
-from pywan._core.region cimport OneWait, RegionCore
+from pywan._core.region cimport RegionCore
+from pywan._core.region_base cimport OneWait
 from pywan._core.region_state cimport origin, region_core
 from pywan._core.status cimport detail_text, full_error, raise_for
 from pywan._core.session cimport (
@@ -136,22 +137,22 @@ cdef class RowStage(Session):
         cdef bint whole
         cdef wan_status status
         cdef uint64_t until_us = wan_monotonic_us() + <uint64_t>(within_s * 1e6)
-        region.check_open()
+        region.state.check_open()
         self.refusal = None
         with nogil:
-            status = self.apply_rows(&region.r, until_us)
+            status = self.apply_rows(&region.state.r, until_us)
         whole = status == WAN_OK
         if status == WAN_SLOW:
-            with OneWait(region):
+            with OneWait(region.state):
                 whole = self.apply_slow(region, until_us)
         elif status != WAN_OK and status != WAN_FULL and status != WAN_EMPTY:
             if status == WAN_CLOSED:
-                region.check_open()
-            raise_for(status, f"region {region.name!r}, row {self.applied + self.missing + 1} of the task")
+                region.state.check_open()
+            raise_for(status, f"region {region.state.name!r}, row {self.applied + self.missing + 1} of the task")
         elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
-        if whole and wan_flag_read(&region.r.durable):
-            region.wait_written()
+        if whole and wan_flag_read(&region.state.r.durable):
+            region.state.wait_written(True)
         return whole
 
     cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
@@ -211,7 +212,7 @@ cdef class RowStage(Session):
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
-                outcome = region.slow_change(record.operation, key, value, None)
+                outcome = region.state.slow_change(record.operation, key, value, None)
             except BaseException as error:
                 wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
                 if isinstance(error, QueueFullError):

@@ -126,7 +126,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         core.check_usable()
         failures: list[tuple[int, str]] = []
         put, row = self.put, -1
-        with _core.OneWait(core):       # A synchronous region's disk is waited for once.
+        with core.one_wait():       # A synchronous region's disk is waited for once.
             for row, (key, value) in enumerate(self._pairs(entries)):
                 try:
                     put(key, value, callback_argument)
@@ -175,7 +175,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         core = core_of(self)
         core.check_usable()
         removed = 0
-        with _core.OneWait(core):
+        with core.one_wait():
             for key in keys:
                 try:
                     self.destroy(key, callback_argument)

@@ -38,19 +38,6 @@ class LoggedQueue(_core.EventQueue):
         self.machine.wait(self)
 
 
-class LoggedRegion(_core.RegionCore):
-    """The same for a region, persistent or not."""
-
-    machine: Machine
-
-    def wait_written(self, is_queued: bool = True) -> None:
-        for queue in self.queues if is_queued else ():
-            if queue.synchronous:
-                queue.wait_durable()
-        if self.persistent and self.machine.synchronous:
-            self.machine.wait(self)
-
-
 class Machine:
     """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its links."""
 
@@ -75,11 +62,10 @@ class Machine:
     def open_region(self) -> None:
         self.clock = _core.Clock()
         self.budget = _core.LogBudget(self.store_bytes)         # Of the machine's disk store: all its logs share it.
-        self.core = LoggedRegion(REGION, self.clock, site=self.site, member=self.site)
-        self.core.machine = self
+        self.core = core = _core.RegionCore(REGION, self.clock, site=self.site, member=self.site)
         if self.region_is_persistent:
             self.core.open_log(f"/{self.site}/region", log_id=self.site, synchronous=self.synchronous, log_budget=self.budget,
-                               environment=self.disk.environment)
+                               environment=self.disk.environment, wait=lambda: self.wait(core))
         if self.watched:
             self.core.set_slow(lambda *change: None)
 

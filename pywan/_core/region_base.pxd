@@ -1,0 +1,41 @@
+# The interface of region_base.pyx.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_region cimport *
+from pywan._core.clock cimport Clock
+from pywan._core.disk_log cimport LogBudget
+from pywan._core.region_state cimport condition, decision, origin, region_core, region_log
+
+cdef class RegionBase:
+    cdef region_core r
+    cdef Clock clock
+    cdef str name
+    cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
+    cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
+    cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
+    # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way is straight
+    # again: a caller that has just been told to go by it does.
+    cdef object slow_change
+    cdef bint seems_slow            # The way as of late, for those who save work by asking before; the attachment says it.
+    # Of the log.
+    cdef object environment         # Keeps the capsule alive.
+    cdef LogBudget budget           # Keeps it alive.
+    cdef object log_wait            # Called instead of a wait for the committer; None: that is waited for.
+
+    cdef int check_process(self) except -1
+    cdef int check_open(self) except -1
+    cdef int fail(self, wan_status status, str what) except -1
+    cdef int attach(self, queues, slow) except -1
+    cdef int choose_durable(self, queues) except -1
+    cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
+    cdef int close(self) except -1
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted,
+                                  wan_outcome *outcome) except *
+    cdef bint may_wait(self, uint64_t began_us) except *
+    cdef int wait_written(self, bint is_queued) except -1
+    cdef int wait_log(self) except -1
+
+cdef class OneWait:
+    cdef RegionBase region
+    cdef const void *outer
+    cdef int outer_waits

@@ -1,0 +1,221 @@
+# Owns a region's compiled state: whether it is open, where its events go, and what a change to it waits for.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from cpython.exc cimport PyErr_CheckSignals
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.clock cimport Clock
+from pywan._core.committer cimport committer_begin_wait, committer_failing_since, committer_wait, disk_wait
+from pywan._core.disk_log cimport LogBudget
+from pywan._core.event_queue cimport EventQueue
+from pywan._core.names cimport region_number
+from pywan._core.put cimport region_change, region_change_if
+from pywan._core.queue cimport SLOW_DISK_US
+from pywan._core.region_recovery cimport region_log_close
+from pywan._core.region_state cimport (
+    MAX_ATTACHED, WAY_CALLBACKS, WAY_STRAIGHT, attachment, condition, decision, origin, region_log)
+from pywan._core.region_walk cimport attachment_publish
+from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
+
+
+cdef class RegionBase:
+    """Table, versions, and the way into the attached senders' queues. `RegionCore` and `RegionFace` are what Python sees of it."""
+
+    def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards, uint32_t buckets):
+        self.name = name
+        self.born = wan_forks
+        self.clock = clock
+        self.r.clock = &clock.clock
+        self.r.site = site
+        self.r.member = member
+        self.r.stores = stores
+        self.r.forwards = forwards
+        self.r.buckets = buckets
+        self.r.number = <uint16_t>region_number(name)
+        wan_region_names[self.r.number].buckets = buckets
+        self.attached_queues = ()
+        raise_for(wan_table_init(&self.r.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
+
+    def __dealloc__(self):
+        wan_table_close(&self.r.table)
+        free(self.r.attached)
+        if self.r.log != NULL:
+            region_log_close(self.r.log)
+
+    cdef int check_process(self) except -1:
+        if self.born != wan_forks:
+            raise error_of_child(f"region {self.name!r}")
+        return 0
+
+    cdef int check_open(self) except -1:
+        self.check_process()
+        if self.r.closed:
+            from pywan.errors import RegionNotFoundError
+            raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
+        return 0
+
+    cdef int fail(self, wan_status status, str what) except -1:
+        if status == WAN_CLOSED:
+            self.check_open()
+        if status == WAN_FULL:
+            remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
+            if log_fails():
+                remedy = "the disk takes writes again" if wan_detail_status == WAN_IO else "the process has memory for it"
+            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent - repeat it when {remedy}")
+        return raise_for(status, f"region {self.name!r}: {what}")
+
+    # Attachment
+
+    cdef int attach(self, queues, slow) except -1:
+        """As `RegionCore.attach`."""
+        queues = sorted(queues, key=lambda q: (<EventQueue?>q).g.place)
+        if len(queues) > MAX_ATTACHED:
+            from pywan.errors import ConfigurationError
+            raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be attached")
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        cdef EventQueue queue
+        cdef bint is_slow = self.seems_slow if slow is ... else slow is not None
+        if fresh == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
+        fresh.way = WAY_CALLBACKS if is_slow else WAY_STRAIGHT
+        if slow is not ... and slow is not None:
+            self.slow_change = slow
+        for queue in queues:
+            fresh.queues[fresh.count] = queue.g
+            fresh.count += 1
+            if wan_flag_read(&queue.g.running) and queue.reachable:
+                for n in range(fresh.recipient_count):
+                    if fresh.recipients[n] == queue.g.remote_site:
+                        break
+                else:
+                    fresh.recipients[fresh.recipient_count] = queue.g.remote_site
+                    fresh.recipient_count += 1
+        old_queues = self.attached_queues
+        self.choose_durable(queues)
+        self.full_timeout_us = SLOW_DISK_US if self.r.log != NULL else 0
+        for queue in queues:
+            self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
+            if queue.g.durable != NULL:
+                # From before a restart, when the clock was ahead of what it is now: later changes would lose against what is queued.
+                wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))
+                queue.clock, queue.g.clock = self.clock, self.r.clock
+        with nogil:
+            attachment_publish(&self.r, fresh)
+        self.attached_queues, self.seems_slow = tuple(queues), is_slow
+        del old_queues
+        return 0
+
+    cdef int choose_durable(self, queues) except -1:
+        wan_flag_set(&self.r.durable, any(queue.synchronous or queue.copied for queue in queues) or (self.r.log != NULL and self.r.log.committer.synchronous))
+        return 0
+
+    cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
+        """It is persistent from now on."""
+        self.r.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
+        self.full_timeout_us = SLOW_DISK_US
+        return self.choose_durable(self.attached_queues)
+
+    cdef int close(self) except -1:
+        """As `RegionCore.close`."""
+        cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
+        if fresh == NULL:
+            raise MemoryError(f"region {self.name!r}: no memory to close it; nothing was changed")
+        wan_flag_set(&self.r.closed, 1)
+        with nogil:
+            attachment_publish(&self.r, fresh)
+        return 0
+
+    # Waits
+
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted, wan_outcome *outcome) except *:
+        """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
+        cdef uint64_t began = wan_monotonic_us()
+        cdef uint32_t never = 0
+        cdef wan_status status = WAN_FULL
+        while status == WAN_FULL and self.may_wait(began):
+            PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
+            with nogil:
+                wan_wait_change(&never, 0, 5)
+                if c.local and c.stamp > wan_clock_last(self.r.clock):      # The clock has been set back meanwhile.
+                    c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
+                if wanted != NULL:
+                    status = region_change_if(&self.r, c, from_, decided, wanted, outcome)
+                else:
+                    status = region_change(&self.r, c, from_, decided, outcome)
+        return status
+
+    cdef bint may_wait(self, uint64_t began_us) except *:
+        """Whether what found no room at `began_us` may still wait for it: as long as the most patient queue lets it, if
+        none gives up, and the region's own log does not. Room may come as other logs of its store are shortened; with a
+        disk that fails for another reason it is no more patient than the queues, and without queues not at all."""
+        cdef EventQueue queue
+        cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
+        if waited >= self.full_timeout_us:
+            return False
+        for queue in self.attached_queues:
+            if queue.gives_up(waited):
+                return False
+            patience = max(patience, queue.g.block_timeout_us)
+        if self.r.log != NULL and waited >= patience:
+            since = committer_failing_since(&self.r.log.committer, WAN_FULL)
+        return since == 0 or now < since + patience
+
+    cdef int wait_written(self, bint is_queued) except -1:
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous: also where the region
+        was closed since. `is_queued`: whether a queue took anything of it; one that drops what is new may have a disk that is full."""
+        global wan_bulk_waits
+        cdef EventQueue queue
+        self.check_process()
+        if wan_bulk_region == &self.r:      # The bulk call waits at its end.
+            wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
+            return 0
+        for queue in self.attached_queues if is_queued else ():
+            if queue.g.durable != NULL and queue.g.durable.committer.synchronous:
+                queue.wait_durable()
+            if queue.g.queue.copied:
+                queue.wait_replicated()
+        if self.r.log != NULL and self.r.log.committer.synchronous:
+            self.wait_log()
+        return 0
+
+    cdef int wait_log(self) except -1:
+        cdef disk_wait wait
+        if self.log_wait is not None:
+            self.log_wait()
+            return 0
+        wait = committer_begin_wait(&self.r.log.committer, 60000000)
+        return committer_wait(&self.r.log.committer, &wait, f"region {self.name!r}",
+                              "the change is in memory and will be written when the disk takes it")
+
+
+cdef class OneWait:
+    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
+    then says of what was stored that it may not be on the disk."""
+
+    def __cinit__(self, RegionBase region not None):
+        self.region = region
+
+    def __enter__(self):
+        global wan_bulk_region, wan_bulk_waits
+        self.outer, self.outer_waits = wan_bulk_region, wan_bulk_waits
+        wan_bulk_region, wan_bulk_waits = &self.region.r, 0
+        return self
+
+    def __exit__(self, kind, error, trace):
+        global wan_bulk_region, wan_bulk_waits
+        cdef int waits = wan_bulk_waits
+        wan_bulk_region, wan_bulk_waits = self.outer, self.outer_waits
+        from pywan.errors import DiskError, PywanError
+        if not waits or error is not None and not isinstance(error, Exception):     # Ctrl-C does not wait.
+            return False
+        try:
+            self.region.wait_written(waits & WAN_BULK_QUEUED != 0)
+        except DiskError as late:
+            if error is None:
+                raise
+            if isinstance(error, PywanError):
+                error.args = (f"{error}; of what was stored: {late}", *error.args[1:])
+            else:
+                error.add_note(f"of what was stored: {late}")
+        return False

@@ -1,0 +1,17 @@
+# The interface of region_changes.pyx.
+from pywan._core.region_base cimport RegionBase
+from pywan._core.region_state cimport condition, decision
+
+cdef class Condition:
+    cdef condition c
+    cdef object holder      # Of the expected value.
+
+    cdef object found(self)
+
+cdef class RegionCalls:
+    cdef RegionBase state
+
+cdef class RegionChanges(RegionCalls):
+    pass
+
+cdef decision *make_decisions(decisions, str region, key) except NULL

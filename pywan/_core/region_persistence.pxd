@@ -1,0 +1,7 @@
+# The interface of region_persistence.pyx.
+from pywan._core.region_tombstones cimport RegionTombstones
+
+cdef class PersistentRegion(RegionTombstones):
+    cdef bint releases_entries      # It is closed, and its entries go when nobody writes its log any more.
+
+    cdef int free_entries(self) except -1

@@ -1,0 +1,109 @@
+# Owns the opening of a persistent region's log, its committer's beginning and end, and when a closed region's entries go.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_region cimport *
+from pywan._core.committer cimport (
+    SYNCHRONOUS_NOT, SYNCHRONOUS_SYNCED, WORK_NOW, committer_once, committer_opened, committer_run, committer_share,
+    committer_state, committer_stop)
+from pywan._core.disk_log cimport LogBudget, damage_list
+from pywan._core.region_committer cimport region_committer_init
+from pywan._core.region_recovery cimport region_log_close, region_log_note_damaged, region_log_recover
+from pywan._core.region_state cimport region_log
+from pywan._core.region_tombstones cimport RegionTombstones
+from pywan._core.status cimport environment_of
+
+
+cdef class PersistentRegion(RegionTombstones):
+    """A region that may have a log."""
+
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None, uint64_t log_known=0,
+                 bint salvage=False, environment=None, wait=None):
+        """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
+        `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files, and `wait`
+        for waits for the committer, where it runs otherwise. Before the region is used. Returns what was found."""
+        cdef const wan_env *env = environment_of(environment)
+        cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
+        cdef wan_log_reader reader
+        cdef wan_damage damage
+        cdef wan_status status
+        cdef bytes path = str(directory).encode("utf-8", "surrogateescape")
+        cdef const char *path_ = path
+        if log == NULL:
+            raise MemoryError()
+        log.region = &self.state.r
+        log.of_moved.key_of = log.of_newest.key_of = wan_logged_item_key
+        log.around_durable = NEVER
+        region_committer_init(log, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms)
+        memset(&reader, 0, sizeof(reader))
+        reader.owner = log
+        reader.part, reader.damaged = region_log_recover, region_log_note_damaged
+        reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
+        with nogil:
+            status = wan_log_open(&log.committer.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
+            wan_clock_see(self.state.r.clock, log.highest if status == WAN_OK else 0)
+        try:
+            committer_opened(&log.committer, status, f"region {self.state.name!r}")
+        except BaseException:
+            region_log_close(log)
+            raise
+        committer_share(&log.committer, log_budget, log_known, False)
+        self.state.keep_log(log, environment, log_budget, wait)
+        self.let_go = self.state.r.let_go
+        return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}
+
+    @property
+    def persistent(self):
+        return self.state.r.log != NULL
+
+    def commit_loop(self):
+        """Writes what is staged until `stop_log`. The GIL is free meanwhile."""
+        if self.state.r.log != NULL:
+            with nogil:
+                committer_run(&self.state.r.log.committer)
+            if self.releases_entries:
+                self.free_entries()
+
+    def commit_once(self):
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
+        staged, and `log_state` says why."""
+        cdef wan_status status = WAN_OK
+        if self.state.r.log != NULL:
+            with nogil:
+                status = committer_once(&self.state.r.log.committer, WORK_NOW)
+        return status == WAN_OK
+
+    def stop_log(self):
+        """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        if self.state.r.log != NULL:
+            committer_stop(&self.state.r.log.committer)
+
+    def log_state(self):
+        """Sizes of the log, and why writing fails now (None: it does not)."""
+        self.state.check_process()
+        return committer_state(&self.state.r.log.committer) if self.state.r.log != NULL else {}
+
+    def release_entries(self):
+        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the region has a log,
+        that happens when `commit_loop` ends: until then the committer asks the table what in the log is current."""
+        if not self.state.r.closed:
+            from pywan.errors import InternalError
+            raise InternalError(f"region {self.state.name!r} is not closed; nothing was changed")
+        self.releases_entries = True        # Either this call or the end of `commit_loop` sees what the other one did.
+        if self.state.r.log == NULL or wan_flag_read(&self.state.r.log.committer.ended):
+            self.free_entries()
+
+    cdef int free_entries(self) except -1:
+        cdef wan_shard *shard
+        cdef wan_shard_content content
+        with nogil:
+            for n in range(self.state.r.table.shard_count):
+                shard = &self.state.r.table.shards[n]
+                wan_lock_take(&shard.lock)
+                content = wan_table_take_all(shard)
+                wan_lock_release(&shard.lock)
+                wan_table_free(content)
+            wan_table_rest(&self.state.r.table)
+        return 0

@@ -1,0 +1,133 @@
+# Owns what goes through a region's entries in bulk, shard by shard and bucket by bucket.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.codec cimport encode_key, encoded
+from pywan._core.region_base cimport RegionBase
+from pywan._core.region_changes cimport RegionChanges
+from pywan._core.region_walk cimport pass_entry_locks, region_copy, region_packed
+from pywan._core.status cimport raise_for
+from pywan._core.tagged cimport show
+
+
+cdef class RegionScans(RegionChanges):
+    """All that is there, for a member: to compare, to copy, to give back."""
+
+    def scan_keys(self):
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen. A key that is no object in this process is shown as
+        Undecodable, and found by that."""
+        cdef uint64_t cursor = 0
+        following = 0
+        while following is not None:
+            following, run = self.scan(following, 1)
+            at = 0
+            while at < len(run):
+                length = run[at] | run[at + 1] << 8
+                self.state.check_open()
+                key = run[at + 32:at + 32 + length]
+                yield show(run[at + 2], <const uint8_t *>PyBytes_AS_STRING(key), length)
+                at += 32 + length
+
+    def scan(self, uint64_t cursor=0, uint64_t limit=10000):
+        """(next cursor or None, entries): at least one shard's live entries, packed for comparison between sites.
+
+        Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
+        u8 site, 7 zeros, key; little-endian.
+        """
+        cdef const wan_table *table = &self.state.r.table
+        self.state.check_open()
+        packed = region_packed(table, &cursor, table.shard_count, limit, self.state.name)
+        return None if cursor >= table.shard_count else cursor, packed
+
+    def settle_stamps(self):
+        """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
+        with nogil:
+            pass_entry_locks(&self.state.r.table)
+
+    def copy_into(self, RegionScans to not None, uint64_t cursor=0):
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region. Returns where to go on
+        when that one's disk took what it has; None: all are there."""
+        cdef wan_status status
+        with nogil:
+            status = region_copy(&self.state.r, &to.state.r, &cursor)
+        if status != WAN_OK and status != WAN_FULL:
+            self.state.fail(status, f"copy into region {to.state.name!r}")
+        return cursor if status == WAN_FULL else None
+
+    # Buckets
+
+    @property
+    def bucket_count(self):
+        return self.state.r.table.bucket_count
+
+    def bucket_of(self, key):
+        """The number of the bucket that a key is in, whether it is there or not."""
+        cdef encoded k
+        key_holder = encode_key(key, &k)
+        return wan_table_bucket(&self.state.r.table, wan_key_hash(k.data, k.length, k.form)).number
+
+    def bucket(self, uint32_t number):
+        """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
+        cdef const wan_bucket *bucket = bucket_at(self.state, number)
+        cdef wan_bucket_counts counts
+        self.state.check_open()
+        with nogil:
+            counts = wan_table_bucket_count(&self.state.r.table, bucket)
+        return {"number": bucket.number, "role": "primary" if bucket.role == WAN_BUCKET_PRIMARY else "", "shards": bucket.shard_count,
+                "entries": counts.entries, "tombstones": counts.tombstones, "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
+
+    def bucket_digest(self, uint32_t number):
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+        cdef const wan_bucket *bucket = bucket_at(self.state, number)
+        cdef uint64_t digest
+        self.state.check_open()
+        with nogil:
+            digest = wan_table_bucket_digest(&self.state.r.table, bucket)
+        return digest
+
+    def scan_bucket(self, uint32_t number):
+        """The live entries of a bucket, packed as by `scan`."""
+        cdef const wan_bucket *bucket = bucket_at(self.state, number)
+        cdef uint64_t cursor = bucket.first_shard
+        self.state.check_open()
+        return region_packed(&self.state.r.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, self.state.name)
+
+    def copy_bucket(self, uint32_t number, RegionScans to not None):
+        """Brings what a bucket holds into the same one of another region of as many buckets. That one is not persistent: its log
+        would not know of it."""
+        cdef const wan_bucket *bucket = bucket_at(self.state, number)
+        cdef wan_status status
+        self.state.check_open()
+        check_memory_only(to.state)
+        if to is self:
+            return
+        with nogil:
+            status = wan_table_bucket_copy(&self.state.r.table, bucket, &to.state.r.table)
+        raise_for(status, f"copy of bucket {number} of region {self.state.name!r}")
+
+    def drop_bucket(self, uint32_t number):
+        """Takes everything out of a bucket, tombstones too; nothing is sent. Returns how many there were. Of a region that is
+        not persistent."""
+        cdef const wan_bucket *bucket = bucket_at(self.state, number)
+        cdef uint64_t dropped
+        check_memory_only(self.state)
+        with nogil:
+            dropped = wan_table_bucket_drop(&self.state.r.table, bucket)
+        return dropped
+
+
+cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
+    if number >= self.r.table.bucket_count:
+        from pywan.errors import InternalError
+        raise InternalError(f"region {self.name!r}: bucket {number} of {self.r.table.bucket_count}")
+    return &self.r.table.buckets[number]
+
+
+cdef int check_memory_only(RegionBase self) except -1:
+    self.check_open()
+    if self.r.log != NULL:
+        from pywan.errors import InternalError
+        raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was changed")
+    return 0

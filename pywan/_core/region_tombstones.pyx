@@ -1,0 +1,132 @@
+# Owns how long a region remembers destroyed keys.
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memset
+from pywan._core.c_base cimport *
+from pywan._core.c_region cimport *
+from pywan._core.clock cimport Bell
+from pywan._core.committer cimport committer_has_written, committer_staged_now
+from pywan._core.region_state cimport tombstone_counts
+from pywan._core.region_scans cimport RegionScans
+from pywan._core.region_walk cimport (
+    region_newest_to_expire, region_raise_mark, region_sample_stamps, region_tombstones)
+from pywan._core.status cimport raise_for
+
+
+cdef class RegionTombstones(RegionScans):
+    """What is remembered of destroyed keys, as its member has it kept or forgotten."""
+
+    def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left).
+        Nothing is known of them afterwards: `keep_tombstones` says first that they may be gone."""
+        cdef uint64_t dropped = 0, left = 0
+        cdef wan_shard *shard
+        with nogil:
+            for n in range(self.state.r.table.shard_count):
+                shard = &self.state.r.table.shards[n]
+                wan_lock_take(&shard.lock)
+                if shard.tombstones or shard.shrunk != NULL:
+                    dropped += wan_table_expire(shard, before_ms, below)
+                    left += shard.tombstones + wan_shard_shrunk_count(shard)
+                wan_lock_release(&shard.lock)
+        return dropped, left
+
+    def watch_tombstones(self, uint64_t limit, Bell bell):
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later. Returns whether they do."""
+        cdef tombstone_counts found
+        with nogil:
+            region_tombstones(&self.state.r.table, &found)
+        wan_set(<uint64_t *>&self.state.r.tombstone_room, limit - found.bytes if found.bytes <= limit else limit // 16)
+        if bell is not self.bell:
+            self.bell = bell
+            self.state.r.bell = &bell.word
+        return found.bytes > limit
+
+    def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. Where the others take more than `limit` bytes
+        they shrink to hash and stamp; where these do too, the older half of them is forgotten, and up to which stamp is remembered. True: that is to be called again soon, since
+        these go when the disk knows."""
+        cdef tombstone_counts found
+        cdef wan_status status = WAN_OK
+        self.drop_needless(below, before_ms)
+        if below > wan_read(&self.state.r.mark):
+            wan_set(&self.state.r.mark, 0)        # Nothing older can come from who is waited for. What is let go speaks of all others.
+        with nogil:
+            region_tombstones(&self.state.r.table, &found)
+            if found.bytes > limit and found.whole:
+                for n in range(self.state.r.table.shard_count):
+                    wan_lock_take(&self.state.r.table.shards[n].lock)
+                    if status == WAN_OK:
+                        status = wan_table_shrink(&self.state.r.table.shards[n])
+                    wan_lock_release(&self.state.r.table.shards[n].lock)
+                region_tombstones(&self.state.r.table, &found)
+        raise_for(status, f"region {self.state.name!r}: tombstones")
+        if found.bytes > limit and not self.forgetting:
+            self.begin_forgetting(found.bytes, limit)
+        if self.forgetting and self.is_on_disk(self.forgetting_staged):
+            self.expire_tombstones(0, self.forgetting + 1)
+            self.let_go, self.forgetting = max(self.let_go, self.forgetting), 0
+        if self.bell is not None:
+            self.watch_tombstones(limit, self.bell)
+        return self.forgetting != 0
+
+    cdef int drop_needless(self, uint64_t below, uint64_t before_ms) except -1:
+        """When the disk knows up to which stamp destroys may not be remembered any more."""
+        cdef uint64_t newest
+        if self.letting_go and self.is_on_disk(self.letting_go_staged):
+            self.let_go, self.letting_go = max(self.let_go, self.letting_go), 0
+        with nogil:
+            newest = region_newest_to_expire(&self.state.r.table, before_ms, below)
+        if newest == 0:
+            return 0
+        if newest > self.state.r.let_go and not self.letting_go and region_raise_mark(&self.state.r, newest, WAN_LOGGED_LET_GO) == WAN_OK:
+            if self.state.r.log == NULL:
+                self.let_go = newest
+            else:
+                self.letting_go, self.letting_go_staged = newest, self.staged_now()
+        if self.let_go:
+            self.expire_tombstones(before_ms, min(below, self.let_go + 1))
+        return 0
+
+    cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1:
+        """Chooses up to which stamp, and says so before any of them goes."""
+        cdef wan_buffer stamps
+        cdef wan_status status
+        cdef uint64_t mark
+        memset(&stamps, 0, sizeof(stamps))
+        with nogil:
+            status = region_sample_stamps(&self.state.r.table, &stamps)
+        ordered = sorted([(<uint64_t *>stamps.bytes)[n] for n in range(stamps.count)])
+        wan_buffer_close(&stamps)
+        if status != WAN_OK or not ordered:
+            raise_for(status, f"region {self.state.name!r}: tombstones")
+            return 0
+        mark = ordered[min(len(ordered) - 1, len(ordered) - int(len(ordered) * (limit / 2) / held))]
+        mark = max(mark, wan_read(&self.state.r.mark))
+        if region_raise_mark(&self.state.r, mark, 0) != WAN_OK:
+            return 0                        # The log has no room now. The next look tries again.
+        self.forgetting, self.forgetting_staged = mark, self.staged_now()
+        return 0
+
+    cdef int lower_marks(self, uint64_t stamp, uint64_t let_go) except -1:
+        """For a repair of the clock: nothing has a stamp above `stamp` any more, and those up to `let_go` may be gone once the disk
+        knows what is staged now."""
+        self.forgetting = min(self.forgetting, stamp)
+        self.let_go, self.letting_go, self.letting_go_staged = 0, let_go, self.staged_now()
+        return 0
+
+    cdef uint64_t staged_now(self):
+        """What is staged now is on the disk once so many records are."""
+        return committer_staged_now(&self.state.r.log.committer) if self.state.r.log != NULL else 0
+
+    cdef bint is_on_disk(self, uint64_t staged):
+        return self.state.r.log == NULL or committer_has_written(&self.state.r.log.committer, staged)
+
+    @property
+    def tombstone_state(self):
+        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, up to which stamp others have been forgotten (0: none), and
+        up to which some may not be remembered, forgotten or needless."""
+        cdef tombstone_counts found
+        with nogil:
+            region_tombstones(&self.state.r.table, &found)
+        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes, "forgotten_through": wan_read(&self.state.r.mark),
+                "let_go_through": wan_read(&self.state.r.let_go)}
