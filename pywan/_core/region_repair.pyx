@@ -1,0 +1,312 @@
+# Owns what a repair of the clock does to a region: entries and tombstones that are ahead of the time get stamps of now,
+# and are sent again. Locks are taken as on the put path: an entry lock first, then a queue's or the region log's.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from pywan._core.c_base cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_region cimport *
+from pywan._core.clock cimport AHEAD_MS
+from pywan._core.codec cimport described, encode_key, encoded
+from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_stage
+from pywan._core.region cimport RegionCore
+from pywan._core.region_changes cimport make_decisions
+from pywan._core.region_state cimport decision, origin, region_core
+from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
+from pywan._core.repair_stamps cimport RepairStamps, note_stamp, stamp_for
+from pywan._core.status cimport raise_for
+from pywan._core.tagged cimport Encoded
+
+
+cdef enum:
+    REPAIR_ENTRIES = 256            # Restamped under one hold of an entry lock.
+
+
+cdef class RegionRepair(RepairStamps):
+    """The member's regions, one after another."""
+
+    def __dealloc__(self):
+        wan_buffer_close(&self.scratch)
+
+    def count_entries(self, RegionCore region not None):
+        """(entries, tombstones) with stamps that are ahead."""
+        cdef uint64_t entries = 0, tombstones = 0, at
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        region.state.check_open()
+        with nogil:
+            for n in range(region.state.r.table.shard_count):
+                shard = &region.state.r.table.shards[n]
+                wan_lock_take(&shard.lock)
+                for at in range(wan_shard_slots(shard)):
+                    entry = wan_shard_entry(shard, at)
+                    if entry != NULL and entry.stamp > self.limit:
+                        entries += entry.state != WAN_ENTRY_TOMBSTONE
+                        tombstones += entry.state == WAN_ENTRY_TOMBSTONE
+                for at in range(wan_shard_shrunk_count(shard)):
+                    tombstones += shard.shrunk.items[at].stamp > self.limit
+                wan_lock_release(&shard.lock)
+        return entries, tombstones
+
+    def restamp_invalid(self, RegionCore region not None):
+        """Invalidated entries get the stamps that the events of their versions get. They are not sent: their values are
+        not here. Returns how many there were."""
+        cdef uint64_t found = 0
+        cdef wan_status status = WAN_OK
+        region.state.check_open()
+        for wants_stamps in (True, False):
+            found = 0
+            with nogil:
+                status = rename_invalid(self, &region.state.r, wants_stamps, &found)
+            if status != WAN_OK or not found:
+                break
+            self.give_stamps()
+        if status != WAN_OK:
+            region.state.fail(status, "repair of the clock")
+        return found
+
+    def restamp_entries(self, RegionCore region not None, uint32_t shard=0):
+        """Entries and tombstones that are ahead are changed to what they are, from a shard on. As many as are done in a
+        moment: returns (how many of each, where to go on; None: that was all, whether the way of changes is through
+        callbacks: then that shard's `ahead_keys` come first, one by one)."""
+        cdef uint64_t entries = 0, tombstones = 0, at = 0, began = 0
+        cdef uint32_t never = 0
+        cdef wan_status status = WAN_OK
+        region.state.check_open()
+        while True:
+            with nogil:
+                while shard < region.state.r.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
+                    status = restamp_some(self, &region.state.r, &shard, &at, &entries, &tombstones)
+            if status != WAN_FULL:
+                break
+            began = began or wan_monotonic_us()
+            if wan_monotonic_us() - began > REPAIR_PATIENCE_US:
+                break
+            PyErr_CheckSignals()
+            with nogil:
+                wan_wait_change(&never, 0, 5)
+            status = WAN_OK
+        if status != WAN_OK and status != WAN_SLOW:
+            region.state.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
+        return entries, tombstones, shard if shard < region.state.r.table.shard_count else None, status == WAN_SLOW
+
+    def ahead_keys(self, RegionCore region not None, uint32_t shard):
+        """The keys in this shard whose entries are ahead, and whether they are tombstones. For regions with callbacks
+        on the way."""
+        cdef wan_shard *s = &region.state.r.table.shards[shard]
+        cdef wan_entry *entry
+        cdef wan_status status = WAN_OK
+        cdef uint64_t at
+        cdef uint8_t head[8]
+        wan_buffer_empty(&self.scratch)
+        memset(head, 0, sizeof(head))
+        with nogil:
+            wan_lock_take(&s.lock)
+            for at in range(wan_shard_slots(s)):
+                entry = wan_shard_entry(s, at)
+                if status == WAN_OK and entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
+                    head[0], head[1] = entry.key_form, entry.state == WAN_ENTRY_TOMBSTONE
+                    (<uint16_t *>(head + 2))[0] = entry.key_length
+                    status = wan_buffer_reserve(&self.scratch, sizeof(head) + entry.key_length)
+                    if status == WAN_OK:
+                        wan_buffer_put(&self.scratch, head, sizeof(head))
+                        wan_buffer_put(&self.scratch, entry.bytes, entry.key_length)
+            wan_lock_release(&s.lock)
+        raise_for(status, f"region {region.state.name!r}")
+        found, at = [], 0
+        while at < self.scratch.used:
+            length = (<uint16_t *>(self.scratch.bytes + at + 2))[0]
+            data = PyBytes_FromStringAndSize(<const char *>self.scratch.bytes + at + 8, length)
+            found.append((Encoded(self.scratch.bytes[at], data), bool(self.scratch.bytes[at + 1])))
+            at += 8 + length
+        return found
+
+    def restamp_key(self, RegionCore region not None, key, decisions=()):
+        """One entry or tombstone, whatever its stamp was, is changed to what it is. `decisions` as of
+        `RegionCore.change`. False: the key is not there, or was invalidated."""
+        cdef encoded k
+        cdef decision *decided
+        cdef wan_shard *shard
+        cdef wan_entry *entry
+        cdef uint64_t hash, began = wan_monotonic_us()
+        cdef uint32_t never = 0
+        cdef wan_status status = WAN_OK
+        cdef bint found = False
+        region.state.check_open()
+        key_holder = encode_key(key, &k)
+        hash = wan_key_hash(k.data, k.length, k.form)
+        shard = wan_table_shard(&region.state.r.table, hash)
+        decided = make_decisions(decisions, region.state.name, key)
+        try:
+            while True:
+                with nogil:
+                    wan_lock_take(&shard.lock)
+                    entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
+                    found = entry != NULL and entry.state != WAN_ENTRY_INVALID
+                    status = restamp_held(&region.state.r, shard, hash, entry, &self.scratch, decided) if found else WAN_OK
+                    wan_lock_release(&shard.lock)
+                if status != WAN_FULL or wan_monotonic_us() - began > REPAIR_PATIENCE_US:
+                    break
+                PyErr_CheckSignals()
+                with nogil:
+                    wan_wait_change(&never, 0, 5)
+        finally:
+            free(decided)
+        if status != WAN_OK:
+            region.state.fail(status, f"repair of the clock: key {described(key)}")
+        return found
+
+    def settle_region(self, RegionCore region not None):
+        """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered
+        of destroys is not of the future. Not while `keep_tombstones` runs."""
+        cdef wan_change c
+        cdef uint64_t mark, let_go, stamp
+        cdef wan_status status = WAN_OK
+        cdef region_core *r = &region.state.r
+        region.state.check_open()
+        stamp = wan_clock_last(r.clock)
+        with nogil:
+            mark, let_go = min(wan_read(&r.mark), stamp), min(wan_read(&r.let_go), stamp)
+            # The log knows the shrunk ones by their old stamps only: what comes for such keys is judged by the mark.
+            if region_lower_tombstones(&r.table, self.limit, stamp) and r.log != NULL:
+                mark = let_go = stamp
+            if r.log != NULL:
+                memset(&c, 0, sizeof(c))
+                c.stamp, c.operation, c.key_form, c.value_form = stamp, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+                wan_lock_take(&r.log.lock)
+                status = region_log_reserve(r.log, &c)
+                if status == WAN_OK:
+                    region_log_stage(r.log, &c, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
+                    r.log.reset_staged = r.log.committer.staged
+                wan_lock_release(&r.log.lock)
+            if status == WAN_OK:
+                wan_set(&r.mark, mark)
+                wan_set(&r.let_go, let_go)
+                # That record stays where it is; these go on with what lives.
+                if mark:
+                    status = region_raise_mark(r, mark, 0)
+                if let_go and status == WAN_OK:
+                    status = region_raise_mark(r, let_go, WAN_LOGGED_LET_GO)
+        if status != WAN_OK:
+            region.state.fail(status, "repair of the clock")
+        region.lower_marks(stamp, let_go)
+        if r.log != NULL:
+            wan_set(&r.log.highest, stamp)
+
+    def log_is_ahead(self, RegionCore region not None):
+        """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
+        return region.state.r.log != NULL and wan_read(&region.state.r.log.highest) > self.limit
+
+
+cdef void note_restamping(region_core *r, const wan_change *c, uint64_t replaced) noexcept nogil:
+    """Under an entry lock: the log's record of `c` says that it replaces the later version with this stamp. NULL: no
+    record does any more."""
+    if r.log != NULL:
+        wan_lock_take(&r.log.lock)
+        r.log.restamping, r.log.replaced = c, replaced
+        wan_lock_release(&r.log.lock)
+
+
+cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
+                             const decision *decisions) noexcept nogil:
+    """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. Not
+    WAN_OK: it is as it was."""
+    cdef wan_change c
+    cdef origin from_
+    cdef wan_outcome outcome
+    cdef uint64_t old = entry.stamp
+    cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
+    cdef wan_status status
+    wan_buffer_empty(scratch)        # A copy: the entry may be made anew.
+    status = wan_buffer_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
+    if status != WAN_OK:
+        return status
+    memset(&c, 0, sizeof(c))
+    c.key = wan_buffer_put(scratch, entry.bytes, entry.key_length)
+    c.key_length, c.key_form, c.hash = entry.key_length, entry.key_form, hash
+    c.operation, c.value_form, c.stamp_site = WAN_DESTROY, WAN_FORM_NONE, r.site
+    if not destroyed:
+        c.operation, c.value_form, c.value_length = WAN_UPDATE, entry.value_form, entry.value_length
+        c.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
+    wan_clock_lower(r.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
+    c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)
+    origin_local(&from_, r, wan_thread_self())
+    note_restamping(r, &c, old)
+    entry.stamp = 0
+    status = region_change_held(r, shard, &c, &from_, decisions, &outcome)
+    note_restamping(r, NULL, 0)
+    if status == WAN_OK and outcome > WAN_DESTROYED:
+        status = WAN_NO_MEMORY
+        wan_tell(WAN_CORRUPT, "no memory to stamp an entry anew")
+    if status != WAN_OK:
+        entry.stamp = old
+    return status
+
+
+cdef wan_status rename_invalid(RegionRepair self, region_core *r, bint wants_stamps, uint64_t *found) noexcept nogil:
+    cdef wan_shard *shard
+    cdef wan_entry *entry
+    cdef wan_change c
+    cdef uint64_t at
+    cdef wan_status status = WAN_OK
+    for n in range(r.table.shard_count):
+        shard = &r.table.shards[n]
+        wan_lock_take(&shard.lock)
+        for at in range(wan_shard_slots(shard)):
+            entry = wan_shard_entry(shard, at)
+            if status != WAN_OK or entry == NULL or entry.stamp <= self.limit or entry.state != WAN_ENTRY_INVALID:
+                continue
+            if wants_stamps:
+                status = note_stamp(self, entry.stamp)
+                found[0] += 1
+                continue
+            memset(&c, 0, sizeof(c))
+            c.key, c.key_length, c.key_form = entry.bytes, entry.key_length, entry.key_form
+            c.hash = wan_entry_hash(entry)
+            c.operation, c.value_form, c.stamp_site = WAN_UPDATE, WAN_FORM_NONE, r.site
+            c.stamp = stamp_for(self, entry.stamp)
+            if c.stamp == 0:
+                continue
+            if r.log != NULL:
+                wan_lock_take(&r.log.lock)
+                status = region_log_reserve(r.log, &c)
+                if status == WAN_OK:
+                    region_log_stage(r.log, &c, WAN_LOGGED_INVALID, entry.stamp)
+                wan_lock_release(&r.log.lock)
+            if status == WAN_OK:
+                entry.stamp, entry.stamp_site = c.stamp, c.stamp_site
+                found[0] += 1
+        wan_lock_release(&shard.lock)
+        if status != WAN_OK:
+            break
+    return status
+
+
+cdef wan_status restamp_some(RegionRepair self, region_core *r, uint32_t *number, uint64_t *at, uint64_t *entries,
+                             uint64_t *tombstones) noexcept nogil:
+    """From slot `at` of a shard on; to the next shard when that one is done."""
+    cdef wan_shard *shard = &r.table.shards[number[0]]
+    cdef wan_entry *entry
+    cdef uint32_t done = 0
+    cdef bint destroyed
+    cdef wan_status status = WAN_OK
+    wan_lock_take(&shard.lock)
+    while status == WAN_OK and done < REPAIR_ENTRIES and at[0] < wan_shard_slots(shard):
+        entry = wan_shard_entry(shard, at[0])
+        if entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
+            destroyed = entry.state == WAN_ENTRY_TOMBSTONE
+            status = restamp_held(r, shard, wan_entry_hash(entry), entry, &self.scratch, NULL)
+            if status != WAN_OK:
+                break
+            entries[0] += not destroyed
+            tombstones[0] += destroyed
+            done += 1
+        at[0] += 1
+    # One that was laid out anew meanwhile is looked at again in the next round.
+    if status == WAN_OK and at[0] >= wan_shard_slots(shard):
+        number[0] += 1
+        at[0] = 0
+    wan_lock_release(&shard.lock)
+    return status

@@ -1,0 +1,34 @@
+# The interface of repair_stamps.pyx.
+from libc.stdint cimport uint8_t, uint64_t
+from pywan._core.c_base cimport *
+from pywan._core.c_region cimport wan_new_stamp
+from pywan._core.clock cimport Clock
+
+cdef class RepairStamps:
+    cdef Clock clock
+    cdef uint8_t site
+    cdef readonly uint64_t limit        # Stamps above this are ahead.
+    cdef readonly uint64_t began        # What the repair stamps has this stamp or a later one.
+    # wan_new_stamp, ascending by `old`: the one that each old one of an event becomes, in whatever queue it is.
+    cdef wan_buffer stamps
+    cdef uint64_t stamp_count
+
+
+cdef inline wan_status note_stamp(RepairStamps self, uint64_t old) noexcept nogil:
+    """It is to get a new one, with the next `give_stamps`."""
+    cdef wan_new_stamp stamp
+    stamp.old, stamp.fresh = old, 0
+    return wan_buffer_add(&self.stamps, &stamp, sizeof(stamp))
+
+
+cdef inline uint64_t stamp_for(RepairStamps self, uint64_t old) noexcept nogil:
+    """0: it came meanwhile, and has to wait for the next round."""
+    cdef const wan_new_stamp *stamps = <const wan_new_stamp *>self.stamps.bytes
+    cdef uint64_t low = 0, high = self.stamp_count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if stamps[middle].old < old:
+            low = middle + 1
+        else:
+            high = middle
+    return stamps[low].fresh if low < self.stamp_count and stamps[low].old == old else 0
