@@ -171,8 +171,10 @@ static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restr
     else wan_copy_small(to, recipients, recipients_count);
 }
 
+static const wan_record wan_no_head = {0};
+
 /* Begins a record with a head that was not written just now: one that was written in small parts cannot be copied at once without
- * a wait. What differs is set in the record itself, then wan_record_fill writes the content. */
+ * a wait. What differs is set in the record itself, all of it with wan_no_head; then wan_record_fill writes the content. */
 static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)
 {
     const uint64_t none = 0;

@@ -21,6 +21,7 @@ cdef extern from "record/wan_record.h" nogil:
     enum: WAN_FLAG_GIVEN, WAN_FLAG_FORCED
     uint64_t wan_record_size(uint32_t key_length, uint32_t value_length, uint32_t callback_length, uint32_t recipients)
     uint32_t wan_record_length(const wan_record *record)
+    const wan_record wan_no_head
     wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)
     void wan_record_fill(uint8_t *to, const uint8_t *key, const uint8_t *value, const uint8_t *callback, const uint8_t *recipients)
     void wan_record_write(uint8_t *to, uint64_t length, wan_record head, const uint8_t *key, const uint8_t *value,

@@ -10,7 +10,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.committer cimport committer_reserve, committer_staged
 from pywan._core.enqueue cimport (
-    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, note_not_entered)
+    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, already_there, decide_enqueue, enqueue_decision, note_not_entered)
 from pywan._core.queue cimport (
     FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued, queue_partition,
     queue_reserve)
@@ -32,7 +32,7 @@ cdef inline const uint8_t *union_recipients(const origin *from_, const attachmen
     """Whom the event has reached or will reach. `space`: for as many sites as there can be."""
     cdef uint32_t n, k, found = from_.recipient_count
     cdef uint8_t site
-    count[0] = attached.recipient_count
+    count[0] = attached.recipient_count if attached.recipient_count < 255 else 255
     if found == 0:
         return attached.recipients
     memcpy(space, from_.recipients, found)
@@ -44,22 +44,28 @@ cdef inline const uint8_t *union_recipients(const origin *from_, const attachmen
         else:
             space[found] = site
             found += 1
-    count[0] = found
+    count[0] = found if found < 255 else 255
     return space
 
 
-cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint8_t operation,
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint32_t operation,
                               const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
-                              const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
-    cdef wan_record head
-    head.value_length, head.key_length, head.callback_length = value_length, c.key_length, from_.callback_length
-    head.stamp, head.event_sequence = c.stamp, from_.event_sequence
-    head.event_member, head.event_thread = from_.event_member, from_.event_thread
-    head.region, head.flags, head.recipients_count = r.number, c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED), <uint8_t>recipient_count
-    head.stamp_site, head.origin_site = c.stamp_site, from_.site
-    head.operation, head.key_form = operation, c.key_form
-    head.value_form, head.callback_form = value_form, from_.callback_form
-    wan_record_write(at, length, head, c.key, value, from_.callback, recipients)
+                              const uint8_t *value, uint32_t value_length, uint32_t value_form) noexcept nogil:
+    cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
+    record.value_length, record.key_length, record.callback_length = value_length, c.key_length, from_.callback_length
+    record.stamp, record.event_sequence = c.stamp, from_.event_sequence
+    record.event_member, record.event_thread = from_.event_member, from_.event_thread
+    record.region, record.flags = r.number, c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
+    record.recipients_count = <uint8_t>recipient_count
+    record.stamp_site, record.origin_site = c.stamp_site, from_.site
+    record.operation, record.key_form = <uint8_t>operation, c.key_form
+    record.value_form, record.callback_form = <uint8_t>value_form, from_.callback_form
+    wan_record_fill(at, c.key, value, from_.callback, recipients)
+
+
+cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
+    """Of a change that took effect."""
+    return WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
 
 
 cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept nogil:
@@ -136,11 +142,49 @@ cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and r.forwards:
+        if attached.count == 1 and decisions == NULL:
+            return region_enqueue_one(r, shard, c, from_, attached, outcome)
         return region_enqueue(r, shard, c, from_, attached, decisions, outcome)
     status = region_apply(r, shard, c, outcome)
     if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
         for n in range(attached.count):
             queue_note_not_queued(attached.queues[n])
+    return status
+
+
+cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached,
+                                          wan_outcome *outcome) noexcept nogil:
+    """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that one."""
+    cdef gateway_queue *g = attached.queues[0]
+    cdef wan_status status
+    cdef wan_reservation reservation
+    cdef uint8_t space[512]
+    cdef const uint8_t *recipients
+    cdef uint32_t recipient_count, operation
+    cdef int wake = -1
+    if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
+        return region_enqueue(r, shard, c, from_, attached, NULL, outcome)
+    recipients = union_recipients(from_, attached, space, &recipient_count)
+    wan_lock_take(&g.lock)
+    status = queue_reserve(g, queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread),
+                           wan_record_size(c.key_length, c.value_length, from_.callback_length, recipient_count), &reservation)
+    if status != WAN_OK:
+        wan_lock_release(&g.lock)
+        return region_enqueue(r, shard, c, from_, attached, NULL, outcome)
+    status = region_apply(r, shard, c, outcome)
+    if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
+        operation = c.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
+        write_record(reservation.at, reservation.length, r, c, operation, from_, recipients, recipient_count,
+                     c.value, c.value_length, c.value_form)
+        wake = queue_commit(g, &reservation)
+        g.counts.received += 1
+        g.counts.queued += 1
+        c.waits = queue_is_waited_for(g)
+    else:
+        wan_queue_cancel(&g.queue, &reservation)
+    wan_lock_release(&g.lock)
+    if wake >= 0:               # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+        eventfd_write(wake, 1)
     return status
 
 
@@ -156,14 +200,12 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, n, taken = 0, done, partition
     cdef uint64_t length
-    cdef uint8_t operation
+    cdef uint32_t operation     # Not a byte: one that was written to the stack is read again as two, and waits for the write.
     cdef const uint8_t *value
     cdef uint32_t value_length
     cdef uint8_t value_form
     cdef bint forwards
     recipients = union_recipients(from_, attached, space, &recipient_count)
-    if recipient_count > 255:
-        recipient_count = 255
     decide_enqueue(attached, from_, r.site, decisions, &decided)
     for n in range(attached.count):
         g = attached.queues[n]
@@ -195,9 +237,7 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
 
     # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
     forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
-    operation = WAN_CREATE if outcome[0] == WAN_CREATED else (WAN_UPDATE if outcome[0] == WAN_UPDATED else WAN_DESTROY)
-    if outcome[0] == WAN_SAME:
-        operation = c.operation
+    operation = c.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
     for n in range(attached.count):
         g = attached.queues[n]
         wake_files[n] = -1

@@ -9,7 +9,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
 from pywan._core.enqueue cimport only_queue
-from pywan._core.put cimport origin_local, region_apply, region_change, write_record
+from pywan._core.put cimport operation_of, origin_local, region_apply, region_change, write_record
 from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
 from pywan._core.region_state cimport attachment, origin, region_core
 
@@ -223,7 +223,6 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     cdef wan_outcome outcome
     cdef uint32_t n, written = 0
     cdef uint64_t low = wan_clock_low(r.clock)
-    cdef uint8_t operation
     cdef uint8_t *to
     cdef int wake = -1, file
     wan_lock_take(&g.lock)
@@ -246,8 +245,7 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
             continue
-        operation = WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
-        write_record(to, lengths[n], r, c, operation, &from_, attached.recipients, attached.recipient_count,
+        write_record(to, lengths[n], r, c, operation_of(outcome), &from_, attached.recipients, attached.recipient_count,
                      c.value, c.value_length, c.value_form)
         to += lengths[n]
         lengths[written], partitions[written] = lengths[n], partitions[n]

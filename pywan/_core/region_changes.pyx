@@ -9,7 +9,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.codec cimport decode, described, encode, encode_key, encoded
+from pywan._core.codec cimport (
+    decode, described, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
 from pywan._core.queue cimport queue_note_not_queued
@@ -284,10 +285,12 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     if self.seems_slow:
         self.slow_change(WAN_UPDATE, key, value, callback_argument)
         return 0
-    key_holder = encode_key(key, &k)
+    if not encode_plain(key, &k, <Py_ssize_t>WAN_KEY_BYTES_MAX):
+        key_holder = encode_key_by_type(key, &k)
     c.hash = wan_key_hash(k.data, k.length, k.form)
     wan_table_prefetch_slot(&self.r.table, c.hash)
-    value_holder = encode(value, &v)
+    if not encode_plain(value, &v, <Py_ssize_t>WAN_VALUE_BYTES_MAX):
+        value_holder = encode_by_type(value, &v, False)
     origin_local(&from_, &self.r, wan_thread_self())
     if callback_argument is not None:
         argument_holder = encode_callback(callback_argument, &a)
