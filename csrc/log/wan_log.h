@@ -62,7 +62,7 @@ typedef struct {                /* Followed by `length` bytes, a multiple of 8. 
 /* Its bytes are `first_length` at `first`, then the rest of head.length at `bytes`. */
 typedef struct { wan_part_head head; const uint8_t *bytes; const uint8_t *first; uint64_t first_length; } wan_part;
 
-_Static_assert(sizeof(wan_segment_head) == 56 && sizeof(wan_block_head) == 48, "segment and block headers are a format");
+_Static_assert(sizeof(wan_segment_head) == 56 && sizeof(wan_block_head) == 48 && sizeof(wan_part_head) == 16, "what heads segments, blocks and parts is a format");
 
 typedef struct {
     uint64_t number;

@@ -73,11 +73,15 @@ _Static_assert(sizeof(wan_section) == 48, "the section header is a format");
 
 typedef struct { uint32_t sections; uint32_t reserved; } wan_batch_head;
 
+_Static_assert(sizeof(wan_batch_head) == 8, "the head of a batch is a format");
+
 typedef struct {                /* Payload of an ACK, followed by `failures` wan_failure. */
     uint32_t credit_events;     /* What the sender may have in flight. */
     uint32_t failures;
     uint64_t credit_bytes;
 } wan_ack;
+
+_Static_assert(sizeof(wan_ack) == 16, "an acknowledgement is a format");
 
 typedef struct {                /* A PING of a sender may hold some, ascending by origin: below `stamp` it has no event of that site any more. */
     uint64_t stamp;             /* UINT64_MAX: none of that site come through it at all. */
@@ -90,7 +94,11 @@ _Static_assert(sizeof(wan_floor) == 48, "a floor is a format");
 
 typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_failure;    /* Reasons: wan_failure.h. */
 
+_Static_assert(sizeof(wan_failure) == 16, "a failure in an acknowledgement is a format");
+
 typedef struct { uint32_t partition; uint32_t reserved; uint64_t expected; } wan_rewind;   /* Payload of a REWIND. */
+
+_Static_assert(sizeof(wan_rewind) == 16, "a rewind is a format");
 
 static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
 {

@@ -26,6 +26,8 @@ typedef struct {
 enum { WAN_HOLE_CONFLATED = 1, WAN_HOLE_FILTERED = 2, WAN_HOLE_CONFLATED_IN_BATCH = 3, WAN_HOLE_PARKED = 4, WAN_HOLE_DROPPED = 5, WAN_HOLE_RESTAMPED = 6 };
 typedef struct { uint32_t partition; uint32_t reason; uint64_t sequence; } wan_hole;
 
+_Static_assert(sizeof(wan_hole) == 16, "a hole in a log is a format");
+
 typedef struct { uint64_t hash; uint64_t sequence; } wan_index_slot;   /* sequence 0: free */
 
 typedef struct {

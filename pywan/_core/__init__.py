@@ -16,7 +16,7 @@ from pywan._core.lz4 import lz4_without_gil
 from pywan._core.message import measure_message
 from pywan._core.names import region_name
 from pywan._core.operations import operation_codes
-from pywan._core.receiver import ReceiverSession
+from pywan._core.receiver import APPLY_DONE, APPLY_LOST, ReceiverSession
 from pywan._core.records import RECORD_FORMAT, record_fields
 from pywan._core.region import RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.region_changes import Condition, RegionCalls
@@ -29,6 +29,7 @@ from pywan._core.stream import (
     FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
     FRAME_WELCOME, check_frame, check_frame_header, pack_frame)
 from pywan._core.tables import (
-    PARK_PARTITIONS, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows,
+    ASK_DECIDED, ASK_NOBODY, ASK_RESOLVER, CREATE, DESTROY, FAILED_FORGOTTEN, FAILED_NO_MEMORY, FAILED_OTHER,
+    FAILED_REGION_NOT_FOUND, PARK_PARTITIONS, UPDATE, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows,
     record_field_rows)
 from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks

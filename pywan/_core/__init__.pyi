@@ -16,6 +16,18 @@ _Origin = tuple[Any, ...]
 _SlowChange = Callable[..., str]
 
 PARK_PARTITIONS: int
+CREATE: int
+UPDATE: int
+DESTROY: int
+ASK_NOBODY: int         # Whom a change asks that meets another site's: a later version wins;
+ASK_RESOLVER: int       # a resolver is to be asked;
+ASK_DECIDED: int        # it has let the change.
+APPLY_DONE: int         # What a receiver is told of an event that user's Python was on the way of;
+APPLY_LOST: int         # it lost against a later version. Else a reason of failure:
+FAILED_REGION_NOT_FOUND: int
+FAILED_NO_MEMORY: int
+FAILED_OTHER: int
+FAILED_FORGOTTEN: int
 RECORD_FORMAT: int
 FRAME_HELLO: int
 FRAME_WELCOME: int

@@ -62,3 +62,15 @@ cdef extern from "log/wan_log.h" nogil:
     wan_status wan_log_write_identity(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes)
     wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_reader *reader)
+
+cdef extern from "log/wan_queue_state.h" nogil:
+    ctypedef struct wan_queue_identity:
+        uint64_t incarnation
+        uint32_t mounts
+        uint32_t partitions
+    ctypedef struct wan_queue_state:
+        uint64_t commit
+        uint32_t partitions
+        uint32_t counters
+        uint64_t conflated
+        uint64_t names_bytes

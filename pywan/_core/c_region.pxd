@@ -59,7 +59,7 @@ cdef extern from "region/wan_table.h" nogil:
         uint32_t shard_count, bucket_count
     ctypedef enum wan_outcome:
         WAN_CREATED, WAN_UPDATED, WAN_DESTROYED, WAN_MISSING, WAN_LOST, WAN_ASK, WAN_OUT_OF_MEMORY, WAN_UNMET, WAN_SAME, WAN_FORGOTTEN
-    enum: WAN_ASK_DECIDED
+    enum: WAN_ASK_NOBODY, WAN_ASK_RESOLVER, WAN_ASK_DECIDED
     ctypedef struct wan_change:
         const uint8_t *key
         const uint8_t *value

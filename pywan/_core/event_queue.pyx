@@ -17,7 +17,7 @@ from pywan._core.committer cimport (
     committer_wake, disk_wait)
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
-    FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue, log_state,
+    FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
     queue_append_copy, queue_can_read, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
 from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past

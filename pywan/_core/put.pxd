@@ -333,7 +333,7 @@ cdef inline void change_from_record(wan_change *c, const wan_record *record, uin
     c.absent_below = 0
     c.flags = record.flags
     c.local = 0
-    c.ask = 0
+    c.ask = WAN_ASK_NOBODY
     c.keep = 0
 
 

@@ -104,7 +104,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 c.stamp, c.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
             c.stamp_site = r.site
             c.local = 1
-            c.ask = 0
+            c.ask = WAN_ASK_NOBODY
             if r.stores:
                 wan_table_prefetch_slot(&r.table, c.hash)
         if r.stores:

@@ -174,21 +174,6 @@ cdef struct durable_log:
     uint64_t *state_appended
     uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
 
-cdef struct queue_identity:                 # What the identity in the manifest begins with.
-    # The mounts under this incarnation follow, oldest first, as far as they are remembered: each its id, then for each partition the newest
-    # sequence that was there when it began.
-    uint64_t incarnation
-    uint32_t mounts
-    uint32_t partitions
-
-cdef struct log_state:                      # What a state part begins with; positions and names follow.
-    uint64_t commit
-    uint32_t partitions
-    uint32_t counters                       # How many wan_counter follow.
-    uint64_t conflated
-    uint64_t names_bytes
-
-
 cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
     cdef uint64_t total = 0
     for p in range(g.queue.partition_count):

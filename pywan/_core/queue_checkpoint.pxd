@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.queue cimport durable_log, gateway_queue, log_state
+from pywan._core.queue cimport durable_log, gateway_queue
 
 cdef enum:
     CHECKPOINT_EVENTS = 10000       # So many events were removed since the last checkpoint,
@@ -18,11 +18,11 @@ cdef inline void note_newest_stamp(gateway_queue *g) noexcept nogil:
 
 
 cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
-    return d.state.used != 0 and (<const log_state *>d.state.bytes).commit == d.committer.log.commit
+    return d.state.used != 0 and (<const wan_queue_state *>d.state.bytes).commit == d.committer.log.commit
 
 
 cdef inline uint64_t *state_positions(const wan_buffer *state) noexcept nogil:
-    return <uint64_t *>(state.bytes + sizeof(log_state) + (<log_state *>state.bytes).counters * sizeof(wan_counter))
+    return <uint64_t *>(state.bytes + sizeof(wan_queue_state) + (<wan_queue_state *>state.bytes).counters * sizeof(wan_counter))
 
 
 cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint32_t reason, int64_t by) noexcept nogil:

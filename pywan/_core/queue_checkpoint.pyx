@@ -5,13 +5,13 @@ from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.log_stage cimport swap_buffers
-from pywan._core.queue cimport durable_log, gateway_queue, log_state
+from pywan._core.queue cimport durable_log, gateway_queue
 
 
 cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil:
     """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock."""
     cdef durable_log *d = g.durable
-    cdef log_state head
+    cdef wan_queue_state head
     cdef wan_counter saved[WAN_QUEUE_COUNTERS_COUNT]
     cdef uint64_t pair[2]
     cdef uint32_t p
@@ -50,7 +50,7 @@ cdef void state_is_durable(gateway_queue *g) noexcept nogil:
 
 cdef inline uint64_t repairs_of(const wan_buffer *state) noexcept nogil:
     """How often the clock had been repaired when this state was taken."""
-    cdef const log_state *head = <const log_state *>state.bytes
+    cdef const wan_queue_state *head = <const wan_queue_state *>state.bytes
     cdef wan_queue_counts counts
     if state.used == 0 or wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters) != WAN_OK:
         return 0

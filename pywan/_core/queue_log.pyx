@@ -6,7 +6,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport committer_made_durable, committer_tell
 from pywan._core.log_stage cimport stage_settle, stage_take
-from pywan._core.queue cimport durable_log, gateway_queue, log_state, wake_dispatchers
+from pywan._core.queue cimport durable_log, gateway_queue, wake_dispatchers
 from pywan._core.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
 
 
@@ -179,7 +179,7 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *mo
     if status == WAN_OK:
         status = write_ahead(g, moved, &moved_written, &moved_count, &known_names, &known_count)
     if status == WAN_OK and checkpoint:
-        (<log_state *>d.fresh_state.bytes).commit = d.committer.log.commit + 1        # Of the block that it is part of.
+        (<wan_queue_state *>d.fresh_state.bytes).commit = d.committer.log.commit + 1        # Of the block that it is part of.
     if d.names.taken.used:
         count = add_part(parts, count, WAN_PART_NAMES, &d.names.taken)
     if status == WAN_OK and moved != NULL and moved_written < moved.used:       # Before the holes: some of them may be among these.

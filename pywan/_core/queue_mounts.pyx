@@ -6,7 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport committer_tell
 from pywan._core.log_stage cimport swap_buffers
-from pywan._core.queue cimport durable_log, gateway_queue, queue_identity
+from pywan._core.queue cimport durable_log, gateway_queue
 from pywan._core.status cimport corrupt
 
 
@@ -19,30 +19,30 @@ cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
 
 
 cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogil:
-    return <uint64_t *>(g.durable.committer.log.identity.bytes + sizeof(queue_identity) + n * mount_bytes(g))
+    return <uint64_t *>(g.durable.committer.log.identity.bytes + sizeof(wan_queue_identity) + n * mount_bytes(g))
 
 
 cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
     """Checks the identity that the manifest holds. A new log holds none."""
     cdef const wan_buffer *found = &g.durable.committer.log.identity
-    cdef const queue_identity *head = <const queue_identity *>found.bytes
+    cdef const wan_queue_identity *head = <const wan_queue_identity *>found.bytes
     if found.used == 0:
         return WAN_OK
-    if (found.used < sizeof(queue_identity) or head.partitions != g.queue.partition_count
-            or (found.used - sizeof(queue_identity)) % mount_bytes(g) or (found.used - sizeof(queue_identity)) // mount_bytes(g) != head.mounts):
+    if (found.used < sizeof(wan_queue_identity) or head.partitions != g.queue.partition_count
+            or (found.used - sizeof(wan_queue_identity)) % mount_bytes(g) or (found.used - sizeof(wan_queue_identity)) // mount_bytes(g) != head.mounts):
         return corrupt("the queue's identity in the manifest does not fit its length")
     return WAN_OK
 
 
 cdef wan_status add_mount(gateway_queue *g, wan_buffer *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
     """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
-    cdef queue_identity head
+    cdef wan_queue_identity head
     cdef uint32_t known = 0, p
     cdef uint64_t length = mount_bytes(g)
     cdef wan_buffer *now = &g.durable.committer.log.identity
     cdef wan_status status
     if now.used:
-        known = (<queue_identity *>now.bytes).mounts - skipped
+        known = (<wan_queue_identity *>now.bytes).mounts - skipped
     head.incarnation, head.mounts, head.partitions = incarnation, known + 1, g.queue.partition_count
     memset(identity, 0, sizeof(wan_buffer))
     status = wan_buffer_reserve(identity, sizeof(head) + (known + 1) * length)
@@ -67,8 +67,8 @@ cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
         return status
     d.incarnation = d.committer.log.id
     if d.committer.log.identity.used:
-        d.incarnation = (<queue_identity *>d.committer.log.identity.bytes).incarnation
-        known = (<queue_identity *>d.committer.log.identity.bytes).mounts
+        d.incarnation = (<wan_queue_identity *>d.committer.log.identity.bytes).incarnation
+        known = (<wan_queue_identity *>d.committer.log.identity.bytes).mounts
     kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(g))
     status = add_mount(g, &fresh, d.incarnation, known - min(known, kept))
     if status != WAN_OK:
@@ -83,7 +83,7 @@ cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
 
 cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
     """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
-    cdef const queue_identity *head = <const queue_identity *>g.durable.committer.log.identity.bytes
+    cdef const wan_queue_identity *head = <const wan_queue_identity *>g.durable.committer.log.identity.bytes
     cdef uint32_t n
     if mount == g.durable.mount:
         return True
@@ -102,7 +102,7 @@ cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
     cdef uint32_t p
     wan_lock_take(&g.lock)
     wanted = d.wanted_incarnation
-    status = add_mount(g, &fresh, wanted, (<queue_identity *>d.committer.log.identity.bytes).mounts) if wanted else WAN_OK
+    status = add_mount(g, &fresh, wanted, (<wan_queue_identity *>d.committer.log.identity.bytes).mounts) if wanted else WAN_OK
     if wanted and status == WAN_OK:
         swap_buffers(&d.committer.log.identity, &fresh)
     wan_lock_release(&g.lock)

@@ -11,7 +11,7 @@ from pywan._core.disk_log cimport keep_damage
 from pywan._core.log_stage cimport stage_close
 from pywan._core.names cimport region_number
 from pywan._core.queue cimport (
-    durable_log, gateway_queue, log_state, queue_note_copy, queue_refresh_pending, removed_sum)
+    durable_log, gateway_queue, queue_note_copy, queue_refresh_pending, removed_sum)
 from pywan._core.queue_checkpoint cimport count_hole
 from pywan._core.status cimport corrupt, report_unraisable
 
@@ -129,7 +129,7 @@ cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length)
 cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint64_t length, uint64_t segment) noexcept nogil:
     """`segment`: the number of the one that it was found in; NEVER: the manifest, which comes before all of them."""
     cdef durable_log *d = g.durable
-    cdef const log_state *head = <const log_state *>data
+    cdef const wan_queue_state *head = <const wan_queue_state *>data
     cdef const uint64_t *pairs
     cdef wan_queue_counts counts
     cdef wan_status status
@@ -137,15 +137,15 @@ cdef wan_status take_recovered_state(gateway_queue *g, const uint8_t *data, uint
     cdef uint32_t p
     if length == 0:
         return WAN_OK
-    if (length < sizeof(log_state) or head.partitions != g.queue.partition_count or head.counters > length // sizeof(wan_counter)
-            or length != sizeof(log_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL + head.names_bytes):
+    if (length < sizeof(wan_queue_state) or head.partitions != g.queue.partition_count or head.counters > length // sizeof(wan_counter)
+            or length != sizeof(wan_queue_state) + head.counters * sizeof(wan_counter) + head.partitions * 16ULL + head.names_bytes):
         return corrupt("the queue's state in the log does not fit its length")
     status = wan_queue_counts_load(&counts, <const wan_counter *>(head + 1), head.counters)
     if status != WAN_OK:
         return status
     if d.state.used and head.commit <= d.state_commit:      # Of the same commit: the manifest's was taken later, when the log was full.
         return WAN_OK
-    pairs = <const uint64_t *>(data + sizeof(log_state) + head.counters * sizeof(wan_counter))
+    pairs = <const uint64_t *>(data + sizeof(wan_queue_state) + head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")

@@ -33,6 +33,12 @@ cdef enum:
     PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
 
 
+cdef enum:
+    APPLIED = 0, REFUSED = -1, LOST = -2       # What became of an event, where it is no reason of failure.
+
+APPLY_DONE, APPLY_LOST = <int>APPLIED, <int>LOST       # What `slow_apply` returns of it.
+
+
 cdef struct region_slot:
     region_core *core           # NULL: not found when last looked.
     uint64_t looked_batch       # In which batch of this connection it was last looked up.
@@ -189,7 +195,7 @@ cdef class ReceiverSession(Session):
 
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition, uint64_t sequence,
                        bint possible_duplicate) noexcept nogil:
-        """0: done. A reason of failure (> 0). -1: a queue of ours has no room; nothing was changed."""
+        """APPLIED; a reason of failure (> 0); REFUSED: a queue of ours has no room, nothing was changed."""
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome
@@ -210,7 +216,7 @@ cdef class ReceiverSession(Session):
             self.note_too_large()
             return WAN_FAILED_OTHER
         if status != WAN_OK:
-            return -1
+            return REFUSED
         if outcome == WAN_LOST:
             wan_count(&core.conflicts, 1)
             self.own.conflicts += 1
@@ -220,7 +226,7 @@ cdef class ReceiverSession(Session):
             return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
             wan_count(&core.applied, 1)
-        return 0
+        return APPLIED
 
     cdef void note_too_large(self) noexcept with gil:
         from pywan.errors import EventTooLargeError
@@ -232,13 +238,13 @@ cdef class ReceiverSession(Session):
         try:
             result = self.on_slow(self.cores[record.region], PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
                                   (partition, sequence, possible_duplicate))
-            if result == -2:        # Lost against a later version.
+            if result == LOST:      # Against a later version.
                 self.own.conflicts += 1
-                return 0
+                return APPLIED
             return result
         except (QueueFullError, DiskError, InternalError) as error:
             self.refuse(error)
-            return -1
+            return REFUSED
         except MemoryError:
             return WAN_FAILED_NO_MEMORY
         except BaseException as error:
@@ -366,11 +372,11 @@ cdef class ReceiverSession(Session):
                 result = WAN_FAILED_REGION_NOT_FOUND
                 if cores[k] != NULL:
                     result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence, possible_duplicate)
-                if result < 0:
+                if result < APPLIED:
                     self.refused_code = 1
                     wan_lock_release(&slot.lock)
                     return 0
-                if result > 0:
+                if result > APPLIED:
                     if result == WAN_FAILED_NO_MEMORY:
                         self.tell_no_memory()
                     self.own.exceptions_occurred += 1

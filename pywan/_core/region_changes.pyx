@@ -150,7 +150,7 @@ cdef class RegionCalls:
 cdef class RegionChanges(RegionCalls):
     """What a member reads and changes, with everything said."""
 
-    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=0, int64_t timestamp_ms=0,
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
                Condition condition_=None):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
@@ -167,7 +167,7 @@ cdef class RegionChanges(RegionCalls):
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
         return self.state.r.member, wan_thread_number(), wan_thread_next_event()
 
-    def judge(self, int operation, key, version=None, int ask=0, value=None, Condition condition_=None, uint8_t flags=0):
+    def judge(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None, uint8_t flags=0):
         """What `change` would do, changing nothing."""
         cdef encoded k, v
         cdef wan_change c
@@ -302,7 +302,7 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
     c.flags = 0
     c.local = 1
-    c.ask = 0
+    c.ask = WAN_ASK_NOBODY
     status = region_change(&self.r, &c, &from_, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)

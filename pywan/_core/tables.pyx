@@ -1,10 +1,16 @@
-# Owns what Python sees of the tables in C: counters (csrc/session/wan_counts.h), reasons of failure (csrc/record/wan_failure.h), fields of a record
-# (csrc/record/wan_record.h).
+# Owns what Python sees of the tables and enums in C: counters (csrc/session/wan_counts.h), reasons of failure (csrc/record/wan_failure.h), fields
+# of a record and its operation (csrc/record/wan_record.h), whom a change asks (csrc/region/wan_table.h).
+from pywan._core.c_record cimport WAN_CREATE, WAN_DESTROY, WAN_UPDATE
+from pywan._core.c_region cimport WAN_ASK_DECIDED, WAN_ASK_NOBODY, WAN_ASK_RESOLVER
 from pywan._core.c_tables cimport (
-    WAN_FAILED_OTHER, WAN_FAILURES_COUNT, WAN_PARK_PARTITIONS, WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT,
+    WAN_FAILED_FORGOTTEN, WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER, WAN_FAILED_REGION_NOT_FOUND, WAN_FAILURES_COUNT, WAN_PARK_PARTITIONS, WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT,
     WAN_RECORD_FIELDS_COUNT, wan_counter_row, wan_failure_rows, wan_queue_counter_rows, wan_receiver_counter_rows, wan_record_fields)
 
 PARK_PARTITIONS = <int>WAN_PARK_PARTITIONS
+CREATE, UPDATE, DESTROY = <int>WAN_CREATE, <int>WAN_UPDATE, <int>WAN_DESTROY
+ASK_NOBODY, ASK_RESOLVER, ASK_DECIDED = <int>WAN_ASK_NOBODY, <int>WAN_ASK_RESOLVER, <int>WAN_ASK_DECIDED
+FAILED_REGION_NOT_FOUND, FAILED_NO_MEMORY = <int>WAN_FAILED_REGION_NOT_FOUND, <int>WAN_FAILED_NO_MEMORY
+FAILED_OTHER, FAILED_FORGOTTEN = <int>WAN_FAILED_OTHER, <int>WAN_FAILED_FORGOTTEN
 
 
 cdef list rows_of(const wan_counter_row *rows, int count):

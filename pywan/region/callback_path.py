@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pywan.region")
 
-_UPDATE, _DESTROY = 1, 2
 _DONE = ("created", "updated", "destroyed")
-_FAILED_NOT_FOUND, _FAILED_NO_MEMORY, _FAILED_OTHER, _FAILED_FORGOTTEN = 1, 3, 5, 6
-_LOST = -2              # What the receiver is told of a change that lost against a later version.
 
 Found = tuple[Any, int, int, bool]      # What there is under a key: value, stamp, site, whether it is live.
 
@@ -94,7 +91,7 @@ class CallbackPath:
 
     def apply_record(self, record: bytes, place: tuple[int, int, bool]) -> int:
         """A remote change, from the receiver; `place`: partition and sequence at its sender, and whether it may have been
-        applied before. 0: done; -2: a later version stands; a reason of failure.
+        applied before. APPLY_DONE; APPLY_LOST: a later version stands; or a reason of failure.
         QueueFullError, DiskError: one of our queues or logs does not take it now."""
         fields = _core.record_fields(record)
         origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2], fields["flags"])
@@ -103,37 +100,38 @@ class CallbackPath:
         try:
             with self.lock:
                 outcome = self._make(change)
-            return {"lost": _LOST, "forgotten": _FAILED_FORGOTTEN}.get(outcome, 0)
+            return {"lost": _core.APPLY_LOST, "forgotten": _core.FAILED_FORGOTTEN}.get(outcome, _core.APPLY_DONE)
         except (QueueFullError, DiskError):
             raise
         except MemoryError:
-            return _FAILED_NO_MEMORY        # The receiver says it.
+            return _core.FAILED_NO_MEMORY        # The receiver says it.
         except RegionNotFoundError:
-            return _FAILED_NOT_FOUND
+            return _core.FAILED_REGION_NOT_FOUND
         except Exception:
             self._lines.exception("region %s: a remote %s of key %r failed", self._region.name,
                                   OPERATIONS[change.operation], change.key)
-            return _FAILED_OTHER
+            return _core.FAILED_OTHER
 
     def _make(self, change: Change) -> str:
         region, operation, key, version = self._region, change.operation, change.key, change.version
         old = region.lookup(key) if self._listeners or self._resolver is not None else None
         is_remote = version is not None
         flags = change.origin.flags if change.origin is not None else 0
-        value, ask = change.value, 0
-        outcome = region.judge(operation, key, version, 1 if self._resolver is not None and is_remote else 0,
+        value, ask = change.value, _core.ASK_NOBODY
+        may_ask = _core.ASK_RESOLVER if self._resolver is not None and is_remote else _core.ASK_NOBODY
+        outcome = region.judge(operation, key, version, may_ask,
                                value if is_remote else None, change.condition, flags)
         if outcome == "ask":
             helper = self._resolve(change, old)
             if helper is None:              # Without a decision the later version wins.
-                outcome = region.judge(operation, key, version, 0, value, flags=flags)
+                outcome = region.judge(operation, key, version, _core.ASK_NOBODY, value, flags=flags)
             else:
                 if helper.is_disallowed:
                     return "lost"
                 if helper.is_changed:
                     value = _core.encoded_value(helper.value)
-                ask = 2                     # Decided, so applied.
-                outcome = "destroyed" if operation == _DESTROY else "updated"
+                ask = _core.ASK_DECIDED     # So it is applied.
+                outcome = "destroyed" if operation == _core.DESTROY else "updated"
         if outcome in ("missing", "unmet", "forgotten"):
             return outcome
         # By one id at every place where it is seen.
@@ -179,7 +177,7 @@ class CallbackPath:
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
         stamp, site = change.version
         # There is an entry, whatever the change was where it comes from.
-        name = "destroy" if change.operation == _DESTROY else "update"
+        name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
             self._region.face, name, change.key.plain, old_value, change.value.plain, old_stamp >> 16, stamp >> 16,
             old_site, site, change.argument.plain)
@@ -230,7 +228,7 @@ class CallbackPath:
         found = region.lookup(key)
         if found is None or found[1] >= repair.began:
             return False
-        is_destroy = fields["operation"] == _DESTROY
+        is_destroy = fields["operation"] == _core.DESTROY
         if found[2] == self._site or (is_destroy and not found[3]):
             return self.restamp(repair, key)
         if not is_destroy:

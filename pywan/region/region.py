@@ -21,7 +21,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
-_UPDATE, _DESTROY = 1, 2
 _MISSING: Any = object()
 
 
@@ -205,12 +204,12 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
 
     def put_if_absent(self, key: K, value: V, callback_argument: Any = None) -> V | None:
         """Stores `value` unless the key has one. Returns the value that is there already; None: `value` was stored."""
-        found: V | None = core_of(self).change_if("absent", _UPDATE, key, value, None, callback_argument)[2]
+        found: V | None = core_of(self).change_if("absent", _core.UPDATE, key, value, None, callback_argument)[2]
         return found
 
     def setdefault(self, key: K, default: Any = None) -> Any:
         """The value of the key, which is `default` from now on if it had none."""
-        is_stored, _, found = core_of(self).change_if("absent", _UPDATE, key, default)
+        is_stored, _, found = core_of(self).change_if("absent", _core.UPDATE, key, default)
         return default if is_stored else found
 
     @overload
@@ -223,16 +222,16 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         `replace(key, old, new)`: stores `new` if the key has the value `old`, and returns whether it did. Values are
         equal that are in the same bytes once encoded."""
         if len(values) == 2:
-            return core_of(self).change_if("equal", _UPDATE, key, values[1], values[0])[0]
+            return core_of(self).change_if("equal", _core.UPDATE, key, values[1], values[0])[0]
         if len(values) != 1:
             raise TypeError(f"replace(key, value) or replace(key, old, new), not {1 + len(values)} arguments; nothing"
                             " was changed")
-        found: V | None = core_of(self).change_if("value", _UPDATE, key, values[0])[2]
+        found: V | None = core_of(self).change_if("value", _core.UPDATE, key, values[0])[2]
         return found
 
     def remove(self, key: K, value: V, callback_argument: Any = None) -> bool:
         """Destroys the key everywhere if it has this value, equal as for `replace`. Returns whether it did."""
-        return core_of(self).change_if("equal", _DESTROY, key, None, value, callback_argument)[0]
+        return core_of(self).change_if("equal", _core.DESTROY, key, None, value, callback_argument)[0]
 
     @overload
     def pop(self, key: K, /) -> V: ...
@@ -242,7 +241,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     def pop(self, key: K, default: Any = _MISSING, /) -> Any:
         """Destroys the key everywhere and returns the value that it had; None if it was invalidated. `default`, or
         KeyError, if it is not there."""
-        is_done, _, found = core_of(self).change_if("there", _DESTROY, key)
+        is_done, _, found = core_of(self).change_if("there", _core.DESTROY, key)
         if is_done:
             return found
         if default is _MISSING:
