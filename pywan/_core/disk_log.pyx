@@ -1,11 +1,13 @@
-# Owns what the log of a queue and the log of a region have in common: what the logs of a disk store may take together, and what is told of damage.
+# Owns what the log of a queue and the log of a region have in common: what the logs of a disk store may take together,
+# and what is told of damage.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 
 
 cdef class LogBudget:
-    """What several logs may take together: those in one directory of a disk store. `used` bytes there are at the beginning."""
+    """What several logs may take together: those in one directory of a disk store. `used` bytes there are at the
+    beginning."""
 
     def __cinit__(self, uint64_t limit, uint64_t used=0):
         self.b.limit, self.b.used = limit, used

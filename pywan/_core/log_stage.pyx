@@ -5,7 +5,8 @@ from pywan._core.c_base cimport *
 
 
 cdef void stage_rest(log_stage *stage, wan_lock *lock, uint64_t now) noexcept nogil:
-    """Nothing is staged: both buffers give back what they do not need. The memory is freed without the lock, since that takes milliseconds."""
+    """Nothing is staged: both buffers give back what they do not need. The memory is freed without the lock, since that
+    takes milliseconds."""
     cdef wan_buffer kept
     wan_buffer_rest(&stage.taken, &stage.use, 0, now)
     memset(&kept, 0, sizeof(kept))

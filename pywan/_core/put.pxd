@@ -382,7 +382,7 @@ cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t 
     head.operation, head.key_form, head.value_form = c.operation, c.key_form, c.value_form
     if other and not kinds & WAN_LOGGED_MARK:
         head.kinds |= WAN_LOGGED_RESTAMPED
-        set_bit(log.restamped, c.hash >> (64 - UNWRITTEN_BITS))
+        set_bit(log.unwritten.restamped, c.hash >> (64 - UNWRITTEN_BITS))
     wan_logged_write(log.records.staged.bytes + log.records.staged.used, length, head, c.key, c.value)
     log.records.staged.used += length
     log.records.staged.count += 1

@@ -1,5 +1,5 @@
-# Owns the checkpoints of a queue's log: a state says what was removed, what was counted, and the names in the log. One of them is the newest
-# on the disk; the next one is laid out beside it.
+# Owns the checkpoints of a queue's log: a state says what was removed, what was counted, and the names in the log. One
+# of them is the newest on the disk; the next one is laid out beside it.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
@@ -8,7 +8,8 @@ from pywan._core.log_stage cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue
 
 
-cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil:
+cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts,
+                           uint64_t conflated) noexcept nogil:
     """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock."""
     cdef durable_log *d = g.durable
     cdef wan_queue_state head
@@ -22,7 +23,8 @@ cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_co
     head.conflated = conflated
     head.names_bytes = d.dictionary.used
     wan_buffer_empty(&d.fresh_state)
-    status = wan_buffer_reserve(&d.fresh_state, sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
+    status = wan_buffer_reserve(&d.fresh_state,
+                                sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
     if status != WAN_OK:
         return status
     wan_buffer_put(&d.fresh_state, &head, sizeof(head))

@@ -1,4 +1,5 @@
-# Owns the shortening of a queue's log: segments whose events are all removed go; what lives is moved out of old ones; a full log makes room.
+# Owns the shortening of a queue's log: segments whose events are all removed go; what lives is moved out of old ones; a
+# full log makes room.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -19,7 +20,8 @@ cdef enum:
 
 
 cdef uint32_t segments_done(const gateway_queue *g, const wan_buffer *state) noexcept nogil:
-    """How many of the oldest segments hold no event that a queue with this state has; the one in writing never counts."""
+    """How many of the oldest segments hold no event that a queue with this state has; the one in writing never
+    counts."""
     cdef durable_log *d = g.durable
     cdef uint32_t done = 0, p
     while done < d.committer.log.writing:
@@ -31,8 +33,8 @@ cdef uint32_t segments_done(const gateway_queue *g, const wan_buffer *state) noe
 
 
 cdef bint log_is_long(gateway_queue *g) noexcept nogil:
-    """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the segments
-    made ahead it stays under three times."""
+    """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the
+    segments made ahead it stays under three times."""
     cdef durable_log *d = g.durable
     cdef uint64_t written = 0
     cdef uint32_t n
@@ -44,8 +46,8 @@ cdef bint log_is_long(gateway_queue *g) noexcept nogil:
 
 
 cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
-    """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives out of
-    the oldest ones, as long as the log is long. WAN_EMPTY: it still is, and it has to be tried again."""
+    """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives
+    out of the oldest ones, as long as the log is long. WAN_EMPTY: it still is, and it has to be tried again."""
     cdef durable_log *d = g.durable
     cdef uint32_t done = segments_done(g, &d.state) if d.state.used else 0
     cdef uint64_t last = d.committer.log.segments[d.committer.log.writing].number
@@ -70,8 +72,8 @@ cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
 
 
 cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept nogil:
-    """Out of some segments before the one numbered `last`: as much as what is kept of the store has room for. WAN_EMPTY: it has none, or they have to
-    stay for now."""
+    """Out of some segments before the one numbered `last`: as much as what is kept of the store has room for.
+    WAN_EMPTY: it has none, or they have to stay for now."""
     cdef durable_log *d = g.durable
     cdef wan_log_reader reader
     cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX, wan_log_record_bytes(&d.committer.log) // 2), staged
@@ -93,9 +95,12 @@ cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept no
     wan_lock_take(&g.lock)
     staged = d.records.staged.used + d.places.staged.used + d.records.taken.used + d.places.taken.used - d.written
     wan_lock_release(&g.lock)
-    if wan_log_way(&d.committer.log) < d.moved.used + d.moved_places.used + staged + 2 * wan_log_segment_bytes(&d.committer.log):     # Written in part, it would only be there twice.
+    # Written in part, it would only be there twice.
+    if (wan_log_way(&d.committer.log)
+            < d.moved.used + d.moved_places.used + staged + 2 * wan_log_segment_bytes(&d.committer.log)):
         return WAN_EMPTY
-    # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is gone.
+    # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is
+    # gone.
     status = durable_commit(g, True, &d.moved)
     if status == WAN_OK and not state_is_newest(d):       # More came behind what an earlier attempt had taken.
         status = durable_commit(g, True, NULL)
@@ -110,7 +115,8 @@ cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept no
     return wan_log_drop_first(&d.committer.log, count, d.state.bytes, d.state.used)
 
 
-cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                          const uint8_t *data) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>owner
     cdef wan_place_walk walk
     cdef wan_place place
@@ -126,7 +132,8 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
             status = corrupt("a record that is to be moved is damaged")
             break
         partition = &g.queue.partitions[place.partition]
-        if partition.removed < place.first <= partition.appended and wan_queue_at(&g.queue, partition, place.first) != NULL:
+        if (partition.removed < place.first <= partition.appended
+                and wan_queue_at(&g.queue, partition, place.first) != NULL):
             status = move_once(g.durable, &place, <const wan_record *>walk.at)
         wan_places_pass(&walk, wan_record_length(<const wan_record *>walk.at))
     wan_lock_release(&g.lock)
@@ -149,8 +156,8 @@ cdef wan_status move_once(durable_log *d, const wan_place *place, const wan_reco
 
 
 cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
-    """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what is durable goes into
-    the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
+    """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what
+    is durable goes into the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
     cdef durable_log *d = g.durable
     cdef wan_queue_counts counts
     cdef wan_status status
@@ -183,7 +190,8 @@ cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
     return status
 
 
-cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts, const wan_buffer *holes) noexcept nogil:
+cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts,
+                       const wan_buffer *holes) noexcept nogil:
     """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
     cdef const wan_hole *hole = <const wan_hole *>holes.bytes
     cdef uint32_t n

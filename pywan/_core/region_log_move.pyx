@@ -1,22 +1,24 @@
-# Owns the shortening of a region's log, from its oldest segment: what is still the current version is appended again, the rest is history.
-# Near the limit of the store the log is gone around as a whole.
+# Owns the shortening of a region's log, from its oldest segment: what is still the current version is appended again,
+# the rest is history. Near the limit of the store the log is gone around as a whole.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
-from pywan._core.committer cimport committer_staged_now
 from pywan._core.disk_log cimport LOG_SEGMENTS_KEPT, MOVED_SEGMENTS_MAX
 from pywan._core.region_log cimport region_log_write, region_log_write_blocks
-from pywan._core.region_log_superseded cimport region_log_keep_superseded
+from pywan._core.region_log_superseded cimport (
+    region_log_end_look, region_log_forget_look, region_log_keep_superseded, region_log_may_keep_less)
 from pywan._core.region_recovery cimport change_from_logged
 from pywan._core.region_state cimport region_log
 
 
 cdef enum:
-    NEAR_LIMIT_SEGMENTS = 8     # With less room than for these, what lives is moved together before anything else is written:
-    NEAR_LIMIT_MOVED = 16       # out of so many segments a commit, so that its price stays a multiple of what is written.
+    # With less room than for so many segments, what lives is moved together before anything else is written;
+    NEAR_LIMIT_SEGMENTS = 8
+    # out of so many segments a commit, so that its price stays a multiple of what is written.
+    NEAR_LIMIT_MOVED = 16
 
 
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
@@ -31,7 +33,8 @@ cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) n
 
 
 cdef wan_status stage_once(wan_buffer *stage, wan_item_set *staged, const wan_logged *record) noexcept nogil:
-    """Unless the set says that one of its key is there: where moving failed, or a crash ended it, the log has copies."""
+    """Unless the set says that one of its key is there: where moving failed, or a crash ended it, the log has
+    copies."""
     cdef uint64_t *slot
     cdef uint64_t at = stage.used
     cdef wan_status status = wan_item_set_find(staged, stage, record, &slot)
@@ -43,15 +46,17 @@ cdef wan_status stage_once(wan_buffer *stage, wan_item_set *staged, const wan_lo
 
 
 cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil:
-    """Whether what says which destroys are not remembered has to be moved with this stamp, though there is a newer one: that may be staged only."""
+    """Whether a mark of destroys that are not remembered has to be moved with this stamp, though there is a newer one:
+    that may be staged only."""
     cdef bint is_void = stamp > wan_read(&log.region.let_go), keeps
     wan_lock_take(&log.lock)
-    keeps = log.moves_alone and not (is_void and log.committer.durable >= log.reset_staged)
+    keeps = log.moving.alone and not (is_void and log.committer.durable >= log.reset_staged)
     wan_lock_release(&log.lock)
     return keeps
 
 
-cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
+cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
+                                const uint8_t *data) noexcept nogil:
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_shard *shard
@@ -70,20 +75,21 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
             # The newest of each kind; but all as long as a newer one may be staged only.
             if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
                     or record.stamp == wan_read(&log.region.let_go)):
-                status = wan_buffer_add(&log.moved, record, wan_logged_length(record))
+                status = wan_buffer_add(&log.moving.records, record, wan_logged_length(record))
             continue
         shard = wan_table_shard(&log.region.table, c.hash)
         wan_lock_take(&shard.lock)
         entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
         lives = (entry != NULL and not (record.kinds & WAN_LOGGED_FORGET) and wan_table_made_by(entry, &c)
                  and (entry.state == WAN_ENTRY_INVALID) == ((record.kinds & WAN_LOGGED_INVALID) != 0))
-        if entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL and not record.kinds & WAN_LOGGED_FORGET:
+        if (entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL
+                and not record.kinds & WAN_LOGGED_FORGET):
             lives = wan_table_shrunk_stamp(shard, c.hash) == record.stamp
         wan_lock_release(&shard.lock)
         if lives:
-            status = stage_once(&log.moved, &log.of_moved, record)
-        elif log.moves_alone:
-            status = wan_buffer_add(&log.superseded, record, wan_logged_length(record))
+            status = stage_once(&log.moving.records, &log.moving.of_records, record)
+        elif log.moving.alone:
+            status = wan_buffer_add(&log.moving.superseded, record, wan_logged_length(record))
     return status
 
 
@@ -92,70 +98,76 @@ cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alon
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t end = log.committer.log.writing, n
-    wan_buffer_empty(&log.moved)
-    wan_buffer_empty(&log.superseded)
-    log.moving = 0
-    log.moved_written = 0
-    log.moves_alone = alone
+    wan_buffer_empty(&log.moving.records)
+    wan_buffer_empty(&log.moving.superseded)
+    log.moving.segments = 0
+    log.moving.written = 0
+    log.moving.alone = alone
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_move
-    if not log.has_moved:       # A process that ended while it moved left its copies in the newest segments: they need no others.
+    # A process that ended while it moved left its copies in the newest segments: they need no others.
+    if not log.moving.has_moved:
         end = max(end, 2) - 1
         for n in range(end, log.committer.log.writing + 1):
             if status == WAN_OK:
                 status = wan_log_read_segment(&log.committer.log, n, &reader)
-        log.moved_written = log.moved.used
-    while (status == WAN_OK and log.moving < most and log.moving < end
-           and log.moved.used - log.moved_written < wan_log_segment_bytes(&log.committer.log) // 2):
-        status = wan_log_read_segment(&log.committer.log, log.moving, &reader)
-        log.moving += 1
-    wan_item_set_empty(&log.of_moved)
-    log.has_moved = log.has_moved or status == WAN_OK
+        log.moving.written = log.moving.records.used
+    while (status == WAN_OK and log.moving.segments < most and log.moving.segments < end
+           and log.moving.records.used - log.moving.written < wan_log_segment_bytes(&log.committer.log) // 2):
+        status = wan_log_read_segment(&log.committer.log, log.moving.segments, &reader)
+        log.moving.segments += 1
+    wan_item_set_empty(&log.moving.of_records)
+    log.moving.has_moved = log.moving.has_moved or status == WAN_OK
     return status
 
 
 cdef wan_status region_log_write_behind(region_log *log) noexcept nogil:
-    """What is staged gets onto the disk, behind what is moved: all of that is before what happened since, or has to be read again."""
-    if log.moved_written < log.moved.used:
-        log.moving = 0
+    """What is staged gets onto the disk. What is moved has to be before that, all of it; else it has to be read
+    again."""
+    if log.moving.written < log.moving.records.used:
+        log.moving.segments = 0
     return region_log_write(log)
 
 
 cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
-    """Moves what lives out of the oldest segments, of up to `most`, and drops them. `alone`: without writing what is staged in between. Where
-    it failed the next call goes on: a disk that fails again and again is not filled with copies."""
+    """Moves what lives out of the oldest segments, `most` of them at most, and drops them. `alone`: what is staged is
+    not written in between. The next call goes on where this one fails, so a disk that fails again and again is not
+    filled with copies."""
     cdef wan_status status = WAN_OK
-    if log.moving == 0 or alone and not log.moves_alone:
+    if log.moving.segments == 0 or alone and not log.moving.alone:
         status = region_log_read_oldest(log, most, alone)
         if status == WAN_OK and alone:
-            status = region_log_keep_superseded(log)
+            status = region_log_keep_superseded(log, &log.moving.superseded, &log.moving.records)
         if status != WAN_OK:
-            log.moving = 0
+            log.moving.segments = 0
     if status == WAN_OK:
-        status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moved, &log.moved_written)
-    # What took a version's place meanwhile is on the disk before that version is gone; and behind what was moved: nothing that
-    # was destroyed since may come back when the record of that is history.
-    if status == WAN_OK and not log.moves_alone:
+        status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moving.records, &log.moving.written)
+    # What took a version's place meanwhile is on the disk before that version is gone. It is behind what was moved:
+    # nothing that was destroyed since may come back when the record of that is history.
+    if status == WAN_OK and not log.moving.alone:
         status = region_log_write_behind(log)
     if status == WAN_OK:
-        status = wan_log_drop_first(&log.committer.log, log.moving, NULL, 0)
+        status = wan_log_drop_first(&log.committer.log, log.moving.segments, NULL, 0)
     if status == WAN_OK:
-        log.moving = 0
+        log.moving.segments = 0
     return status
 
 
 cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
     """While most of the log is history, and there is room to write."""
     cdef wan_status status = WAN_OK
-    while (status == WAN_OK and log.committer.log.writing >= LOG_SEGMENTS_KEPT and log.committer.log.bytes > 3 * region_log_live_bytes(log)
+    while (status == WAN_OK and log.committer.log.writing >= LOG_SEGMENTS_KEPT
+           and log.committer.log.bytes > 3 * region_log_live_bytes(log)
            and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2)):
-        status = region_log_drop_oldest(log, MOVED_SEGMENTS_MAX, False)     # Several at once, so that more goes than comes in the meantime.
+        # Several at once, so that more goes than comes meanwhile.
+        status = region_log_drop_oldest(log, MOVED_SEGMENTS_MAX, False)
     return status
 
 
 cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
-    """Beside what lives in the oldest segment, and leaves as much for the next one."""
+    """Whether there is room for what is staged beside what lives in the oldest segment, and as much for the next
+    one."""
     cdef uint64_t staged
     wan_lock_take(&log.lock)
     staged = log.records.staged.used + log.records.taken.used - log.written
@@ -164,31 +176,31 @@ cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
 
 
 cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
-    """Near the limit: whether another time around could find less. Something was written since the last one began, or staged since it looked what to keep."""
+    """Near the limit: whether another time around could find less. Something was written since the last one began, or
+    was staged since that looked what to keep."""
     if log.committer.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
-    return log.around != 0 or log.around_durable != log.committer.durable or log.looked != 0 and log.looked != committer_staged_now(&log.committer)
+    return log.moving.around != 0 or log.moving.around_durable != log.committer.durable or region_log_may_keep_less(log)
 
 
 cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
-    """Near the limit of the store, also where more than a third lives: once around, some of it a commit. What is staged is written here only if
-    that leaves room for moving more."""
+    """Near the limit of the store the log is gone around once, some of it a commit, also where more than a third lives.
+    What is staged is written here only if that leaves room for moving more."""
     cdef uint32_t moved = 0
     cdef wan_status status = WAN_OK
     if not wan_log_begin_way(&log.committer.log):
         return WAN_OK
-    if log.around == 0:
-        log.around = log.committer.log.segments[log.committer.log.writing].number
-        log.looked = 0
-        log.around_durable = log.committer.durable
+    if log.moving.around == 0:
+        log.moving.around = log.committer.log.segments[log.committer.log.writing].number
+        region_log_forget_look(log)
+        log.moving.around_durable = log.committer.durable
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
-           and log.committer.log.segments[0].number < log.around):
+           and log.committer.log.segments[0].number < log.moving.around):
         status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
         moved += 1
-    if log.committer.log.segments[0].number >= log.around:
-        log.around, log.settled = 0, log.committer.log.bytes
-        wan_buffer_close(&log.newest)
-        wan_item_set_empty(&log.of_newest)
+    if log.committer.log.segments[0].number >= log.moving.around:
+        log.moving.around, log.moving.settled = 0, log.committer.log.bytes
+        region_log_end_look(log)
     wan_log_end_way(&log.committer.log)
     return status
 
@@ -198,17 +210,18 @@ cdef bint region_log_wants_way(region_log *log) noexcept nogil:
     cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
     if not region_log_may_shrink(log):
         return False
-    if log.around:
+    if log.moving.around:
         return True
     # The last time around may have kept what was superseded by changes that have been written since.
     # In a small store a segment is a large part of it.
     cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.committer.log) // 2), LOG_SEGMENTS_KEPT * segment)
-    return log.committer.log.bytes >= log.settled + max(log.settled // 8, most) or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment
+    return (log.committer.log.bytes >= log.moving.settled + max(log.moving.settled // 8, most)
+            or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
 
 
 cdef void region_log_end_moving(region_log *log) noexcept nogil:
     """The round ends: unless segments are on their way, what was moved out of them goes."""
-    if log.moving == 0:
-        wan_buffer_close(&log.moved)
-        wan_buffer_close(&log.superseded)
-        log.moved_written = 0
+    if log.moving.segments == 0:
+        wan_buffer_close(&log.moving.records)
+        wan_buffer_close(&log.moving.superseded)
+        log.moving.written = 0

@@ -1,6 +1,5 @@
 # Owns the opening of a persistent region's log, its committer's beginning and end, and when a closed region's entries go.
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -10,7 +9,8 @@ from pywan._core.committer cimport (
     committer_state, committer_stop)
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.region_committer cimport region_committer_init
-from pywan._core.region_recovery cimport region_log_close, region_log_note_damaged, region_log_recover
+from pywan._core.region_recovery cimport (
+    region_log_close, region_log_new, region_log_note_damaged, region_log_recover)
 from pywan._core.region_state cimport region_log
 from pywan._core.region_tombstones cimport RegionTombstones
 from pywan._core.status cimport environment_of
@@ -25,17 +25,12 @@ cdef class PersistentRegion(RegionTombstones):
         `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files, and `wait`
         for waits for the committer, where it runs otherwise. Before the region is used. Returns what was found."""
         cdef const wan_env *env = environment_of(environment)
-        cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
+        cdef region_log *log = region_log_new(&self.state.r)
         cdef wan_log_reader reader
         cdef wan_damage damage
         cdef wan_status status
         cdef bytes path = str(directory).encode("utf-8", "surrogateescape")
         cdef const char *path_ = path
-        if log == NULL:
-            raise MemoryError()
-        log.region = &self.state.r
-        log.of_moved.key_of = log.of_newest.key_of = wan_logged_item_key
-        log.around_durable = NEVER
         region_committer_init(log, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms)
         memset(&reader, 0, sizeof(reader))
         reader.owner = log

@@ -1,13 +1,13 @@
 # Owns the opening and the end of a region's log: what recovery takes out of it, and what memory it has.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.disk_log cimport keep_damage
 from pywan._core.log_stage cimport stage_close
-from pywan._core.region_state cimport region_log
+from pywan._core.region_state cimport region_core, region_log
 from pywan._core.region_walk cimport region_lower_tombstones
 
 
@@ -63,14 +63,25 @@ cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcep
     keep_damage(&(<region_log *>owner).damages, damage)
 
 
+cdef region_log *region_log_new(region_core *r) except NULL:
+    """Before it is opened."""
+    cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
+    if log == NULL:
+        raise MemoryError()
+    log.region = r
+    log.moving.of_records.key_of = log.unwritten.of_newest.key_of = wan_logged_item_key
+    log.moving.around_durable = NEVER
+    return log
+
+
 cdef void region_log_close(region_log *log) noexcept nogil:
     """Nobody writes it any more, or it could not be opened."""
     wan_log_close(&log.committer.log)
     stage_close(&log.records)
-    wan_buffer_close(&log.moved)
-    wan_buffer_close(&log.superseded)
-    wan_buffer_close(&log.newest)
+    wan_buffer_close(&log.moving.records)
+    wan_buffer_close(&log.moving.superseded)
+    wan_buffer_close(&log.unwritten.newest)
     wan_buffer_close(&log.damages)
-    wan_item_set_empty(&log.of_moved)
-    wan_item_set_empty(&log.of_newest)
+    wan_item_set_empty(&log.moving.of_records)
+    wan_item_set_empty(&log.unwritten.of_newest)
     free(log)

@@ -91,44 +91,49 @@ cdef struct decision:
 cdef enum:
     UNWRITTEN_BITS = 20
 
+cdef struct log_moving:
+    # How far a region's log is being shortened (region_log_move). Who has the committer's role touches it.
+    uint32_t segments           # So many of the oldest segments are on their way out of the log; 0: none are.
+    wan_buffer records          # What lives in them, in the order in which it was written, each record once.
+    wan_item_set of_records     # A move that failed left copies: they all live, and one goes on.
+    uint64_t written            # Bytes of `records` that are in the log again. With all of them there the segments may go, if also what is
+                                # staged is written, or `alone`.
+    bint has_moved              # Some segments were read since the log was opened.
+    # The store is near its limit, and the segments have to go before what is staged can be written. `superseded` are their records that are
+    # no longer current; what took their place may not be on the disk.
+    bint alone
+    wan_buffer superseded
+    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
+    uint64_t around_durable     # Records on the disk when the last time around began. Without others another one finds nothing. NEVER: none
+                                # has begun in this process.
+    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
+
+cdef struct log_unwritten:
+    # What a crash would bring back while records are staged (region_log_superseded). Who has the committer's role touches it.
+    uint64_t keys[1 << (UNWRITTEN_BITS - 6)]        # A bit is set for each key that is staged and not written, by its hash; perhaps for others.
+    # The same for keys of which a record, staged or in the log, takes the place of a later version. It is set under the lock, by stagers too.
+    uint64_t restamped[1 << (UNWRITTEN_BITS - 6)]
+    # The newest record on the disk of each key that was staged and not written at the last look through the log: its head and key. A crash
+    # would bring that one back, so no other has to be kept.
+    wan_buffer newest
+    wan_item_set of_newest
+    uint64_t looked             # What had been staged at the last look; 0: nobody has looked since the last time around began.
+    uint64_t looked_durable     # What had been written by then.
+
 cdef struct region_log:
-    wan_lock lock               # Guards what is staged and what the committer says is under it; taken after an entry lock and queue locks.
+    wan_lock lock               # Guards what is staged, and of the committer what is under its owner's lock. Taken after entry and queue locks.
     log_committer committer
     log_stage records           # Changes, each a wan_logged.
+    uint64_t written            # Bytes of the records taken that are in the log already. Who has the committer's role touches it.
     # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
     # Under the entry lock of its key and the lock; one at a time.
     const wan_change *restamping
     uint64_t replaced
     uint64_t reset_staged       # The last record that set the highest stamp back is on the disk once so many are. Under the lock.
     region_core *region
-    # All that follows is of who has the committer's role. Blocks (region_log):
-    uint64_t written            # Bytes of the records taken that are in the log already.
-    # Moving (region_log_move). Of the `moving` oldest segments, in the order in which they were written, what lives, once each; `moved_written` bytes
-    # of it are in the log again. With all of them, and with what is staged unless `moves_alone`, these segments may go. 0: none are on their way.
-    uint32_t moving
-    wan_buffer moved
-    wan_item_set of_moved       # A move that failed left copies: they all live, and one goes on.
-    uint64_t moved_written
-    bint has_moved              # Since the log was opened.
-    # Near the limit, where segments have to go before what is staged can be written: their records that are no longer current,
-    # while what took their place may not be on the disk.
-    bint moves_alone
-    wan_buffer superseded
-    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
-    uint64_t around_durable     # Records on the disk when the last time around began: without others there is nothing to be had by another. NEVER: it has
-                                # not begun in this process.
-    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
-    # What a crash would bring back (region_log_superseded). Of each key that was staged and not written when the log was looked through for them, the
-    # first time around that some had to be kept: head and key of the newest record on the disk. A crash would bring that one back, so no other has to
-    # be kept.
-    wan_buffer newest
-    wan_item_set of_newest
-    uint64_t looked             # What had been staged by then; 0: nobody has looked since the last time around but one began.
-    uint64_t looked_durable     # What had been written by then.
-    uint64_t unwritten[1 << (UNWRITTEN_BITS - 6)]       # A bit set for each key that is staged and not written, by its hash; perhaps for others.
-    # The same for keys of which a record, staged or in the log, takes the place of a later version. Set under the lock.
-    uint64_t restamped[1 << (UNWRITTEN_BITS - 6)]
-    # Recovery (region_recovery), before there is a committer.
-    uint64_t highest            # Stamp that recovery found.
+    log_moving moving
+    log_unwritten unwritten
+    # What recovery found (region_recovery).
+    uint64_t highest            # The highest stamp.
     uint64_t recovered, cut_bytes
     wan_buffer damages          # wan_damage, in salvage.
