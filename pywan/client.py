@@ -11,6 +11,7 @@ from pywan import _core
 from pywan.base.addresses import parse_locators
 from pywan.errors import ConnectivityError, DiskError, NoLocatorError, PywanError
 from pywan.forks import of_one_process
+from pywan.protocol import gateway
 from pywan.protocol.gateway import ClientHello, Committed, Welcome, encode
 from pywan.protocol.members import check_servers
 from pywan.transport import data
@@ -29,7 +30,6 @@ class DataConnection:
     def __init__(self, sock: socket.socket, place: str, region: str, timeout: float) -> None:
         self._sock = sock
         self._sender = _core.RowSender(sock.fileno(), timeout_s=timeout)
-        self._timeout = timeout
         self.place = place
         self.region = region
 
@@ -52,6 +52,7 @@ class DataConnection:
             try:
                 sock.settimeout(timeout)
                 data.set_socket_options(sock, 0, socket.SO_SNDBUF)
+                data.keep_alive(sock)
                 sock.sendall(encode(ClientHello(region=region, run_id=run_id, task=task), _core.FRAME_HELLO))
                 data.receive_message(sock, Welcome)
             except BaseException:
@@ -74,14 +75,11 @@ class DataConnection:
 
     def commit(self) -> dict[str, Any]:
         """Returns when the member has applied all rows: rows, bytes, and whether an earlier attempt of the task had done so."""
-        self._checked(self._sender.flush)
+        self._checked(self._sender.commit)
         try:
-            self._sock.sendall(_core.pack_frame(_core.FRAME_COMMIT, b"", self._sender.rows))
-            done = data.receive_answer(self._sock, Committed)
+            done = gateway.decode(self._sender.answer, Committed)
         except DiskError as told:       # The member's, not ours.
             raise type(told)(f"member at {self.place}: {told}") from None
-        except OSError as error:
-            raise self._reason(error) from error
         return {"rows": done.rows, "bytes": self._sender.bytes, "duplicate": done.duplicate, "applied": done.applied, "missing": done.missing}
 
     def close(self) -> None:
@@ -102,14 +100,10 @@ class DataConnection:
     def _reason(self, error: Exception) -> PywanError:
         """The member says why it gave up before it closes; that says more than a broken pipe."""
         try:
-            self._sock.settimeout(2.0)
-            data.receive_answer(self._sock, Committed)
-        except ConnectivityError:
-            pass
+            if self._sender.answer is not None:
+                gateway.decode(self._sender.answer, Committed)
         except PywanError as told:
             return type(told)(f"member at {self.place}: {told}")
-        except OSError:
-            pass
         return ConnectivityError(f"member at {self.place}: {error}")
 
 

@@ -499,7 +499,7 @@ def test_a_clients_rows_are_refused_with_a_key_that_is_none(form, key):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1))
-        assert "is no key" in _core.RowStage(None).receive(ours.fileno(), 5_000)
+        assert "is no key" in _core.RowStage(None).run(ours.fileno(), 5_000)
 
 
 @poisons

@@ -23,6 +23,7 @@ from pywan._core.region_changes import Condition, RegionCalls
 from pywan._core.row_maps import encode_rows
 from pywan._core.row_sender import RowSender
 from pywan._core.row_stage import RowStage, StageBudget
+from pywan._core.session import Session
 from pywan._core.source_memory import ReceiverCounts, SourceMemory, remembered_failures
 from pywan._core.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
 from pywan._core.stream import (

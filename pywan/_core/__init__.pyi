@@ -466,7 +466,20 @@ def lz4_without_gil() -> bool:
 
 # Sessions
 
-class DispatcherSession:
+class Session:
+    """One end of a connection."""
+
+    def driven_by(self, clock: Callable[[], int], send: Callable[[bytes], Any] | None = None) -> None:
+        """What the session asks of its driver in the middle of work that takes long: `clock()`, microseconds as in `now_us`, and `send(data)`, to
+        which goes what the other end is to hear before the work is done."""
+    def receive_data(self, data: _Bytes, now_us: int = 0) -> bool:
+        """Bytes that arrived at `now_us`, microseconds of a clock that only runs forward (0: as last told)."""
+    def data_to_send(self, now_us: int = 0, unsent: int = 0) -> bytes:
+        """Bytes that should leave now, at `now_us` (0: as last told); call it again until there are none."""
+    def next_us(self, now_us: int = 0) -> int | None:
+        """When `data_to_send` is to be called again, though nothing comes in and nothing is queued; None: never."""
+
+class DispatcherSession(Session):
     """Dispatcher `index` of a queue, over one connection after another."""
 
     def __new__(
@@ -494,11 +507,11 @@ class DispatcherSession:
         """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
     def stop(self) -> None:
         """Makes `run` return soon."""
-    def times(self) -> dict[str, int]:
-        """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
+    def times(self, now_us: int) -> dict[str, int]:
+        """Microseconds so far, at `now_us`, in the user's callbacks ("filter"), waiting for the link or the receiver with events to send
         ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
-    def flow(self) -> dict[str, int]:
-        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
+    def flow(self, now_us: int) -> dict[str, int]:
+        """What is on its way at `now_us`: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest `round_trip_us` known, and without
         the receiver's work `link_us` (0: none), and for how long batches in flight have had no answer (`unanswered_us`)."""
     @property
     def has_progressed(self) -> bool:
@@ -520,12 +533,6 @@ class DispatcherSession:
         """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
     def disconnected(self) -> None:
         """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
-    def data_to_send(self, now_us: int) -> bytes:
-        """Bytes that should leave now: one more batch if one is due and the window is open, a ping where the receiver has to hear that we live."""
-    def next_us(self, now_us: int) -> int:
-        """When `data_to_send` is to be called again, though nothing comes in and no event is queued."""
-    def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
-        """Bytes that arrived at `now_us` (0: as last told)."""
     def run(self, file: int) -> str:
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection breaks."""
 
@@ -557,7 +564,7 @@ class ReceiverCounts:
 
     def counts(self) -> dict[str, int]: ...
 
-class ReceiverSession:
+class ReceiverSession(Session):
     """One sender's connection."""
 
     def __new__(
@@ -570,20 +577,16 @@ class ReceiverSession:
     def contest(self) -> None:
         """The sender's queue was opened elsewhere."""
     def connected(self, now_us: int, silence_ms: int = 0) -> None:
-        """The connection is there since `now_us`."""
-    def next_us(self) -> int | None:
-        """When `data_to_send` is to be called, though nothing comes in; None: never."""
-    def receive_data(self, data: _Bytes, now_us: int = 0) -> None:
-        """Bytes that arrived at `now_us` (0: the time does not matter)."""
-    def data_to_send(self, now_us: int = 0) -> bytes:
-        """Acknowledgements that should leave now."""
+        """The connection is there since `now_us`; 0: since `run` begins."""
     def run(self, file: int, silence_ms: int) -> str:
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop."""
 
-class RowSender:
-    """Lays rows out as records and sends them over a connected blocking socket, frame by frame, without the GIL."""
+class RowSender(Session):
+    """Lays rows out as records, frame by frame, without the GIL."""
 
-    def __new__(cls, file: int, *, compress: bool = False, timeout_s: float = 60.0) -> Self: ...
+    def __new__(cls, file: int | None = None, *, timeout_s: float = 60.0) -> Self: ...
+    @property
+    def answer(self) -> Any: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -596,6 +599,8 @@ class RowSender:
         """Adds (key, value) pairs of Python objects."""
     def flush(self) -> None:
         """Sends what is laid out."""
+    def commit(self) -> None:
+        """Tells the member that the task is whole."""
 
 class StageBudget:
     """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
@@ -607,7 +612,7 @@ class StageBudget:
     def used(self) -> int:
         """Bytes of rows that are staged now."""
 
-class RowStage:
+class RowStage(Session):
     """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
 
     def __new__(cls, directory: str | PathLike[str] | None, memory_limit: int = ..., budget: StageBudget | None = None) -> Self: ...
@@ -622,8 +627,12 @@ class RowStage:
     @property
     def refusal(self) -> Exception | None: ...
     def stop(self) -> None: ...
-    def receive(self, file: int, silence_ms: int) -> str:
+    def connected(self, now_us: int, silence_ms: int = 0) -> None:
+        """The connection is there since `now_us`; 0: since `run` begins."""
+    def run(self, file: int, silence_ms: int) -> str:
         """Takes rows from a connected socket."""
+    def tell_progress(self, steps: int) -> None:
+        """Lays out for the client how far its task is, where that is further than it heard."""
     def apply(self, region: RegionCore, within_s: float = ...) -> bool:
         """Applies staged rows in order as changes made at this member, from where it stopped before."""
 

@@ -47,6 +47,7 @@ cdef class BatchBuilder:
     cdef bint may_build(self, uint64_t now_us) noexcept nogil
     cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil
     cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil
-    cdef int wait_for_events(self, uint64_t now_us, bint may_leave, uint64_t *until_us) noexcept nogil
+    cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil
+    cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil
     cdef void stop_waiting(self) noexcept nogil
     cdef object unreadable_reason(self)

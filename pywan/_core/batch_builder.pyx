@@ -96,14 +96,20 @@ cdef class BatchBuilder:
             return until_us
         return min(until_us, self.waiting_since_us + <uint64_t>max(self.options.interval_us, <int64_t>0))
 
-    cdef int wait_for_events(self, uint64_t now_us, bint may_leave, uint64_t *until_us) noexcept nogil:
+    cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil:
+        """When a batch is to be built, where one may leave, if that is before `until_us`."""
+        if wan_flag_read(&self.pause_flag):
+            return until_us
+        if now_us < self.read_again_us:
+            return min(until_us, self.read_again_us)
+        return now_us if self.is_due(now_us) else self.fills_until(until_us)
+
+    cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
         """Says for which events the dispatcher is to be woken, if a batch may leave now: under the lock, so that none
         slips between. GOES_AGAIN: some came since we looked."""
         cdef signal *own = &self.g.signals[self.index]
         cdef int how = GOES_ON
         wan_lock_take(&self.g.lock)
-        if now_us < self.read_again_us:
-            until_us[0] = min(until_us[0], self.read_again_us)
         if may_leave and self.may_build(now_us):
             if own.pending == 0:
                 own.wake_at = 1
@@ -111,7 +117,6 @@ cdef class BatchBuilder:
                 how = GOES_AGAIN
             else:
                 own.wake_at = self.options.events_max
-                until_us[0] = self.fills_until(until_us[0])
                 if self.fills_until(NEVER) <= now_us:
                     how = GOES_AGAIN
         wan_lock_release(&self.g.lock)
@@ -185,11 +190,12 @@ cdef class BatchBuilder:
         if count == 0:
             return 1
         if self.callbacks.transmit_filter is not None:
-            self.callbacks.begin()
+            self.callbacks.begin(session)
             asked = filter_batch(self, session, sections)
-            self.callbacks.end()
+            self.callbacks.end(session)
             if not asked:
                 return 1
+            now_us = session.now_us         # It leaves now: the receiver's time for it begins here.
         if self.options.conflation and count > 1:
             conflate_batch(self, sections, count)
         return lay_out_batch(self, session, flights, now_us, sections)

@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 
 cdef extern from "session/wan_window.h" nogil:
     ctypedef struct wan_window:
-        uint64_t bytes, round_trip_us
+        uint64_t bytes, limit, round_trip_us
     ctypedef struct wan_window_mark:
         uint64_t sent_us
     void wan_window_init(wan_window *window, uint64_t limit, uint64_t now_us)

@@ -42,8 +42,7 @@ cdef class DispatcherSession(Session):
     cdef Settlement settlement
     cdef uint64_t silence_us
     cdef uint64_t heartbeat_us                  # Silence after which a ping is sent: well within what the receiver bears.
-    cdef uint64_t now_us                        # As last told.
-    cdef uint64_t last_sent_us, last_heard_us
+    cdef uint64_t last_sent_us
     cdef uint64_t blocked_us                    # Time spent with batches to send and no room for them on the way.
     cdef wan_buffer floors                      # wan_floor, as last told by `tell_floors`. Under the queue's lock.
     cdef int floors_due                         # They were not sent on this connection.
@@ -119,16 +118,16 @@ cdef class DispatcherSession(Session):
         """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
         return wan_read(&self.floors_heard) == wan_read(&self.floors_told)
 
-    def times(self):
-        """Microseconds so far in the user's callbacks ("filter"), waiting for the link or the receiver with events to
+    def times(self, uint64_t now_us):
+        """Microseconds so far, at `now_us`, in the user's callbacks ("filter"), waiting for the link or the receiver with events to
         send ("blocked"), and in which the receiver worked on what it acknowledged ("receiver"): what lag is made of."""
-        return {"filter": self.callbacks.time_us(), "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.flights.receiver_us)}
+        return {"filter": self.callbacks.time_us(now_us), "blocked": wan_read(&self.blocked_us), "receiver": wan_read(&self.flights.receiver_us)}
 
-    def flow(self):
-        """What is on its way: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest
+    def flow(self, uint64_t now_us):
+        """What is on its way at `now_us`: `window_bytes` that may be, `bytes_in_flight`, `events_in_flight`; the shortest
         `round_trip_us` known, and without the receiver's work `link_us` (0: none), and for how long batches in flight
         have had no answer (`unanswered_us`)."""
-        return self.flights.flow(wan_monotonic_us())
+        return self.flights.flow(now_us)
 
     @property
     def in_flight(self):
@@ -158,17 +157,22 @@ cdef class DispatcherSession(Session):
     # A connection begins and ends
 
     def connected(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us=0, uint64_t heartbeat_us=HEARTBEAT_US):
-        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it."""
-        self.now_us = now_us if now_us else wan_monotonic_us()
-        self.flights.begin(credit_events, credit_bytes, self.now_us)
+        """A new connection: batch ids start at 0, the receiver's credit is known, no region has been named on it.
+        It is there since `now_us`; 0: since `run` begins."""
+        self.flights.begin(credit_events, credit_bytes, now_us)
         self.builder.begin()
         self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.forget_bytes()
         wan_flag_set(&self.floors_due, self.floors.used != 0)
-        self.last_sent_us = self.last_heard_us = self.now_us
+        self.begin(now_us)
         wan_flag_set(&self.is_given_up_flag, 0)
         wan_flag_set(&self.is_refused_flag, 0)
         wan_flag_set(&self.stop_flag, 0)
+
+    cdef void begin(self, uint64_t now_us) noexcept nogil:
+        Session.begin(self, now_us)
+        self.last_sent_us = now_us
+        self.flights.begins_at(now_us)
 
     def disconnected(self):
         """The connection is gone: everything in flight is to be sent again, marked possible duplicate."""
@@ -179,8 +183,11 @@ cdef class DispatcherSession(Session):
 
     # What came
 
-    cdef int heard(self, uint64_t now_us) noexcept nogil:
-        self.now_us = self.last_heard_us = now_us
+    cdef int heard(self) noexcept nogil:
+        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
+        if broken != NULL:
+            wan_refuse_broken(broken)
+            return ENDED_TOLD
         return self.take_frames()
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
@@ -212,8 +219,9 @@ cdef class DispatcherSession(Session):
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
         cdef uint32_t begin = 0, count
+        cdef uint64_t came_us = self.now_us
         cdef flight *f
-        if not self.flights.hear(frame, self.now_us):
+        if not self.flights.hear(frame, came_us):
             return False
         while self.flights.oldest_batch <= frame.id:
             f = self.flights.oldest()
@@ -221,7 +229,7 @@ cdef class DispatcherSession(Session):
             if not self.settlement.settle(self, f, failures + begin, count):
                 return False
             begin += count
-            self.flights.settled(frame.count, self.now_us)
+            self.flights.settled(frame.count, came_us)
         return True
 
     # What is due, and when
@@ -241,18 +249,16 @@ cdef class DispatcherSession(Session):
         return done
 
     cdef void keep_alive(self) noexcept nogil:
-        cdef uint64_t now = wan_monotonic_us()
-        if self.stream is None or now <= self.last_sent_us + self.heartbeat_us:
+        cdef uint64_t now = self.work_us()
+        if now <= self.last_sent_us + self.heartbeat_us:
             return
         if self.out.start < self.out.used or self.ping():
-            self.stream.write(&self.out)            # What it does not take, and whether it broke, is the loop's.
+            self.push()             # What is not taken, and whether it broke, is the driver's.
             self.last_sent_us = now
 
-    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        cdef bint is_empty = self.out.start == self.out.used
-        cdef uint64_t alive_until
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        cdef bint is_empty = self.all_left()
         cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
-        self.now_us = now_us
         if broken != NULL:
             wan_refuse_broken(broken)
             return ENDED_TOLD
@@ -266,8 +272,7 @@ cdef class DispatcherSession(Session):
                 return ENDED_TOLD
             self.last_sent_us = now_us
             return GOES_AGAIN
-        alive_until = self.alive_until()
-        if now_us > alive_until:
+        if now_us > self.alive_until():
             wan_flag_set(&self.is_given_up_flag, 1)
             if self.flights.batches():
                 wan_tell(WAN_CORRUPT, "no progress by the receiver for %.1f s, with %llu events on their way to it",
@@ -275,9 +280,17 @@ cdef class DispatcherSession(Session):
             else:
                 wan_tell(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.silence_us / 1e6)
             return ENDED_TOLD
+        return self.builder.wait_for_events(now_us, is_empty and self.flights.has_room())
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        cdef uint64_t until = self.alive_until()
+        if not self.all_left():             # Nothing is laid out before that.
+            return until + 1
+        if wan_flag_read(&self.floors_due):
+            return now_us
         # From the last word on, however often something else woke it.
-        until_us[0] = min(alive_until, self.last_sent_us + self.heartbeat_us if is_empty else now_us + self.heartbeat_us) + 1
-        return self.builder.wait_for_events(now_us, is_empty and self.flights.has_room(), until_us)
+        until = min(until, self.last_sent_us + self.heartbeat_us) + 1
+        return self.builder.due_us(now_us, until) if self.flights.has_room() else until
 
     cdef bint batch_may_leave(self, uint64_t now_us) noexcept nogil:
         return self.builder.may_build(now_us) and self.flights.has_room()
@@ -285,49 +298,16 @@ cdef class DispatcherSession(Session):
     cdef void sent(self, uint64_t now_us) noexcept nogil:
         self.last_sent_us = now_us
 
-    cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
+    cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
         if self.out.start < self.out.used or not self.flights.has_room():
-            wan_count(&self.blocked_us, wan_monotonic_us() - since_us)
+            wan_count(&self.blocked_us, now_us - since_us)
         self.builder.stop_waiting()
 
     cdef int closed(self, bint while_reading) noexcept nogil:
         wan_tell(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the receiver broke")
         return ENDED_TOLD
 
-    # What a driver without a socket uses: a simulator, tests, another kind of loop
-
-    def data_to_send(self, uint64_t now_us):
-        """Bytes that should leave now: one more batch if one is due and the window is open, a ping where the receiver
-        has to hear that we live. ProtocolError: the receiver shows no life; give the connection up (`disconnected`) and
-        connect again."""
-        cdef uint64_t until = 0
-        cdef int how = GOES_AGAIN
-        while how == GOES_AGAIN and self.out.start == self.out.used and not wan_flag_read(&self.stop_flag):
-            how = self.step(now_us, &until)
-        if how > GOES_AGAIN:
-            raise_for(wan_detail_status, "")
-        if self.out.start < self.out.used:
-            self.last_sent_us = now_us
-        return self.take_out()
-
-    def next_us(self, uint64_t now_us):
-        """When `data_to_send` is to be called again, though nothing comes in and no event is queued."""
-        cdef bint may_leave = self.batch_may_leave(now_us)
-        cdef uint64_t until
-        if self.out.start == self.out.used and (may_leave and self.builder.is_due(now_us) or wan_flag_read(&self.floors_due)):
-            return now_us
-        until = min(self.last_sent_us + self.heartbeat_us, self.alive_until()) + 1
-        return self.builder.fills_until(until) if may_leave else until
-
-    def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
-        """Bytes that arrived at `now_us` (0: as last told). ProtocolError: give the connection up (`disconnected`) and
-        connect again."""
-        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
-        if broken != NULL and data.shape[0]:
-            raise_for(wan_refuse_broken(broken), "")
-        self.take_in(data, now_us if now_us else self.now_us)
-
     def run(self, int file):
         """Moves batches out and acknowledgements in over a connected socket until told to stop or the connection
         breaks. Returns "stopped" or why it ended. The GIL is free meanwhile."""
-        return self.run_over(file)
+        return self.run_over_socket(file)

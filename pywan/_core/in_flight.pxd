@@ -27,6 +27,7 @@ cdef class InFlight:
     cdef int has_progressed_flag                # On this connection.
 
     cdef void begin(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us) noexcept nogil
+    cdef void begins_at(self, uint64_t now_us) noexcept nogil
     cdef void end(self) noexcept nogil
     cdef uint64_t batches(self) noexcept nogil
     cdef bint has_room(self) noexcept nogil

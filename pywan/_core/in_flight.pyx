@@ -26,6 +26,11 @@ cdef class InFlight:
             free(self.ring[n].section)
         free(self.ring)
 
+    cdef void begins_at(self, uint64_t now_us) noexcept nogil:
+        """The connection is there since then."""
+        self.progress_us = now_us
+        wan_window_init(&self.window, self.window.limit, now_us)
+
     cdef void begin(self, uint32_t credit_events, uint64_t credit_bytes, uint64_t now_us) noexcept nogil:
         """A new connection: batch ids start at 0, the receiver's credit is known."""
         self.end()

@@ -2,7 +2,7 @@
 # `now` come in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memmove, memset, strlen
+from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -28,7 +28,7 @@ cdef enum:
     APPLY_GROUP = 32
     REGION_NAME_BYTES = 1024
     STUCK_US = 30000000
-    CONTESTED_MS = 8000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
+    CONTESTED_US = 8000000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
     PROGRESS_US = 1000000       # So often at most a batch in work, or one that is still coming, tells how far it is,
     PROGRESS_RECORDS = 256      # and after so many records at least it looks at the clock. After each where user's Python is on the way.
 
@@ -77,8 +77,7 @@ cdef class ReceiverSession(Session):
     cdef size_t failure_count, failure_capacity
     cdef section_mark *covered      # Of each partition: its last section on this connection.
     cdef int contested_flag
-    cdef uint64_t last_heard_us, silence_us     # Without a byte for so long the sender is given up; 0: it never is.
-    cdef uint64_t stuck_us          # Since when what is laid out has not left; 0: it has.
+    cdef uint64_t silence_us        # Without a byte for so long the sender is given up; 0: it never is.
     cdef uint64_t steps             # Records handled, and parts of unfinished frames that came, on this connection. What PROGRESS tells.
     cdef uint64_t told_us           # When it was told.
     cdef uint32_t untold            # Records since the clock was looked at.
@@ -422,7 +421,7 @@ cdef class ReceiverSession(Session):
         cdef const uint8_t *at
         cdef uint32_t s
         cdef wan_buffer *pack = &self.unpacked
-        cdef uint64_t began = wan_monotonic_us()
+        cdef uint64_t began = self.work_us()
         if frame.flags & WAN_FRAME_LZ4:
             pack.start = pack.used = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
@@ -456,7 +455,7 @@ cdef class ReceiverSession(Session):
         if wan_flag_read(&self.memory.must_wait) and not self.wait_durable():
             return 0
         # Acknowledged: whatever failed is named, everything else is in the tables.
-        return self.acknowledge(frame.id, <uint32_t>min(wan_monotonic_us() - began, <uint64_t>0xffffffff))
+        return self.acknowledge(frame.id, <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
 
     cdef int wait_durable(self) noexcept with gil:
         # Also for a batch that was known as a whole: an old connection may have applied it and still wait.
@@ -481,15 +480,13 @@ cdef class ReceiverSession(Session):
         if wan_flag_read(&self.stop_flag):
             wan_tell(WAN_CORRUPT, "this connection was told to stop, in the middle of a batch")
             return 0
-        if self.stream is None:
-            return 1
-        now = wan_monotonic_us()
-        if now - self.told_us < PROGRESS_US:
+        now = self.work_us()
+        if now < self.told_us + PROGRESS_US:
             return 1
         self.told_us = now
         if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, self.steps, 0, NULL, 0):
             return 0
-        if self.stream.write(&self.out) == STREAM_CLOSED:
+        if self.push() == STREAM_CLOSED:
             wan_tell(WAN_CORRUPT, "the sender closed the connection in the middle of a batch")
             return 0
         return 1
@@ -562,9 +559,12 @@ cdef class ReceiverSession(Session):
         wan_tell(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
         return ENDED_TOLD
 
-    cdef int heard(self, uint64_t now_us) noexcept nogil:
+    cdef void begin(self, uint64_t now_us) noexcept nogil:
+        Session.begin(self, now_us)
+        self.told_us = now_us
+
+    cdef int heard(self) noexcept nogil:
         cdef int how
-        self.last_heard_us = now_us
         wan_flag_set(&self.contested_flag, 0)
         how = self.take_frames()
         self.tell_counts()
@@ -572,58 +572,43 @@ cdef class ReceiverSession(Session):
             # The rest of a frame is on its way, for minutes where the link is slow.
             self.steps += 1
             how = GOES_ON if self.tell_progress() else ENDED_TOLD
-        if how == ENDED_TOLD and wan_flag_read(&self.stop_flag):
-            return ENDED_STOPPED
-        if how == ENDED_TOLD and self.stream is not None:
-            buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))     # Behind what was acknowledged.
-        return how
+        return ENDED_STOPPED if how == ENDED_TOLD and wan_flag_read(&self.stop_flag) else how
 
-    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        if self.out.start == self.out.used:
-            self.stuck_us = 0
-        elif self.stuck_us == 0:
-            self.stuck_us = now_us
-        elif now_us > self.stuck_us + STUCK_US:     # Acknowledgements are small; where even they do not fit, the sender is not reading.
-            return ENDED_CLOSED
-        if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_MS * <uint64_t>1000:
-            wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere", CONTESTED_MS)
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        if self.waiting_us and now_us > self.waiting_us + STUCK_US:
+            wan_tell(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
+            return ENDED_CLOSED         # Acknowledgements are small; where even they do not fit, the sender is not reading.
+        if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_US:
+            wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere",
+                     <int>(CONTESTED_US // 1000))
             return ENDED_TOLD
         if self.silence_us and now_us > self.last_heard_us + self.silence_us:
             wan_tell(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms", <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
-        if self.silence_us:
-            until_us[0] = min(until_us[0], self.last_heard_us + self.silence_us + 1)
         return GOES_ON
 
-    # What a driver without a socket uses: a simulator, tests, another kind of loop
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        cdef uint64_t due = NEVER
+        if self.waiting_us:
+            due = self.waiting_us + STUCK_US + 1
+        if wan_flag_read(&self.contested_flag):
+            due = min(due, self.last_heard_us + CONTESTED_US + 1)
+        if self.silence_us:
+            due = min(due, self.last_heard_us + self.silence_us + 1)
+        return due
 
     def connected(self, uint64_t now_us, int silence_ms=0):
-        """The connection is there since `now_us`. The sender is given up when it says nothing for `silence_ms`; 0: never."""
-        self.last_heard_us = now_us
+        """The connection is there since `now_us`; 0: since `run` begins. The sender is given up when it says nothing for
+        `silence_ms`; 0: never."""
         self.silence_us = <uint64_t>max(0, silence_ms) * 1000
-
-    def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
-        """Bytes that arrived at `now_us` (0: the time does not matter). ProtocolError or QueueFullError: send `data_to_send`, then close the connection."""
-        self.take_in(data, now_us)
+        self.begin(now_us)
 
     cdef object error_of_end(self):
         from pywan.errors import QueueFullError
         return QueueFullError(detail_text()) if self.refused_code else Session.error_of_end(self)
 
-    def data_to_send(self, uint64_t now_us=0):
-        """Acknowledgements that should leave now. ProtocolError: the sender shows no life; close the connection."""
-        cdef uint64_t until = 0
-        if now_us and self.step(now_us, &until) == ENDED_TOLD:
-            raise self.error_of_end()
-        return self.take_out()
-
-    def next_us(self):
-        """When `data_to_send` is to be called, though nothing comes in; None: never."""
-        return self.last_heard_us + self.silence_us + 1 if self.silence_us else None
-
     def run(self, int file, int silence_ms):
         """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms` or is told to stop.
         Returns "closed", "stopped" or why it was given up. The GIL is free meanwhile."""
-        self.told_us = wan_monotonic_us()
-        self.connected(self.told_us, silence_ms)
-        return self.run_over(file)
+        self.connected(0, silence_ms)
+        return self.run_over_socket(file)

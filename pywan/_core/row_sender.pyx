@@ -1,17 +1,18 @@
-# Owns a client's bulk way out: rows laid out once, and sent frame by frame.
+# Owns a client's bulk way out: rows laid out once, and sent frame by frame, up to the member's answer.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.codec cimport described, encode, encode_key, encoded
 from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_row
 from pywan._core.columns cimport Column
-from pywan._core.lz4 cimport lz4_load
 from pywan._core.row_maps cimport RowMaps
 from pywan._core.put_rows cimport failure_text, key_fault
-from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, GOES_ON, READY_TO_READ, Session, SocketStream, session_loop
-from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_reserve
+from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop
+from pywan._core.status cimport detail_text
+from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_frame, buffer_reserve
 from pywan._core.operations import operation_codes
 
 
@@ -19,81 +20,141 @@ cdef enum:
     ROWS_PER_FRAME = 10000
     FRAME_BYTES = 1 << 20
     SIGNALS_US = 100000         # So often it looks at the process's signals while it waits.
+    PING_US = 60000000          # So long after its last byte it says that it lives, if anybody drives it then.
+    HEAD_BYTES = sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
 
 
 cdef class RowSender(Session):
-    """Lays rows out as records and sends them over a connected blocking socket, frame by frame, without the GIL."""
+    """Lays rows out as records, frame by frame, without the GIL. Over the connected socket `file` each frame leaves as soon
+    as it is whole, and the call waits for that; without one they wait for `data_to_send`."""
     cdef uint64_t next_id, sequence
     cdef readonly uint64_t rows, bytes
+    cdef readonly object answer     # The frame with which the member ended it: COMMITTED or ERROR. None: not yet.
     cdef uint32_t frame_rows
-    cdef bint compress
+    cdef wan_buffer laid            # The frame that is being filled.
     cdef ColumnRows maps            # The values of the rows of one call, in the memory of the call before.
-    cdef uint64_t timeout_us        # For the member to take something.
+    cdef SocketStream stream
+    cdef uint64_t timeout_us        # For the member to take something, or to tell progress.
     cdef uint64_t moved_us          # When it last did.
+    cdef uint64_t steps             # The highest count that it told of its work.
+    cdef bint is_whole              # It was told that the task is; only its answer is missing.
     cdef object interruption        # What a signal's handler raised while it was waited for.
 
-    def __cinit__(self, int file, *, bint compress=False, double timeout_s=60.0):
-        self.stream, self.compress, self.reads = SocketStream(file), compress, False
+    def __cinit__(self, file=None, *, double timeout_s=60.0):
+        self.stream = SocketStream(file) if file is not None else None
+        self.driver, self.reads_while_writing = self.stream, True
         self.timeout_us = <uint64_t>(timeout_s * 1e6)
-        if compress:
-            lz4_load()
 
     def __dealloc__(self):
+        wan_buffer_close(&self.laid)
         _rows_free(&self.maps)
 
     cdef int open_frame(self) noexcept nogil:
-        if not buffer_reserve(&self.out, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)):
+        if not buffer_reserve(&self.laid, HEAD_BYTES):
             return STREAM_MEMORY
-        memset(self.out.bytes + self.out.used, 0, sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section))
-        self.out.used += sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
+        memset(self.laid.bytes, 0, HEAD_BYTES)
+        self.laid.used = HEAD_BYTES
+        self.frame_rows = 0
+        return STREAM_OK
+
+    cdef int close_frame(self) noexcept nogil:
+        """The frame that is being filled is whole, and laid out."""
+        cdef wan_frame *frame = <wan_frame *>self.laid.bytes
+        cdef wan_batch_head *head = <wan_batch_head *>(frame + 1)
+        cdef wan_section *section = <wan_section *>(head + 1)
+        cdef wan_buffer held
+        if self.frame_rows == 0:
+            self.laid.used = 0
+            return STREAM_OK
+        if self.out.start < self.out.used and not buffer_reserve(&self.out, self.laid.used):
+            return STREAM_MEMORY
+        head.sections = 1
+        section.count = self.frame_rows
+        section.through = self.sequence
+        section.first = self.sequence - self.frame_rows + 1
+        section.bytes = <uint32_t>(self.laid.used - HEAD_BYTES)
+        frame.magic = WAN_FRAME_MAGIC
+        frame.type = WAN_FRAME_BATCH
+        frame.id = self.next_id
+        frame.count = self.frame_rows
+        frame.length = frame.raw_length = <uint32_t>(self.laid.used - sizeof(wan_frame))
+        frame.crc = wan_frame_crc(frame, head, frame.length)
+        self.next_id += 1
+        self.bytes += self.laid.used
+        if self.out.start < self.out.used:
+            memcpy(self.out.bytes + self.out.used, self.laid.bytes, self.laid.used)
+            self.out.used += self.laid.used
+        else:
+            held = self.out
+            self.out, self.laid = self.laid, held
+        self.laid.start = self.laid.used = 0
         self.frame_rows = 0
         return STREAM_OK
 
     cdef int send_frame(self) noexcept nogil:
-        cdef wan_frame *frame
-        cdef wan_batch_head *head
-        cdef wan_section *section
-        if self.frame_rows:
-            frame = <wan_frame *>(self.out.bytes + self.out.start)
-            head = <wan_batch_head *>(frame + 1)
-            section = <wan_section *>(head + 1)
-            head.sections = 1
-            section.count = self.frame_rows
-            section.through = self.sequence
-            section.first = self.sequence - self.frame_rows + 1
-            section.settled = 0
-            section.bytes = self.out.used - self.out.start - sizeof(wan_frame) - sizeof(wan_batch_head) - sizeof(wan_section)
-            frame.magic = WAN_FRAME_MAGIC
-            frame.type = WAN_FRAME_BATCH
-            frame.id = self.next_id
-            frame.count = self.frame_rows
-            frame.length = frame.raw_length = <uint32_t>(self.out.used - self.out.start - sizeof(wan_frame))
-            frame.crc = wan_frame_crc(frame, head, frame.length)
-            self.next_id += 1
-            self.bytes += self.out.used - self.out.start
-        else:
-            self.out.start = self.out.used = 0
-            return STREAM_OK
-        self.frame_rows = 0
-        self.moved_us = 0
-        return STREAM_OK if session_loop(self, self.stream) == ENDED_DONE else STREAM_BROKEN
+        cdef int state = self.close_frame()
+        if state != STREAM_OK or self.stream is None:
+            return state
+        return STREAM_OK if session_loop(self, self.stream) == ENDED_DONE and self.answer is None else STREAM_BROKEN
 
-    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        if self.out.start == self.out.used:
+    # The connection
+
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        if self.answer is not None:
             return ENDED_DONE
-        if self.moved_us == 0:
-            self.moved_us = now_us
-        if now_us > self.moved_us + self.timeout_us or not self.may_wait():
+        if self.is_idle():
+            if self.stream is not None:
+                return ENDED_DONE           # What was to be sent is on its way.
+            if now_us > self.moved_us + PING_US:
+                return GOES_AGAIN if buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0) else ENDED_TOLD
+        elif now_us > self.member_until():
+            wan_tell(WAN_CORRUPT, "no answer, and no progress by the member for %.1f s" if self.is_whole else
+                     "the member took nothing for %.1f s", self.timeout_us / 1e6)
             return ENDED_CLOSED
-        until_us[0] = min(until_us[0], now_us + SIGNALS_US)
+        elif self.stream is not None and not self.may_wait():
+            return ENDED_CLOSED
         return GOES_ON
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        cdef uint64_t due = (self.moved_us + PING_US if self.is_idle() else self.member_until()) + 1
+        return min(due, now_us + SIGNALS_US) if self.stream is not None else due
+
+    cdef bint is_idle(self) noexcept nogil:
+        """The member has to do nothing."""
+        return self.all_left() and not self.is_whole
+
+    cdef uint64_t member_until(self) noexcept nogil:
+        """It has to have done something."""
+        return max(self.moved_us, self.waiting_us) + self.timeout_us
+
+    cdef void begin(self, uint64_t now_us) noexcept nogil:
+        Session.begin(self, now_us)
+        self.moved_us = now_us
 
     cdef void sent(self, uint64_t now_us) noexcept nogil:
         self.moved_us = now_us
 
-    cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
-        if ready & READY_TO_READ:       # The member speaks only to say what is wrong (or at the end).
-            wan_flag_set(&self.stop_flag, 1)
+    cdef int take_frame(self, wan_frame *frame) noexcept nogil:
+        if frame.type != WAN_FRAME_PROGRESS:
+            return self.take_answer(frame)
+        if frame.id > self.steps:
+            self.steps, self.moved_us = frame.id, self.now_us
+        return GOES_ON
+
+    cdef int take_answer(self, const wan_frame *frame) noexcept with gil:
+        try:
+            self.answer = PyBytes_FromStringAndSize(<const char *>frame, sizeof(wan_frame) + frame.length)
+            return ENDED_DONE
+        except BaseException:
+            wan_tell(WAN_NO_MEMORY, "no memory for the member's answer")
+            return ENDED_TOLD
+
+    cdef int closed(self, bint while_reading) noexcept nogil:
+        wan_tell(WAN_CORRUPT, "the member closed the connection")
+        while not while_reading and self.stream.read(&self.into, self.wanted) == STREAM_OK:
+            if self.hear(self.now_us) != GOES_ON:       # It said why, before that.
+                return ENDED_DONE
+        return ENDED_CLOSED
 
     cdef bint may_wait(self) noexcept with gil:
         try:
@@ -108,24 +169,24 @@ cdef class RowSender(Session):
         cdef uint64_t length = wan_record_size(key_length, value_length, 0, 0)
         cdef wan_record head
         cdef int state
-        if self.out.used == 0:
+        if self.laid.used == 0:
             state = self.open_frame()
             if state != STREAM_OK:
                 return state
-        if not buffer_reserve(&self.out, length):
+        if not buffer_reserve(&self.laid, length):
             return STREAM_MEMORY
         memset(&head, 0, sizeof(head))
         head.value_length, head.key_length, head.operation = value_length, <uint16_t>key_length, operation
         head.key_form, head.value_form, head.callback_form = key_form, value_form, WAN_FORM_NONE
-        wan_record_write(self.out.bytes + self.out.used, length, head, key, value, NULL, NULL)
+        wan_record_write(self.laid.bytes + self.laid.used, length, head, key, value, NULL, NULL)
         self.sequence += 1
-        self.out.used += length
+        self.laid.used += length
         self.frame_rows += 1
         self.rows += 1
         return STREAM_OK
 
     cdef inline bint frame_is_full(self) noexcept nogil:
-        return self.frame_rows >= ROWS_PER_FRAME or self.out.used >= FRAME_BYTES
+        return self.frame_rows >= ROWS_PER_FRAME or self.laid.used >= FRAME_BYTES
 
     cdef object broken(self, int state):
         if state == STREAM_MEMORY:
@@ -133,6 +194,8 @@ cdef class RowSender(Session):
         if self.interruption is not None:
             return self.interruption
         from pywan.errors import ConnectivityError
+        if self.is_whole:
+            return ConnectivityError(detail_text())
         return ConnectivityError("the member closed the connection or stopped reading in the middle of the rows; nothing of this task was applied")
 
     def put_columns(self, keys, values, operations=None):
@@ -225,5 +288,18 @@ cdef class RowSender(Session):
         cdef int state
         with nogil:
             state = self.send_frame()
+        if state != STREAM_OK:
+            raise self.broken(state)
+
+    def commit(self):
+        """Tells the member that the task is whole. Over a socket it returns when the member has given its answer."""
+        cdef int state
+        with nogil:
+            state = self.close_frame()
+            if state == STREAM_OK:
+                state = STREAM_OK if buffer_frame(&self.out, WAN_FRAME_COMMIT, self.rows, 0, NULL, 0) else STREAM_MEMORY
+            self.is_whole = state == STREAM_OK
+            if self.is_whole and self.stream is not None and (session_loop(self, self.stream) != ENDED_DONE or self.answer is None):
+                state = STREAM_BROKEN
         if state != STREAM_OK:
             raise self.broken(state)

@@ -13,9 +13,8 @@ from pywan._core.region cimport RegionCore
 from pywan._core.region_base cimport OneWait
 from pywan._core.region_state cimport origin, region_core
 from pywan._core.status cimport detail_text, full_error, raise_for
-from pywan._core.session cimport (
-    ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session)
-from pywan._core.stream cimport stream_take
+from pywan._core.session cimport ENDED_DONE, ENDED_STOPPED, ENDED_TOLD, GOES_ON, Session
+from pywan._core.stream cimport buffer_frame, stream_take
 from pywan._core.tagged cimport Encoded
 
 
@@ -50,11 +49,13 @@ cdef class RowStage(Session):
     cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
     cdef StageBudget budget
     cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
-    cdef uint64_t last_heard_us, silence_us
+    cdef uint64_t silence_us        # Without a byte for so long the client is given up; 0: it never is.
+    cdef uint64_t told              # Steps that the client heard of.
 
     def __cinit__(self, directory, uint64_t memory_limit=16 << 20, StageBudget budget=None):
         self.budget = budget
         self.queue = EventQueue("staged rows", memory_limit=memory_limit, directory=directory)
+        self.speaks_last = True
 
     def __dealloc__(self):
         if self.charged and self.budget is not None:
@@ -97,15 +98,24 @@ cdef class RowStage(Session):
         self.bytes += frame.length
         return 1
 
-    def receive(self, int file, int silence_ms):
-        """Takes rows from a connected socket. Returns "done" when the client says it is whole, "closed" when it went
-        away, "stopped", or why the rows cannot be taken."""
-        self.last_heard_us, self.silence_us = wan_monotonic_us(), <uint64_t>silence_ms * 1000
-        return self.run_over(file)
+    def connected(self, uint64_t now_us, int silence_ms=0):
+        """The connection is there since `now_us`; 0: since `run` begins. The client is given up when it says nothing for
+        `silence_ms`; 0: never."""
+        self.silence_us = <uint64_t>max(0, silence_ms) * 1000
+        self.begin(now_us)
 
-    cdef int heard(self, uint64_t now_us) noexcept nogil:
-        self.last_heard_us = now_us
-        return self.take_frames()
+    def run(self, int file, int silence_ms):
+        """Takes rows from a connected socket. Returns "done" when the client says it is whole, "closed" when it went
+        away, "stopped", or why the rows cannot be taken, which the client heard."""
+        self.connected(0, silence_ms)
+        return self.run_over_socket(file)
+
+    def tell_progress(self, uint64_t steps):
+        """Lays out for the client how far its task is, where that is further than it heard."""
+        if steps > self.told:
+            self.told = steps
+            if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, steps, 0, NULL, 0):
+                raise MemoryError(detail_text())
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
         if wan_flag_read(&self.stop_flag):
@@ -123,12 +133,15 @@ cdef class RowStage(Session):
         stream_take(&self.into, frame)
         return ENDED_DONE
 
-    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        if now_us > self.last_heard_us + self.silence_us:
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        if self.silence_us and now_us > self.last_heard_us + self.silence_us:
             wan_tell(WAN_CORRUPT, "the client was silent for more than %llu ms", <unsigned long long>(self.silence_us // 1000))
+            self.say_why()
             return ENDED_TOLD
-        until_us[0] = min(until_us[0], self.last_heard_us + self.silence_us + 1)
         return GOES_ON
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        return self.last_heard_us + self.silence_us + 1 if self.silence_us else NEVER
 
     def apply(self, RegionCore region not None, double within_s=1e9):
         """Applies staged rows in order as changes made at this member, from where it stopped before. Returns True when all
@@ -136,7 +149,7 @@ cdef class RowStage(Session):
         other reason is raised. Whatever ends it, the row that it met and those behind it stay staged, for the next call."""
         cdef bint whole
         cdef wan_status status
-        cdef uint64_t until_us = wan_monotonic_us() + <uint64_t>(within_s * 1e6)
+        cdef uint64_t until_us = self.work_us() + <uint64_t>(within_s * 1e6)
         region.state.check_open()
         self.refusal = None
         with nogil:
@@ -201,7 +214,7 @@ cdef class RowStage(Session):
                     self.applied += 1
                 through = sequences[n]
             wan_queue_remove(&g.queue, 0, through)
-            if wan_monotonic_us() >= until_us:
+            if self.work_us() >= until_us:
                 return WAN_EMPTY
 
     cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
@@ -224,6 +237,6 @@ cdef class RowStage(Session):
             else:
                 self.applied += 1
             wan_queue_remove(&self.queue.g.queue, 0, sequence)
-            if wan_monotonic_us() >= until_us:
+            if self.work_us() >= until_us:
                 return False
         return True

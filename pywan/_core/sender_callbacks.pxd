@@ -13,12 +13,12 @@ cdef class SenderCallbacks:
     cdef uint64_t since_us          # One runs since then; 0: none.
     cdef uint32_t born              # `wan_forks` of the process that made it.
 
-    cdef void begin(self) noexcept nogil
-    cdef void end(self) noexcept nogil
+    cdef void begin(self, Session session) noexcept nogil
+    cdef void end(self, Session session) noexcept nogil
     cdef list ask_filter(self, Session session, list records)
     cdef int tell_acknowledged(self, Session session, list records) except -1
     cdef void tell_failure(self, uint32_t partition, uint64_t sequence, uint32_t reason) noexcept with gil
-    cdef object time_us(self)
+    cdef object time_us(self, uint64_t now_us)
 
 
 cdef inline tuple record_for_callback(const gateway_queue *g, const wan_record *record, uint32_t partition, uint64_t sequence):

@@ -14,19 +14,19 @@ cdef class SenderCallbacks:
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.born = wan_forks
 
-    cdef void begin(self) noexcept nogil:
+    cdef void begin(self, Session session) noexcept nogil:
         """The user's Python is called. What takes long shows at once: see `time_us`."""
-        wan_set(&self.since_us, wan_monotonic_us())
+        wan_set(&self.since_us, session.work_us())
 
-    cdef void end(self) noexcept nogil:
+    cdef void end(self, Session session) noexcept nogil:
         cdef uint64_t since = self.since_us
         wan_set(&self.since_us, 0)
-        wan_count(&self.spent_us, wan_monotonic_us() - since)
+        wan_count(&self.spent_us, session.work_us() - since)
 
-    cdef object time_us(self):
-        """Microseconds in them so far. Any thread may ask."""
-        cdef uint64_t since = wan_read(&self.since_us), now = wan_monotonic_us()
-        running = now - since if since and now > since else 0      # A callback that does not return is slow already.
+    cdef object time_us(self, uint64_t now_us):
+        """Microseconds in them so far, at `now_us`. Any thread may ask."""
+        cdef uint64_t since = wan_read(&self.since_us)
+        running = now_us - since if since and now_us > since else 0      # A callback that does not return is slow already.
         return wan_read(&self.spent_us) + running
 
     cdef list ask_filter(self, Session session, list records):

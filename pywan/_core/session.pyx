@@ -1,17 +1,17 @@
 # Owns what moves the bytes of a connection: a stream of them (over a socket; TLS would be another one), and the one
-# loop around a session, with what all sessions do alike. A session knows neither: bytes and the time come in, bytes and
-# the next deadline go out.
+# loop around a session, with what all sessions do alike. A session knows neither, nor a clock: bytes and the time come
+# in, bytes and the next deadline go out.
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strlen
 from libc.errno cimport EAGAIN, EINTR, errno
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_system cimport *
-from pywan._core.status cimport detail_text
+from pywan._core.status cimport detail_text, raise_for, report_unraisable
 from pywan._core.stream cimport (
-    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_reserve, buffer_trim, stream_next_frame,
-    stream_take)
+    RECEIVE_BYTES, STREAM_CLOSED, STREAM_MEMORY, STREAM_OK, STREAM_WAIT, buffer_frame, buffer_reserve, buffer_trim,
+    stream_next_frame, stream_take)
 
 
 cdef enum:
@@ -20,7 +20,45 @@ cdef enum:
     LOOK_US = 250000                # So often a session without a wake file looks whether it is to stop.
 
 
-cdef class ByteStream:
+cdef class Driver:
+    """What a session asks of its driver in the middle of work that takes long, and nowhere else. This one has the
+    system's clock, and nothing leaves before the work is done."""
+
+    cdef uint64_t now_us(self) noexcept nogil:
+        return wan_monotonic_us()
+
+    cdef int push(self, wan_buffer *out) noexcept nogil:
+        """Sends what fits now. STREAM_CLOSED: nobody is there who waits for it."""
+        return STREAM_WAIT
+
+
+cdef class GivenDriver(Driver):
+    """Functions of a driver in Python."""
+
+    def __cinit__(self, clock, send):
+        self.clock, self.send = clock, send
+
+    cdef uint64_t now_us(self) noexcept nogil:
+        with gil:
+            try:
+                self.last_us = self.clock()
+            except BaseException as error:
+                report_unraisable("a driver's clock", error)
+            return self.last_us
+
+    cdef int push(self, wan_buffer *out) noexcept nogil:
+        if self.send is None:
+            return STREAM_WAIT
+        with gil:
+            try:
+                self.send(taken_out(out))
+                return STREAM_OK
+            except BaseException as error:
+                report_unraisable("a driver's way out", error)
+                return STREAM_CLOSED
+
+
+cdef class ByteStream(Driver):
     """Bytes of a connection: what is there, what fits, and waiting for either. One thread at a time."""
 
     cdef int read(self, wan_buffer *into, size_t missing) noexcept nogil:
@@ -36,6 +74,9 @@ cdef class ByteStream:
         """Until there are bytes, or room for some, or the wake file (-1: none) says so, or it is time. Returns
         READY_TO_READ, WOKEN, both, or 0."""
         return 0
+
+    cdef int push(self, wan_buffer *out) noexcept nogil:
+        return self.write(out)
 
 
 cdef class SocketStream(ByteStream):
@@ -77,7 +118,7 @@ cdef class SocketStream(ByteStream):
 
     cdef int wait(self, bint to_read, bint to_write, int wake_file, uint64_t until_us) noexcept nogil:
         cdef pollfd files[2]
-        cdef uint64_t now = wan_monotonic_us(), drained
+        cdef uint64_t now = self.now_us(), drained
         cdef int ready = 0
         if until_us <= now:
             return 0
@@ -92,19 +133,31 @@ cdef class SocketStream(ByteStream):
         return ready
 
 
+cdef bytes taken_out(wan_buffer *out):
+    data = PyBytes_FromStringAndSize(<char *>out.bytes + out.start, out.used - out.start)
+    out.start = out.used = 0
+    return data
+
+
 cdef class Session:
-    """One end of a connection, as its loop sees it."""
+    """One end of a connection. Whoever drives it calls `receive_data` with what came, `data_to_send` after that, and
+    again at `next_us`; `run` of each session does the same over a socket."""
 
     def __cinit__(self, *args, **kwargs):
         self.wake_file = -1
-        self.reads = True
         self.wanted = sizeof(wan_frame)
 
     def __dealloc__(self):
         wan_buffer_close(&self.into)
         wan_buffer_close(&self.out)
 
-    cdef int heard(self, uint64_t now_us) noexcept nogil:
+    cdef void begin(self, uint64_t now_us) noexcept nogil:
+        """The connection is there, from now on."""
+        self.now_us = self.last_heard_us = now_us
+        self.waiting_us = self.unsent = 0
+        self.ended = GOES_ON
+
+    cdef int heard(self) noexcept nogil:
         """Handles every whole frame in `into`, of which bytes came now. GOES_ON, or how it ended."""
         return self.take_frames()
 
@@ -112,15 +165,20 @@ cdef class Session:
         """Handles one frame, whose checksum is right. GOES_ON, or how it ended."""
         return ENDED_CLOSED
 
-    cdef int step(self, uint64_t now_us, uint64_t *until_us) noexcept nogil:
-        """Lays out what is due. GOES_ON: it is to be called again when bytes came, or at *until_us; GOES_AGAIN: at
-        once, with what was laid out on its way; else how it ended."""
+    cdef int step(self, uint64_t now_us) noexcept nogil:
+        """Lays out what is due. GOES_ON: it is to be called again when bytes came, or at `due_us`; GOES_AGAIN: at once,
+        with what was laid out on its way; else how it ended."""
         return GOES_ON
+
+    cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
+        """When `step` is to be called next, though nothing comes in: the first of all its deadlines. NEVER: there is
+        none."""
+        return NEVER
 
     cdef void sent(self, uint64_t now_us) noexcept nogil:
         """Bytes have left."""
 
-    cdef void woken(self, uint64_t since_us, int ready) noexcept nogil:
+    cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
         """It waited."""
 
     cdef void keep_alive(self) noexcept nogil:
@@ -132,6 +190,44 @@ cdef class Session:
         return ENDED_CLOSED
 
     # What all of them do alike
+
+    cdef uint64_t work_us(self) noexcept nogil:
+        """The time in the middle of work."""
+        if self.driver is not None:
+            self.now_us = max(self.now_us, self.driver.now_us())
+        return self.now_us
+
+    cdef int push(self) noexcept nogil:
+        """In the middle of work: what is laid out may leave. STREAM_CLOSED: nobody waits for it any more."""
+        return STREAM_WAIT if self.driver is None else self.driver.push(&self.out)
+
+    cdef bint all_left(self) noexcept nogil:
+        return self.out.start == self.out.used and not self.unsent
+
+    cdef int hear(self, uint64_t now_us) noexcept nogil:
+        """Bytes are in `into` that came now."""
+        cdef int how
+        if self.now_us == 0 and now_us:
+            self.begin(now_us)
+        self.now_us = self.last_heard_us = now_us
+        how = self.heard()
+        if how == ENDED_TOLD and self.speaks_last:
+            self.say_why()
+        return how
+
+    cdef void say_why(self) noexcept nogil:
+        """The detail, behind all that is laid out."""
+        buffer_frame(&self.out, WAN_FRAME_ERROR, 0, 0, wan_detail, strlen(wan_detail))
+
+    cdef void look(self, uint64_t now_us) noexcept nogil:
+        """Before a step."""
+        if self.now_us == 0 and now_us:
+            self.begin(now_us)
+        self.now_us = now_us
+        if self.all_left():
+            self.waiting_us = 0
+        elif self.waiting_us == 0:
+            self.waiting_us = now_us
 
     cdef int take_frames(self) noexcept nogil:
         """Takes every whole frame out of `into`. GOES_ON, or how it ended: the detail tells of a frame that is not in
@@ -153,76 +249,123 @@ cdef class Session:
         """Those of a connection that is gone."""
         self.into.start = self.into.used = self.out.start = self.out.used = 0
 
-    cdef str run_over(self, int file):
-        """Over a connected socket until it ends. Returns "stopped", "closed", "done", or why it was given up."""
-        cdef int ended = run_session(self, SocketStream(file))
+    # A driver that has a stream
+
+    cdef int run_over(self, ByteStream stream):
+        """Moves bytes until the session ends, and returns how. The GIL is free meanwhile."""
+        cdef int ended
+        self.driver = stream
+        try:
+            with nogil:
+                if self.now_us == 0:
+                    self.begin(stream.now_us())
+                ended = session_loop(self, stream)
+                if self.speaks_last and ended != ENDED_STOPPED:
+                    speak_last(self, stream)
+            self.ended = ended
+        finally:
+            self.driver = Driver()      # The stream may be another connection's soon.
+        return ended
+
+    cdef str run_over_socket(self, int file):
+        """Until it ends. Returns "stopped", "closed", "done", or why it was given up."""
+        cdef int ended = self.run_over(SocketStream(file))
         return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed", ENDED_DONE: "done"}.get(ended) or detail_text()
 
-    # What a driver without a socket uses
+    # Any other driver: an event loop, TLS, a simulator, tests
 
     cdef object error_of_end(self):
         """The exception for a connection that is to be given up; the detail says why."""
         from pywan.errors import ProtocolError
+        if wan_detail_status == WAN_BROKEN or wan_detail_status == WAN_NO_MEMORY:
+            raise_for(wan_detail_status, "")
         return ProtocolError(detail_text())
 
-    cdef int take_in(self, const uint8_t[::1] data, uint64_t now_us) except -1:
-        """Bytes that arrived at `now_us`."""
+    def driven_by(self, clock, send=None):
+        """What the session asks of its driver in the middle of work that takes long: `clock()`, microseconds as in
+        `now_us`, and `send(data)`, to which goes what the other end is to hear before the work is done. Without
+        `send` that waits for `data_to_send`; without this call no time passes in the middle of work."""
+        self.driver = GivenDriver(clock, send)
+
+    def receive_data(self, const uint8_t[::1] data, uint64_t now_us=0):
+        """Bytes that arrived at `now_us`, microseconds of a clock that only runs forward (0: as last told). False: these
+        were the last; send `data_to_send`, then close the connection. An error says why the connection is to be given
+        up: send `data_to_send`, then close it."""
         cdef size_t length = data.shape[0]
         cdef int how
         if length == 0:
-            return 0
+            return True
         if not buffer_reserve(&self.into, length):
             raise MemoryError()
         memcpy(self.into.bytes + self.into.used, &data[0], length)
         self.into.used += length
         with nogil:
-            how = self.heard(now_us)
+            how = self.hear(now_us if now_us else self.now_us)
+        self.ended = how
         if how == ENDED_TOLD:
             raise self.error_of_end()
-        return 0
+        return how == GOES_ON
 
-    cdef bytes take_out(self):
-        data = PyBytes_FromStringAndSize(<char *>self.out.bytes + self.out.start, self.out.used - self.out.start)
-        self.out.start = self.out.used = 0
-        return data
-
-
-cdef int run_session(Session session, ByteStream stream):
-    """Moves bytes until the session ends, and returns how. The GIL is free meanwhile."""
-    cdef int ended
-    session.stream = stream
-    try:
+    def data_to_send(self, uint64_t now_us=0, uint64_t unsent=0):
+        """Bytes that should leave now, at `now_us` (0: as last told); call it again until there are none. `unsent`: so many
+        bytes of what was given before could not leave yet; nothing more is given then. An error says why the
+        connection is to be given up: the other end shows no life, or takes nothing."""
+        cdef int how = GOES_ON
+        now_us = now_us if now_us else self.now_us
+        if unsent < self.unsent:
+            self.sent(now_us)
+        self.unsent = unsent
+        if unsent == 0:
+            self.waiting_us = 0
         with nogil:
-            ended = session_loop(session, stream)
-            if session.speaks_last and ended != ENDED_STOPPED:
-                speak_last(session, stream)
-    finally:
-        session.stream = None
-    return ended
+            self.look(now_us)
+            while self.ended == GOES_ON and not wan_flag_read(&self.stop_flag):
+                how = self.step(now_us)
+                if how != GOES_AGAIN or not self.all_left():
+                    break
+        if how == ENDED_TOLD or how == ENDED_CLOSED:
+            self.ended = how
+            raise self.error_of_end()
+        if unsent or self.out.start == self.out.used:
+            return b""
+        self.waiting_us = self.now_us       # Work may have taken long.
+        self.sent(self.now_us)
+        return taken_out(&self.out)
+
+    def next_us(self, uint64_t now_us=0):
+        """When `data_to_send` is to be called again, though nothing comes in and nothing is queued; None: never."""
+        cdef uint64_t due
+        now_us = now_us if now_us else self.now_us
+        if self.now_us == 0 and now_us:
+            self.begin(now_us)
+        if self.out.start < self.out.used and not self.unsent:
+            return now_us
+        due = NEVER if self.ended != GOES_ON else self.due_us(now_us)
+        return None if due == NEVER else due
 
 
 cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
-    """`run_session`, without the last words."""
+    """Until the session ends. Returns how."""
     cdef uint64_t now, until
     cdef size_t drained
     cdef int state, how
     cdef bint is_empty
     if s.into.start < s.into.used:       # Of an earlier run.
-        how = s.heard(wan_monotonic_us())
+        how = s.hear(stream.now_us())
         if how != GOES_ON:
             return how
     while True:
         if wan_flag_read(&s.stop_flag):
             return ENDED_STOPPED
-        now = wan_monotonic_us()
-        if s.reads and (s.reads_while_writing or s.out.start == s.out.used):
+        now = stream.now_us()
+        if s.reads_while_writing or s.out.start == s.out.used:
             state = stream.read(&s.into, s.wanted)
             if state == STREAM_CLOSED:
                 return s.closed(True)
             if state == STREAM_MEMORY:
                 return ENDED_TOLD
             if state == STREAM_OK:
-                how = s.heard(now)
+                how = s.hear(now)
                 if how != GOES_ON:
                     return how
         else:
@@ -238,21 +381,20 @@ cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
                 s.sent(now)
         if state == STREAM_OK and is_empty and not s.reads_while_writing:
             continue                    # There may be more, and nothing else is to be done.
-        until = now + WAIT_US_MAX
-        how = s.step(now, &until)
+        s.look(now)
+        how = s.step(now)
         if how == GOES_AGAIN:
             continue
         if how != GOES_ON:
             return how
+        until = min(s.due_us(now), now + WAIT_US_MAX)
         if s.wake_file < 0:
             until = min(until, now + LOOK_US)
-        # Who does not read wants to know that the other end speaks.
-        state = stream.wait(s.reads_while_writing or s.out.start == s.out.used or not s.reads, s.out.start < s.out.used,
-                            s.wake_file, until)
-        s.woken(now, state)
+        stream.wait(s.reads_while_writing or s.out.start == s.out.used, s.out.start < s.out.used, s.wake_file, until)
+        s.woken(now, stream.now_us())
 
 
 cdef void speak_last(Session s, ByteStream stream) noexcept nogil:
-    cdef uint64_t until = wan_monotonic_us() + LAST_WORDS_US
-    while s.out.start < s.out.used and stream.write(&s.out) == STREAM_WAIT and wan_monotonic_us() < until and not wan_flag_read(&s.stop_flag):
-        stream.wait(False, True, -1, min(until, wan_monotonic_us() + LOOK_US))
+    cdef uint64_t until = stream.now_us() + LAST_WORDS_US
+    while s.out.start < s.out.used and stream.write(&s.out) == STREAM_WAIT and stream.now_us() < until and not wan_flag_read(&s.stop_flag):
+        stream.wait(False, True, -1, min(until, stream.now_us() + LOOK_US))

@@ -49,9 +49,9 @@ cdef class Settlement:
         if failure_count and not park(self, f, failures, failure_count):
             return False
         if self.callbacks.acknowledged is not None:
-            self.callbacks.begin()
+            self.callbacks.begin(session)
             tell_acknowledged(self, session, f)
-            self.callbacks.end()
+            self.callbacks.end(session)
         if self.alert_threshold_ms:
             note_late(self, f)
         wan_lock_take(&self.g.lock)

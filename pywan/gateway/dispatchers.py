@@ -59,12 +59,16 @@ class Dispatcher:
         """Microseconds so far, of which `Lag` makes shares."""
         connection = self.connection
         held_back = data.held_back_us(connection.sock) if connection is not None else 0
-        return {**self.session.times(), "held_back": held_back}
+        return {**self.session.times(time.monotonic_ns() // 1000), "held_back": held_back}
+
+    def flow(self) -> dict[str, int]:
+        """What is on its way, and how."""
+        return {**self.session.flow(time.monotonic_ns() // 1000), "batches_in_flight": self.session.in_flight}
 
     def is_left_waiting(self, is_held_back: bool) -> bool:
         """Whether its receiver says nothing for longer than the link takes, though its host has all that was sent, or
         no room for more (`is_held_back`)."""
-        flow, connection = self.session.flow(), self.connection
+        flow, connection = self.flow(), self.connection
         if connection is None or flow["unanswered_us"] <= max(1_000_000, 4 * flow["link_us"]):
             return False
         return is_held_back or data.untaken_bytes(connection.sock) == 0

@@ -98,8 +98,7 @@ class SenderCore:
 
     def flows(self) -> list[dict[str, int]]:
         """What is on its way, of each dispatcher."""
-        sessions = [each.session for each in self.dispatchers]
-        return [{**session.flow(), "batches_in_flight": session.in_flight} for session in sessions]
+        return [each.flow() for each in self.dispatchers]
 
     @property
     def renewals(self) -> int:

@@ -19,7 +19,9 @@ log = logging.getLogger("pywan.staging")
 
 REPLY_TIMEOUT_S = 10.0           # For a client to take what it is answered.
 STOP_TIMEOUT_S = 10.0
-SILENCE_MS = 600_000            # A task may compute for long between two batches of rows.
+# A task may compute for long between two batches of rows, and says nothing then. That its machine is there is told by its
+# kernel (`keep_alive`); a process that hangs gives its place and its rows back after a day.
+SILENCE_MS = 86_400_000
 MAX_CLIENTS = 896               # Fewer than the port has places: the rest is for control requests.
 STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
@@ -40,8 +42,8 @@ class _Task:
 class _Progress:
     """Tells a client that its task is worked on, so that it waits however long that takes."""
 
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
+    def __init__(self, sock: Any, stage: _core.RowStage) -> None:
+        self._sock, self._stage = sock, stage       # Of the client's own connection.
         self._steps, self._told_at = 0, time.monotonic()
 
     def tell(self, steps: int) -> None:
@@ -49,7 +51,8 @@ class _Progress:
         if steps > self._steps and now - self._told_at >= PROGRESS_S:
             self._steps, self._told_at = steps, now
             with contextlib.suppress(OSError):      # It went away: the rows that it committed are applied all the same.
-                self._sock.sendall(gateway.encode_progress(steps))
+                self._stage.tell_progress(steps)
+                self._sock.sendall(self._stage.data_to_send())
 
 
 @of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
@@ -109,13 +112,17 @@ class RowStages:
             sock.settimeout(REPLY_TIMEOUT_S)
             sock.sendall(gateway.encode(gateway.Welcome(self._site, self._member_name, 0, 0), _core.FRAME_WELCOME))
             sock.settimeout(None)
-            outcome = stage.receive(sock.fileno(), SILENCE_MS)
+            data.keep_alive(sock)
+            outcome = stage.run(sock.fileno(), SILENCE_MS)
             if outcome == "closed":
                 return      # Without commit: the task failed, or runs again elsewhere.
+            if outcome == "stopped":
+                raise ProtocolError(f"rows of task {hello.task} refused: member {self._member_name} is stopping")
             if outcome != "done":
-                raise ProtocolError(f"rows of task {hello.task} refused: {outcome}")
+                connection.warning("client %s: rows of task %d refused: %s", connection.place, hello.task, outcome)
+                return      # It heard why.
             sock.settimeout(REPLY_TIMEOUT_S)
-            committed = self._commit(hello, region, stage, _Progress(sock))
+            committed = self._commit(hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
         finally:
             with self._left:

@@ -116,17 +116,6 @@ def decode_known(frame: bytes) -> list[Known]:
     return [Known(partition, last, mount, max(0, last + 1 - unsettled) if unsettled else 0) for partition, unsettled, last, mount in _KNOWN.iter_unpack(payload)]
 
 
-def encode_progress(steps: int) -> bytes:
-    """How far the work is that the other side waits for."""
-    return _core.pack_frame(_core.FRAME_PROGRESS, b"", steps)
-
-
-def progress_of(frame: bytes) -> int | None:
-    """What such a frame tells; None: it is another one."""
-    frame_type, steps, _, _ = _core.check_frame(frame)
-    return steps if frame_type == _core.FRAME_PROGRESS else None
-
-
 def encode_error(error: Exception) -> bytes:
     """An error frame: the kind of a pywan error in brackets, then its text."""
     kind = type(error).__name__ if isinstance(error, errors.PywanError) else "ProtocolError"

@@ -17,6 +17,9 @@ log = logging.getLogger("pywan.transport")
 
 _HELD_BACK_OFFSET = 176             # tcpi_rwnd_limited in struct tcp_info.
 REFUSE_TIMEOUT_S = 2.0              # For the words why a connection is not taken.
+KEEPALIVE_IDLE_S = 60               # After so long without a byte the kernel asks whether the other one is there,
+KEEPALIVE_INTERVAL_S = 15           # so often,
+KEEPALIVE_PROBES = 6                # and so many times.
 DEFAULT_SOCKET_BUFFER = 524288      # As configured by nobody: the kernel's own tuning is left alone.
 
 
@@ -52,18 +55,6 @@ def _deadline(sock: socket.socket) -> float | None:
 def receive_message(sock: socket.socket, *expected: type[gateway.M], first: bytes = b"") -> gateway.M:
     """The next opening message. The socket's time limit holds for the whole message: a byte now and then does not prolong it."""
     return gateway.decode(_receive_frame(sock, first, _deadline(sock)), *expected)
-
-
-def receive_answer(sock: socket.socket, *expected: type[gateway.M]) -> gateway.M:
-    """The same of a side that works on it: with each word of its progress the time limit begins anew."""
-    steps, deadline = 0, _deadline(sock)
-    while True:
-        frame = _receive_frame(sock, b"", deadline)
-        told = gateway.progress_of(frame)
-        if told is None:
-            return gateway.decode(frame, *expected)
-        if told > steps:
-            steps, deadline = told, _deadline(sock)
 
 
 def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) -> bytes:
@@ -104,6 +95,17 @@ def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int) -> N
         sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
 
 
+def keep_alive(sock: socket.socket) -> None:
+    """The kernels at both ends ask each other whether they are there, also while neither program says anything: a
+    connection to a machine that is gone breaks within three minutes, and what forgets idle connections on the way
+    does not forget this one."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+                          ("TCP_KEEPCNT", KEEPALIVE_PROBES)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
 def untaken_bytes(sock: socket.socket) -> int:
     """Bytes given to the kernel that the other side's kernel has not taken yet; 0 for a closed socket."""
     waiting = array.array("i", [0])
@@ -139,4 +141,4 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
     return True
 
 
-__all__ = ["ProtocolError", "held_back_us", "receive_answer", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]
+__all__ = ["ProtocolError", "held_back_us", "keep_alive", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]

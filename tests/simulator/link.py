@@ -260,7 +260,7 @@ class Connection:
             if not self.receiver_open:
                 return
             try:
-                self.receiver.receive_data(piece)
+                self.receiver.receive_data(piece, now_us)
             except (ProtocolError, QueueFullError):
                 self.receiver_open = False
-            self.back.send(self.receiver.data_to_send(), now_us)
+            self.back.send(self.receiver.data_to_send(now_us), now_us)
