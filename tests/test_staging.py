@@ -17,6 +17,7 @@ from pywan.client import DataConnection
 from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy
 from pywan.testing.waiting import eventually
+from pywan.transport import data
 from sites import at_once
 
 RUN = b"0123456789abcdef"
@@ -187,7 +188,6 @@ def test_a_client_and_a_senders_receiver_are_not_taken_for_each_other(two_sites,
     """C-143: rows on the receiver's port, batches on the member's."""
     from pywan import _core
     from pywan.protocol.gateway import ClientHello, SenderHello, Welcome, encode
-    from pywan.transport import data
     from pywan.transport.sockets import connect
 
     ny, ln = two_sites
@@ -293,6 +293,23 @@ def test_a_task_that_hangs_is_given_up(two_sites, network, monkeypatch):
     finally:
         slow.gate.release(5)
     assert send(ny, 1, [(n, n) for n in range(5)])["duplicate"]
+
+
+def test_the_kernels_at_both_ends_watch_a_task_that_computes(two_sites, monkeypatch):
+    """A machine that is gone is found within three minutes, though neither program says anything."""
+    watched = []
+    watch = data.keep_alive
+
+    def note(sock):
+        watch(sock)
+        watched.append([sock.getsockopt(socket.IPPROTO_TCP, option) for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)])
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+    monkeypatch.setattr(data, "keep_alive", note)
+    ny, _ = two_sites
+    assert send(ny, 1, [("k", 1)])["applied"] == 1
+    assert len(watched) == 2
+    assert all(idle + every * times <= 180 for idle, every, times in watched)
 
 
 def test_a_member_that_reads_nothing_is_waited_for_as_long_as_the_timeout():
