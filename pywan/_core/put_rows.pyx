@@ -46,7 +46,7 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 
 cdef enum:
-    GROUP = 64      # Rows whose slots and entries are fetched ahead together.
+    GROUP = 64      # Rows that are decoded and hashed together, and whose slots are fetched ahead.
     SOME = 16       # Rows that are stored and enqueued under one hold of the queue's lock, of a microsecond or two;
     SOME_BYTES = 16384  # of so many bytes.
     RUN = 512       # Rows that a proxy hands on under one lock.
@@ -108,7 +108,8 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             if r.stores:
                 wan_table_prefetch_slot(&r.table, c.hash)
         if r.stores:
-            region_prefetch_entries(r, changes, n)
+            for k in range(min(n, <uint32_t>SOME)):
+                region_prefetch_entry(r, &changes[k])
         together = region_stores_some(r, wan_table_shard(&r.table, changes[0].hash))
         k = 0
         while k < n:
@@ -118,11 +119,13 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 row += 1
                 k += 1
                 continue
-            done = region_change_some(r, c, min(n - k, <uint32_t>SOME), maker, result, base + k) if together else 0
+            done = region_change_some(r, c, n - k, maker, result, base + k) if together else 0
             row += done
             k += done
             if done:
                 continue
+            if r.stores and k + SOME < n:
+                region_prefetch_entry(r, c + SOME)
             origin_local(&from_, r, maker)
             status = region_change(r, c, &from_, NULL, &outcome)
             result.waits |= c.waits
@@ -180,9 +183,9 @@ cdef bint region_stores_some(const region_core *r, wan_shard *shard) noexcept no
 
 cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t count, wan_thread *maker,
                                  bulk_result *result, int64_t row) noexcept nogil:
-    """`region_change` of some local changes under one hold of the queue's lock, where there is one sender, and no log:
-    a lock that is taken for each of them is never free long enough for the dispatcher that waits for it. Returns how many
-    were done; 0: the first one has to go alone."""
+    """`region_change` of some of these local changes, from the first on, under one hold of the queue's lock, where there is
+    one sender, and no log: a lock that is taken for each of them is never free long enough for the dispatcher that waits
+    for it. Returns how many were done; 0: the first one has to go alone."""
     cdef wan_shard *held[SOME]
     cdef wan_shard *shards[SOME]
     cdef uint32_t lengths[SOME]
@@ -193,7 +196,7 @@ cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t c
     cdef uint64_t total = 0
     if r.log != NULL or not r.stores or not r.forwards:
         return 0
-    some = take_entry_locks(r, changes, count, shards, held, &locks)
+    some = take_entry_locks(r, changes, min(count, <uint32_t>SOME), shards, held, &locks)
     attached = r.attached
     g = only_queue(attached, r.site)
     if g != NULL and g.durable == NULL and not g.queue.copied:
@@ -206,16 +209,16 @@ cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t c
                 total -= lengths[n]
                 break
         if some > 1:
-            done = change_some_held(r, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
+            done = change_some_held(r, attached, changes, some, count, shards, lengths, partitions, total, maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
 
 
-cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some, wan_shard **shards,
-                               uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
+cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some, uint32_t count,
+                               wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
                                bulk_result *result, int64_t row) noexcept nogil:
-    """Under the entry locks. All that may be refused is asked for before the first change is made."""
+    """`some` of `count` changes, under their entry locks. All that may be refused is asked for before the first change is made."""
     cdef gateway_queue *g = attached.queues[0]
     cdef wan_change *c
     cdef wan_run run
@@ -237,6 +240,8 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     for n in range(some):
         c = &changes[n]
         c.waits, c.absent_below = 0, 0
+        if n + SOME < count:
+            region_prefetch_entry(r, c + SOME)
         if c.stamp < low and not c.flags & WAN_FLAG_GIVEN:
             c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # As in region_change.
         origin_local(&from_, r, maker)
@@ -373,6 +378,6 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     return done
 
 
-cdef inline void region_prefetch_entries(region_core *r, const wan_change *changes, uint32_t count) noexcept nogil:
-    for k in range(count):
-        wan_table_prefetch_entry(&r.table, changes[k].hash, changes[k].key_length + changes[k].value_length)
+cdef inline void region_prefetch_entry(region_core *r, const wan_change *c) noexcept nogil:
+    """Of the change SOME behind the one that is done now: spread out, as the processor fetches few lines at a time."""
+    wan_table_prefetch_entry(&r.table, c.hash, c.key_length + c.value_length)
