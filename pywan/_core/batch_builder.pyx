@@ -20,7 +20,8 @@ from pywan._core.stream cimport buffer_frame, buffer_reserve
 
 cdef enum:
     AHEAD = 8                           # Records that are fetched from memory ahead of the one in hand.
-    TOGETHER = 8                        # Records in a file are copied with what lies between them, up to so many times their bytes.
+    # Records in a file are copied with what lies between them, up to so many times their bytes.
+    TOGETHER = 8
     READ_AGAIN_US = 1000000             # A file of the log that cannot be read is looked at again after so long.
 
 
@@ -179,7 +180,8 @@ cdef class BatchBuilder:
             count += taken
             total += size
         self.next_partition = (self.next_partition + 1) % mine
-        queue_refresh_pending(self.g, self.index)       # Counted anew: conflation takes events out without saying so here.
+        # Counted anew: conflation takes events out without saying so here.
+        queue_refresh_pending(self.g, self.index)
         wan_lock_release(&self.g.lock)
         self.waiting_since_us = 0
         if count == 0:
@@ -228,7 +230,8 @@ cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
     return True
 
 
-cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count, uint64_t room) noexcept nogil:
+cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count,
+                         uint64_t room) noexcept nogil:
     """Of what was peeked, what lies in files that somebody cut off, or whose disk fails, stays queued: touching it
     would end the process. `room`: for all that is copied out of them. Returns how many sections are left, and *count of
     records."""
@@ -262,7 +265,8 @@ cdef inline bint lies_together(const wan_section *section, const wan_store_span 
     return span.end - span.first <= TOGETHER * section.bytes
 
 
-cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span, uint32_t at) noexcept nogil:
+cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
+                       uint32_t at) noexcept nogil:
     """Copies the records from `at` on out of their file, so that nothing that happens to it from here on matters.
     Records that lie far from each other are only checked, since each would cost as much as sending it; but not where a
     filter's Python comes between the check and the sending."""
@@ -387,7 +391,8 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
     free(newest)
 
 
-cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uint64_t now_us, uint32_t sections) noexcept nogil:
+cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uint64_t now_us,
+                       uint32_t sections) noexcept nogil:
     """What is left of the records as one frame. 0: no memory."""
     cdef flight *f = flights.next(sections)
     cdef wan_buffer *out = &session.out

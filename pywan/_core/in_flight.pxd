@@ -15,14 +15,18 @@ cdef struct flight:             # A batch on its way. Who lays it out says `even
 cdef class InFlight:
     cdef flight *ring                           # By batch id.
     cdef uint32_t capacity                      # Power of two.
-    cdef uint64_t next_batch, oldest_batch      # In flight: oldest_batch..next_batch-1. Others may wan_read them, the oldest first.
+    # In flight: oldest_batch..next_batch-1. Others may wan_read them, the oldest first.
+    cdef uint64_t next_batch, oldest_batch
     cdef uint64_t events, bytes
     cdef uint64_t credit_events                 # As the receiver last said.
     cdef wan_window window                      # Bytes: within the receiver's credit, what the link carries.
-    cdef uint64_t answered_us                   # When the last acknowledgement came, or the oldest batch in flight left.
-    cdef uint64_t link_us                       # The shortest way there and back known, without the receiver's work; 0: none yet.
+    # When the last acknowledgement came, or the oldest batch in flight left.
+    cdef uint64_t answered_us
+    # The shortest way there and back known, without the receiver's work; 0: none yet.
+    cdef uint64_t link_us
     cdef uint64_t receiver_us                   # Time that the receiver says it worked on what it acknowledged, ever.
-    cdef uint64_t progress_us                   # When the receiver last showed that it works on what is in flight, or the oldest of that left.
+    # When the receiver last showed that it works on what is in flight, or the oldest of that left.
+    cdef uint64_t progress_us
     cdef uint64_t steps                         # The highest count that it told of its work.
     cdef int has_progressed_flag                # On this connection.
 

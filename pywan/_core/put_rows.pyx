@@ -10,7 +10,7 @@ from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
 from pywan._core.enqueue cimport only_queue
 from pywan._core.put cimport operation_of, origin_local, region_apply, region_change, write_record
-from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_pending, queue_partition
+from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_rows, queue_partition
 from pywan._core.region_state cimport attachment, origin, region_core
 
 
@@ -227,7 +227,7 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     cdef uint32_t n, written = 0
     cdef uint64_t low = wan_clock_low(r.clock)
     cdef uint8_t *to
-    cdef int wake = -1, file
+    cdef int wake
     wan_lock_take(&g.lock)
     if wan_queue_open_run(&g.queue, total, &run) != WAN_OK:
         wan_lock_release(&g.lock)
@@ -259,12 +259,7 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     g.counts.received += written
     g.counts.queued += written
     result.applied += written
-    for n in range(written):
-        file = queue_note_pending(g, partitions[n], 1)
-        if file >= 0:
-            if wake >= 0:
-                eventfd_write(wake, 1)
-            wake = file
+    wake = queue_note_rows(g, partitions, written)
     wan_lock_release(&g.lock)
     if wake >= 0:                   # Under the entry locks: without them the queue, and its files, may be gone.
         eventfd_write(wake, 1)
@@ -294,7 +289,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef uint64_t length, used = 0, stamp, row_stamp, first_event, hash
     cdef uint8_t *to
     cdef uint8_t key_form, value_form, operation = WAN_UPDATE, flags, recipient
-    cdef int wake = -1, file
+    cdef int wake = -1
     cdef bint many, is_plain
     cdef wan_thread *maker = wan_thread_self()
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
@@ -361,16 +356,8 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         for n in range(done):
             durable_stage(g, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
             run.at += lengths[n]
-    elif not many:
-        if done:
-            wake = queue_note_pending(g, 0, done)
     else:
-        for n in range(done):
-            file = queue_note_pending(g, partitions[n], 1)
-            if file >= 0:
-                if wake >= 0:
-                    eventfd_write(wake, 1)
-                wake = file
+        wake = queue_note_rows(g, partitions if many else NULL, done)
     wan_lock_release(&g.lock)
     if wake >= 0:                   # Under the entry lock: without it the queue, and its files, may be gone.
         eventfd_write(wake, 1)

@@ -70,6 +70,21 @@ cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition, uint32_
     return -1
 
 
+cdef inline int queue_note_rows(gateway_queue *g, const uint16_t *partitions, uint32_t count) noexcept nogil:
+    # The same after a commit of one to each of these partitions; NULL: of all to the first. Dispatchers are woken here, but for
+    # the last.
+    cdef int wake = -1, file
+    if partitions == NULL:
+        return queue_note_pending(g, 0, count) if count else -1
+    for n in range(count):
+        file = queue_note_pending(g, partitions[n], 1)
+        if file >= 0:
+            if wake >= 0:
+                eventfd_write(wake, 1)
+            wake = file
+    return wake
+
+
 cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept nogil
 cdef uint64_t queue_drop_oldest(gateway_queue *g, uint32_t keeps) noexcept nogil
 

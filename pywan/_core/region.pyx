@@ -11,14 +11,15 @@ from pywan._core.region_persistence cimport PersistentRegion
 cdef class RegionCore(PersistentRegion):
     """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
 
-    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True, bint forwards=True,
+    def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True,
+                  bint forwards=True,
                   uint32_t buckets=0, **kwargs):
         self.state = RegionBase(name, clock, <uint8_t>site, member, stores, forwards, buckets)
 
     def attach(self, queues, slow=...):
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote
-        sites of those that run. Call it again when a sender starts or stops. `slow`: as `set_slow`, as one step with the queues; one caller
-        at a time. When it returns, no change goes by what was before."""
+        sites of those that run. Call it again when a sender starts or stops. `slow`: as `set_slow`, as one step with
+        the queues; one caller at a time. When it returns, no change goes by what was before."""
         self.state.attach(queues, slow)
 
     @property
@@ -27,7 +28,8 @@ cdef class RegionCore(PersistentRegion):
         return self.state.attached_queues
 
     def set_slow(self, change):
-        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
+        """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None:
+        not at all."""
         self.state.attach(self.state.attached_queues, change)
 
     @property
@@ -35,8 +37,8 @@ cdef class RegionCore(PersistentRegion):
         return self.state.seems_slow
 
     def close(self):
-        """Every operation is refused from now on; the receiver answers that the region is not there. That goes for the rest of bulk calls too,
-        when it returns."""
+        """Every operation is refused from now on; the receiver answers that the region is not there. That goes for the
+        rest of bulk calls too, when it returns."""
         self.state.close()
 
     @property

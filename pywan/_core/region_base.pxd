@@ -13,10 +13,11 @@ cdef class RegionBase:
     cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
     cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
-    # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way is straight
-    # again: a caller that has just been told to go by it does.
+    # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way
+    # is straight again: a caller that has just been told to go by it does.
     cdef object slow_change
-    cdef bint seems_slow            # The way as of late, for those who save work by asking before; the attachment says it.
+    # The way as of late, for those who save work by asking before; the attachment says it.
+    cdef bint seems_slow
     # Of the log.
     cdef object environment         # Keeps the capsule alive.
     cdef LogBudget budget           # Keeps it alive.

@@ -20,9 +20,11 @@ from pywan._core.status cimport detail_text, error_of_child, full_error, log_fai
 
 
 cdef class RegionBase:
-    """Table, versions, and the way into the attached senders' queues. `RegionCore` and `RegionFace` are what Python sees of it."""
+    """Table, versions, and the way into the attached senders' queues. `RegionCore` and `RegionFace` are what Python
+    sees of it."""
 
-    def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards, uint32_t buckets):
+    def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards,
+                  uint32_t buckets):
         self.name = name
         self.born = wan_forks
         self.clock = clock
@@ -62,7 +64,8 @@ cdef class RegionBase:
             remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
             if log_fails():
                 remedy = "the disk takes writes again" if wan_detail_status == WAN_IO else "the process has memory for it"
-            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent - repeat it when {remedy}")
+            raise full_error(f"region {self.name!r}: {what} refused: {detail_text()}; nothing was stored or sent - repeat it"
+                             f" when {remedy}")
         return raise_for(status, f"region {self.name!r}: {what}")
 
     # Attachment
@@ -72,7 +75,8 @@ cdef class RegionBase:
         queues = sorted(queues, key=lambda q: (<EventQueue?>q).g.place)
         if len(queues) > MAX_ATTACHED:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be attached")
+            raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be"
+                                     " attached")
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
         cdef EventQueue queue
         cdef bint is_slow = self.seems_slow if slow is ... else slow is not None
@@ -97,7 +101,8 @@ cdef class RegionBase:
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
             if queue.g.durable != NULL:
-                # From before a restart, when the clock was ahead of what it is now: later changes would lose against what is queued.
+                # From before a restart, when the clock was ahead of what it is now: later changes would lose against
+                # what is queued.
                 wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))
                 queue.clock, queue.g.clock = self.clock, self.r.clock
         with nogil:
@@ -107,7 +112,8 @@ cdef class RegionBase:
         return 0
 
     cdef int choose_durable(self, queues) except -1:
-        wan_flag_set(&self.r.durable, any(queue.synchronous or queue.copied for queue in queues) or (self.r.log != NULL and self.r.log.committer.synchronous))
+        waits = self.r.log != NULL and self.r.log.committer.synchronous != 0
+        wan_flag_set(&self.r.durable, waits or any(queue.synchronous or queue.copied for queue in queues))
         return 0
 
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
@@ -128,7 +134,8 @@ cdef class RegionBase:
 
     # Waits
 
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted, wan_outcome *outcome) except *:
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided,
+                                  condition *wanted, wan_outcome *outcome) except *:
         """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
         cdef uint64_t began = wan_monotonic_us()
         cdef uint32_t never = 0
@@ -162,8 +169,9 @@ cdef class RegionBase:
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued) except -1:
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous: also where the region
-        was closed since. `is_queued`: whether a queue took anything of it; one that drops what is new may have a disk that is full."""
+        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous: also where
+        the region was closed since. `is_queued`: whether a queue took anything of it; one that drops what is new may
+        have a disk that is full."""
         global wan_bulk_waits
         cdef EventQueue queue
         self.check_process()
@@ -190,8 +198,8 @@ cdef class RegionBase:
 
 
 cdef class OneWait:
-    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call ends with an error, which
-    then says of what was stored that it may not be on the disk."""
+    """What this thread changes in the region while it is entered is waited for at the end, once: also when the call
+    ends with an error, which then says of what was stored that it may not be on the disk."""
 
     def __cinit__(self, RegionBase region not None):
         self.region = region

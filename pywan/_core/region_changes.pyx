@@ -1,5 +1,5 @@
-# Owns what is read and changed of a region key by key: `RegionCalls`, what users call of it, and `RegionChanges`, what its member does
-# besides. `put` and `get` of a face and of a core are the same.
+# Owns what is read and changed of a region key by key: `RegionCalls`, what users call of it, and `RegionChanges`, what
+# its member does besides. `put` and `get` of a face and of a core are the same.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -45,7 +45,8 @@ cdef class Condition:
         cdef const uint8_t *data = b""
         if self.c.found.used:
             data = self.c.found.bytes
-        return show(self.c.found_form, data, <uint32_t>self.c.found.used)      # The change is done: the value must not get lost in an error.
+        # The change is done: the value must not get lost in an error.
+        return show(self.c.found_form, data, <uint32_t>self.c.found.used)
 
 
 @cython.auto_pickle(False)
@@ -117,7 +118,9 @@ cdef class RegionCalls:
         """Removes `key` everywhere. KeyError if it is not there."""
         cdef RegionBase state = self.state
         state.check_open()
-        outcome = "slow" if state.seems_slow else change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, 0, 0, None)
+        outcome = "slow"
+        if not state.seems_slow:
+            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None)
         if outcome == "slow":
             outcome = state.slow_change(WAN_DESTROY, key, None, callback_argument)
         if outcome == "missing":
@@ -128,17 +131,17 @@ cdef class RegionCalls:
         change_here(self.state, key, WAN_LOGGED_FORGET)
 
     def invalidate(self, key):
-        """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not there."""
+        """Drops the value and keeps the key with its version; not sent to other sites. KeyError if the key is not
+        there."""
         change_here(self.state, key, WAN_LOGGED_INVALID)
 
     def put_columns(self, keys, values, *, operations=None, timestamps=None):
         """Changes row by row from two columns, in one call without the GIL.
 
-        `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or Column.
-        `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per row.
-        Returns the number of rows that took effect (a destroy of a key that is not there has none).
-        BatchError lists the rows that were refused; all others were done.
-        """
+        `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or
+        Column. `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per
+        row. Returns the number of rows that took effect (a destroy of a key that is not there has none). BatchError
+        lists the rows that were refused; all others were done. """
         return region_put_columns(self.state, keys, values, operations, timestamps)
 
     def wait_durable(self):
@@ -150,24 +153,27 @@ cdef class RegionCalls:
 cdef class RegionChanges(RegionCalls):
     """What a member reads and changes, with everything said."""
 
-    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None, origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
+    def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
+               origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
                Condition condition_=None):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
-        `decisions`: of the user's callbacks, one per attached queue, None (enqueue), False (filtered) or (form, bytes) to be sent instead of
-        the value; () where all are to be enqueued. None: the change was not shown to the callbacks. `version`: (stamp, site) of a remote
-        change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags), also of a local one.
-        `condition_`: what has to be there for a local one.
-        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition), "same" (applied before), "forgotten" (it may have been destroyed later, and that is not known any more), "ask" (a resolver has
-        to be asked first) or "slow" (the callbacks have to be asked first).
-        """
-        return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask, timestamp_ms, condition_)
+        `decisions`: of the user's callbacks, one per attached queue, None (enqueue), False (filtered) or (form, bytes)
+        to be sent instead of the value; () where all are to be enqueued. None: the change was not shown to the
+        callbacks. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread,
+        sequence), possible duplicate, flags), also of a local one. `condition_`: what has to be there for a local one.
+        Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition), "same" (applied before),
+        "forgotten" (it may have been destroyed later, and that is not known any more), "ask" (a resolver has to be
+        asked first) or "slow" (the callbacks have to be asked first). """
+        return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
+                          timestamp_ms, condition_)
 
     def next_event_id(self):
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
         return self.state.r.member, wan_thread_number(), wan_thread_next_event()
 
-    def judge(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None, uint8_t flags=0):
+    def judge(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
+              uint8_t flags=0):
         """What `change` would do, changing nothing."""
         cdef encoded k, v
         cdef wan_change c
@@ -201,16 +207,17 @@ cdef class RegionChanges(RegionCalls):
         return outcome_name(outcome)
 
     def change_if(self, str kind, int operation, key, value=None, expected=None, callback_argument=None):
-        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
-        been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without).
+        """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the
+        key has no value; it may have been invalidated), "value" (it has one), "equal" (it has the value `expected`, in
+        form and bytes), "there" (with a value or without).
 
-        Returns (whether it was, whether there was a value, that value; not of "equal").
-        """
+        Returns (whether it was, whether there was a value, that value; not of "equal"). """
         cdef Condition wanted = Condition(kind, expected)
         self.state.check_open()
         if not self.state.r.stores:
             from pywan.errors import IllegalStateError
-            raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key {described(key)} has is not known here; nothing was changed - "
+            raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
+                                    f" {described(key)} has is not known here; nothing was changed - "
                                     "use put or destroy, or ask a region that holds entries")
         outcome = "slow" if self.state.seems_slow else change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0, wanted)
         if outcome == "slow":
@@ -228,7 +235,8 @@ cdef class RegionChanges(RegionCalls):
         while cursor < state.r.table.shard_count:
             packed = region_packed(&state.r.table, &cursor, state.r.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
-            while at < <uint64_t>len(packed):       # By the bytes of the key: not every key is the same once decoded and encoded again.
+            # By the bytes of the key: not every key is the same once decoded and encoded again.
+            while at < <uint64_t>len(packed):
                 k.length, k.form, k.data = run[at] | run[at + 1] << 8, run[at + 2], run + at + 32
                 dropped += change_key_here(state, &k, WAN_LOGGED_FORGET)
                 at += 32 + k.length
@@ -236,7 +244,8 @@ cdef class RegionChanges(RegionCalls):
         return dropped
 
     def lookup(self, key):
-        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False. The value as `show_object` gives it."""
+        """(value, stamp, site, is_live) of a key, or None; tombstones show with is_live False. The value as
+        `show_object` gives it."""
         cdef encoded k
         self.state.check_open()
         key_holder = encode_key(key, &k)
@@ -463,9 +472,11 @@ cdef int change_key_here(RegionBase self, const encoded *k, uint8_t flag) except
 
 cdef decision *make_decisions(decisions, str region, key) except NULL:
     """MAX_ATTACHED of them, to be freed; they refer to the bytes in `decisions`."""
-    cdef decision *decided = <decision *>calloc(MAX_ATTACHED, sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
+    cdef decision *decided = <decision *>calloc(MAX_ATTACHED,
+                                                sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
     if decided == NULL:
-        raise MemoryError(f"region {region!r}: no memory for {len(decisions)} decisions about key {described(key)}; nothing was stored")
+        raise MemoryError(f"region {region!r}: no memory for {len(decisions)} decisions about key {described(key)};"
+                          " nothing was stored")
     for n, item in enumerate(decisions):
         if item is False:
             decided[n].filtered = 1
@@ -485,5 +496,6 @@ cdef object encode_callback(argument, encoded *out):
     holder = encode(argument, out)
     if out.length > WAN_CALLBACK_BYTES_MAX:
         from pywan.errors import EventTooLargeError
-        raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
+        raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of"
+                                 f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
     return holder

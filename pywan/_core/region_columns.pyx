@@ -73,7 +73,8 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     applied, failed = result.applied, result.failed
     try:
         failures = [(result.rows[n], failure_text(result.reasons[n])) for n in range(result.listed)]
-        if result.stopped == WAN_SLOW:      # Callbacks are on the way, perhaps since a moment ago: the rest goes by them.
+        # Callbacks are on the way, perhaps since a moment ago: the rest goes by them.
+        if result.stopped == WAN_SLOW:
             slow_failures = []
             with OneWait(self):
                 applied += put_rows_slow(self, k, v, operation_codes_, stamps_, result.done, slow_failures)
@@ -105,7 +106,8 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     return applied
 
 
-cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *codes, const int64_t *stamps, int64_t row, list failures) except -1:
+cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *codes, const int64_t *stamps,
+                           int64_t row, list failures) except -1:
     """The rows from `row` on, through the user's callbacks. Returns how many took effect."""
     cdef const uint8_t *data
     cdef const uint8_t *value_data = NULL
@@ -129,7 +131,8 @@ cdef int64_t put_rows_slow(RegionBase self, Column k, Column v, const uint8_t *c
             failures.append((row, failure_text(wrong)))
             continue
         try:
-            outcome = self.slow_change(operation, Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length)), value, None, stamps[row] if stamps != NULL else 0)
+            key = Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length))
+            outcome = self.slow_change(operation, key, value, None, stamps[row] if stamps != NULL else 0)
         except (QueueFullError, DiskError, RegionNotFoundError) as error:
             raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
         applied += outcome in ("created", "updated", "destroyed")

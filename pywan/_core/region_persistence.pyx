@@ -1,4 +1,5 @@
-# Owns the opening of a persistent region's log, its committer's beginning and end, and when a closed region's entries go.
+# Owns the opening of a persistent region's log, its committer's beginning and end, and when a closed region's entries
+# go.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -19,11 +20,13 @@ from pywan._core.status cimport environment_of
 cdef class PersistentRegion(RegionTombstones):
     """A region that may have a log."""
 
-    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None, uint64_t log_known=0,
+    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10,
+                 LogBudget log_budget=None, uint64_t log_known=0,
                  bint salvage=False, environment=None, wait=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
-        `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files, and `wait`
-        for waits for the committer, where it runs otherwise. Before the region is used. Returns what was found."""
+        `commit_loop` has to run in a thread of its own. `environment` stands in for the operating system's files, and
+        `wait` for waits for the committer, where it runs otherwise. Before the region is used. Returns what was
+        found."""
         cdef const wan_env *env = environment_of(environment)
         cdef region_log *log = region_log_new(&self.state.r)
         cdef wan_log_reader reader
@@ -62,8 +65,8 @@ cdef class PersistentRegion(RegionTombstones):
                 self.free_entries()
 
     def commit_once(self):
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
-        staged, and `log_state` says why."""
+        """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not
+        take what is staged, and `log_state` says why."""
         cdef wan_status status = WAN_OK
         if self.state.r.log != NULL:
             with nogil:
@@ -81,8 +84,9 @@ cdef class PersistentRegion(RegionTombstones):
         return committer_state(&self.state.r.log.committer) if self.state.r.log != NULL else {}
 
     def release_entries(self):
-        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the region has a log,
-        that happens when `commit_loop` ends: until then the committer asks the table what in the log is current."""
+        """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the
+        region has a log, that happens when `commit_loop` ends: until then the committer asks the table what in the log
+        is current."""
         if not self.state.r.closed:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.state.name!r} is not closed; nothing was changed")

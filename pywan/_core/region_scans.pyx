@@ -16,8 +16,8 @@ cdef class RegionScans(RegionChanges):
     """All that is there, for a member: to compare, to copy, to give back."""
 
     def scan_keys(self):
-        """Every live key, shard by shard; what changes meanwhile may or may not be seen. A key that is no object in this process is shown as
-        Undecodable, and found by that."""
+        """Every live key, shard by shard; what changes meanwhile may or may not be seen. A key that is no object in
+        this process is shown as Undecodable, and found by that."""
         cdef uint64_t cursor = 0
         following = 0
         while following is not None:
@@ -47,8 +47,8 @@ cdef class RegionScans(RegionChanges):
             pass_entry_locks(&self.state.r.table)
 
     def copy_into(self, RegionScans to not None, uint64_t cursor=0):
-        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region. Returns where to go on
-        when that one's disk took what it has; None: all are there."""
+        """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region.
+        Returns where to go on when that one's disk took what it has; None: all are there."""
         cdef wan_status status
         with nogil:
             status = region_copy(&self.state.r, &to.state.r, &cursor)
@@ -79,7 +79,8 @@ cdef class RegionScans(RegionChanges):
                 "entries": counts.entries, "tombstones": counts.tombstones, "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
 
     def bucket_digest(self, uint32_t number):
-        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do not count."""
+        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do
+        not count."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t digest
         self.state.check_open()
@@ -95,8 +96,8 @@ cdef class RegionScans(RegionChanges):
         return region_packed(&self.state.r.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
-        """Brings what a bucket holds into the same one of another region of as many buckets. That one is not persistent: its log
-        would not know of it."""
+        """Brings what a bucket holds into the same one of another region of as many buckets. That one is not
+        persistent: its log would not know of it."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef wan_status status
         self.state.check_open()
@@ -108,8 +109,8 @@ cdef class RegionScans(RegionChanges):
         raise_for(status, f"copy of bucket {number} of region {self.state.name!r}")
 
     def drop_bucket(self, uint32_t number):
-        """Takes everything out of a bucket, tombstones too; nothing is sent. Returns how many there were. Of a region that is
-        not persistent."""
+        """Takes everything out of a bucket, tombstones too; nothing is sent. Returns how many there were. Of a region
+        that is not persistent."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t dropped
         check_memory_only(self.state)

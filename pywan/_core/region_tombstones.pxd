@@ -5,7 +5,8 @@ from pywan._core.region_scans cimport RegionScans
 
 cdef class RegionTombstones(RegionScans):
     cdef Bell bell                  # Kept alive.
-    cdef uint64_t forgetting        # Tombstones up to this stamp go when the mark that says so is on the disk; 0: none are about to.
+    # Tombstones up to this stamp go when the mark that says so is on the disk; 0: none are about to.
+    cdef uint64_t forgetting
     cdef uint64_t forgetting_staged     # When that is: once so many records are.
     # The same of those that are let go. With a log they go at the look after the one that chose them.
     cdef uint64_t letting_go, letting_go_staged

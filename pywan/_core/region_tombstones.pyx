@@ -16,8 +16,9 @@ cdef class RegionTombstones(RegionScans):
     """What is remembered of destroyed keys, as its member has it kept or forgotten."""
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
-        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`. Returns (dropped, left).
-        Nothing is known of them afterwards: `keep_tombstones` says first that they may be gone."""
+        """Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`.
+        Returns (dropped, left). Nothing is known of them afterwards: `keep_tombstones` says first that they may be
+        gone."""
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
@@ -31,7 +32,8 @@ cdef class RegionTombstones(RegionScans):
         return dropped, left
 
     def watch_tombstones(self, uint64_t limit, Bell bell):
-        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later. Returns whether they do."""
+        """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of
+        that later. Returns whether they do."""
         cdef tombstone_counts found
         with nogil:
             region_tombstones(&self.state.r.table, &found)
@@ -42,14 +44,16 @@ cdef class RegionTombstones(RegionScans):
         return found.bytes > limit
 
     def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
-        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. Where the others take more than `limit` bytes
-        they shrink to hash and stamp; where these do too, the older half of them is forgotten, and up to which stamp is remembered. True: that is to be called again soon, since
-        these go when the disk knows."""
+        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. Where the
+        others take more than `limit` bytes they shrink to hash and stamp; where these do too, the older half of them is
+        forgotten, and up to which stamp is remembered. True: that is to be called again soon, since these go when the
+        disk knows."""
         cdef tombstone_counts found
         cdef wan_status status = WAN_OK
         self.drop_needless(below, before_ms)
         if below > wan_read(&self.state.r.mark):
-            wan_set(&self.state.r.mark, 0)        # Nothing older can come from who is waited for. What is let go speaks of all others.
+            # Nothing older can come from who is waited for. What is let go speaks of all others.
+            wan_set(&self.state.r.mark, 0)
         with nogil:
             region_tombstones(&self.state.r.table, &found)
             if found.bytes > limit and found.whole:
@@ -78,7 +82,8 @@ cdef class RegionTombstones(RegionScans):
             newest = region_newest_to_expire(&self.state.r.table, before_ms, below)
         if newest == 0:
             return 0
-        if newest > self.state.r.let_go and not self.letting_go and region_raise_mark(&self.state.r, newest, WAN_LOGGED_LET_GO) == WAN_OK:
+        if (newest > self.state.r.let_go and not self.letting_go
+                and region_raise_mark(&self.state.r, newest, WAN_LOGGED_LET_GO) == WAN_OK):
             if self.state.r.log == NULL:
                 self.let_go = newest
             else:
@@ -108,8 +113,8 @@ cdef class RegionTombstones(RegionScans):
         return 0
 
     cdef int lower_marks(self, uint64_t stamp, uint64_t let_go) except -1:
-        """For a repair of the clock: nothing has a stamp above `stamp` any more, and those up to `let_go` may be gone once the disk
-        knows what is staged now."""
+        """For a repair of the clock: nothing has a stamp above `stamp` any more, and those up to `let_go` may be gone
+        once the disk knows what is staged now."""
         self.forgetting = min(self.forgetting, stamp)
         self.let_go, self.letting_go, self.letting_go_staged = 0, let_go, self.staged_now()
         return 0
@@ -123,10 +128,10 @@ cdef class RegionTombstones(RegionScans):
 
     @property
     def tombstone_state(self):
-        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, up to which stamp others have been forgotten (0: none), and
-        up to which some may not be remembered, forgotten or needless."""
+        """What is kept of destroyed keys: tombstones whole and shrunk, their bytes, up to which stamp others have been
+        forgotten (0: none), and up to which some may not be remembered, forgotten or needless."""
         cdef tombstone_counts found
         with nogil:
             region_tombstones(&self.state.r.table, &found)
-        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes, "forgotten_through": wan_read(&self.state.r.mark),
-                "let_go_through": wan_read(&self.state.r.let_go)}
+        return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes,
+                "forgotten_through": wan_read(&self.state.r.mark), "let_go_through": wan_read(&self.state.r.let_go)}

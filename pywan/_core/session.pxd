@@ -8,7 +8,8 @@ cdef enum:
 
 cdef enum:
     # What a session says to go on with: with the next bytes or deadline; with another step; or how it ended.
-    GOES_ON = 0, GOES_AGAIN = 1, ENDED_STOPPED = 2, ENDED_CLOSED = 3, ENDED_DONE = 4, ENDED_TOLD = 5     # The detail tells.
+    # TOLD: the detail tells.
+    GOES_ON = 0, GOES_AGAIN = 1, ENDED_STOPPED = 2, ENDED_CLOSED = 3, ENDED_DONE = 4, ENDED_TOLD = 5
 
 cdef class Driver:
     cdef uint64_t now_us(self) noexcept nogil

@@ -39,7 +39,8 @@ cdef class Settlement:
     def __dealloc__(self):
         wan_buffer_close(&self.copies)
 
-    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures, uint32_t failure_count) noexcept nogil:
+    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures,
+                     uint32_t failure_count) noexcept nogil:
         """The batch was acknowledged, but for these failures. `session` is kept alive while the user's Python runs.
         False: a failed event could not be parked; nothing of the batch is removed, and it is sent again."""
         cdef uint32_t s
@@ -158,10 +159,12 @@ cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
     once."""
     cdef parked_copy wanted
     wanted.partition, wanted.sequence = failure.partition, failure.sequence
-    return self.copies_before and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL
+    return (self.copies_before
+            and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL)
 
 
-cdef void leave_parked(Settlement self, const flight *f, const wan_failure *failures, uint32_t begin, uint32_t end) noexcept nogil:
+cdef void leave_parked(Settlement self, const flight *f, const wan_failure *failures, uint32_t begin,
+                       uint32_t end) noexcept nogil:
     """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or
     parked."""
     cdef uint32_t n, last = end
