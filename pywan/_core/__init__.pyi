@@ -603,9 +603,9 @@ class RowSender(Session):
         """Tells the member that the task is whole."""
 
 class StageBudget:
-    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+    """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files, `limit` in all."""
 
-    def __new__(cls, limit: int) -> Self: ...
+    def __new__(cls, limit: int, memory: int = ...) -> Self: ...
     @property
     def limit(self) -> int: ...
     @property
@@ -613,9 +613,9 @@ class StageBudget:
         """Bytes of rows that are staged now."""
 
 class RowStage(Session):
-    """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
+    """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
 
-    def __new__(cls, directory: str | PathLike[str] | None, memory_limit: int = ..., budget: StageBudget | None = None) -> Self: ...
+    def __new__(cls, directory: str | PathLike[str] | None, budget: StageBudget | None = None) -> Self: ...
     @property
     def rows(self) -> int: ...
     @property

@@ -410,14 +410,15 @@ cdef inline int _put_float(wan_buffer *out, const uint8_t *at, uint8_t width) no
 
 cdef inline int _put_moment(const arrow_node *node, int64_t tick, wan_buffer *out) noexcept nogil:
     cdef uint8_t *to = _room(out, MOMENT_BYTES_MAX)
-    cdef int64_t seconds = tick // node.scale
+    cdef int64_t seconds = tick // 1000000 if node.scale == 1000000 else tick // node.scale    # By a constant: a fraction of the time.
     cdef uint64_t rest
     if to == NULL:
         return ARROW_NO_MEMORY
     if tick < 0 and seconds * node.scale != tick:
         seconds -= 1    # C rounds towards zero, time towards the past.
     rest = <uint64_t>tick - <uint64_t>seconds * <uint64_t>node.scale
-    out.used += <uint64_t>put_moment(to, node.tag, seconds, <uint32_t>(rest * <uint64_t>(1000000000 // node.scale)))
+    rest *= 1000 if node.scale == 1000000 else <uint64_t>(1000000000 // node.scale)
+    out.used += <uint64_t>put_moment(to, node.tag, seconds, <uint32_t>rest)
     return ARROW_WHOLE
 
 

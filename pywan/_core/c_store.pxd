@@ -95,3 +95,16 @@ cdef extern from "store/wan_queue.h" nogil:
     uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     uint64_t wan_queue_clear(wan_queue *queue)
+
+cdef extern from "store/wan_stage.h" nogil:
+    enum: WAN_STAGE_BLOCK_BYTES
+    ctypedef struct wan_stage_pool:
+        uint64_t memory
+    ctypedef struct wan_stage:
+        wan_stage_pool *pool
+    void wan_stage_pool_init(wan_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
+    wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *directory)
+    void wan_stage_close(wan_stage *stage)
+    wan_status wan_stage_add(wan_stage *stage, const uint8_t *records, uint64_t length)
+    uint32_t wan_stage_peek(const wan_stage *stage, uint32_t most, const wan_record **records)
+    void wan_stage_drop(wan_stage *stage)

@@ -20,6 +20,7 @@ cdef struct bulk_result:
     uint8_t *reasons
 
 cdef object failure_text(int reason)
+cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil
 
 
 cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:

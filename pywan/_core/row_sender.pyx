@@ -6,10 +6,10 @@ from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.codec cimport described, encode, encode_key, encoded
-from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_row
+from pywan._core.column_views cimport COLUMN_TAGGED, ColumnRows, ColumnView, _rows_free, _rows_restart, column_rows
 from pywan._core.columns cimport Column
 from pywan._core.row_maps cimport RowMaps
-from pywan._core.put_rows cimport failure_text, key_fault
+from pywan._core.put_rows cimport failure_text, key_fault, keys_are_plain
 from pywan._core.session cimport ENDED_CLOSED, ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session, SocketStream, session_loop
 from pywan._core.status cimport detail_text
 from pywan._core.stream cimport STREAM_BROKEN, STREAM_MEMORY, STREAM_OK, buffer_frame, buffer_reserve
@@ -18,7 +18,8 @@ from pywan._core.operations import operation_codes
 
 cdef enum:
     ROWS_PER_FRAME = 10000
-    FRAME_BYTES = 1 << 20
+    FRAME_BYTES = 256 << 10     # It is written, summed and copied by the kernel while it is in the processor's cache.
+    ROWS_AT_ONCE = 64
     SIGNALS_US = 100000         # So often it looks at the process's signals while it waits.
     PING_US = 60000000          # So long after its last byte it says that it lives, if anybody drives it then.
     HEAD_BYTES = sizeof(wan_frame) + sizeof(wan_batch_head) + sizeof(wan_section)
@@ -31,6 +32,7 @@ cdef class RowSender(Session):
     cdef readonly uint64_t rows, bytes
     cdef readonly object answer     # The frame with which the member ended it: COMMITTED or ERROR. None: not yet.
     cdef uint32_t frame_rows
+    cdef wan_record head            # What every row's is, but for its key and value.
     cdef wan_buffer laid            # The frame that is being filled.
     cdef ColumnRows maps            # The values of the rows of one call, in the memory of the call before.
     cdef SocketStream stream
@@ -44,6 +46,7 @@ cdef class RowSender(Session):
         self.stream = SocketStream(file) if file is not None else None
         self.driver, self.reads_while_writing = self.stream, True
         self.timeout_us = <uint64_t>(timeout_s * 1e6)
+        self.head.callback_form = WAN_FORM_NONE
 
     def __dealloc__(self):
         wan_buffer_close(&self.laid)
@@ -167,7 +170,8 @@ cdef class RowSender(Session):
     cdef int add_row(self, uint8_t operation, const uint8_t *key, uint32_t key_length, uint8_t key_form,
                      const uint8_t *value, uint32_t value_length, uint8_t value_form) noexcept nogil:
         cdef uint64_t length = wan_record_size(key_length, value_length, 0, 0)
-        cdef wan_record head
+        cdef wan_record *record
+        cdef uint8_t *to
         cdef int state
         if self.laid.used == 0:
             state = self.open_frame()
@@ -175,10 +179,11 @@ cdef class RowSender(Session):
                 return state
         if not buffer_reserve(&self.laid, length):
             return STREAM_MEMORY
-        memset(&head, 0, sizeof(head))
-        head.value_length, head.key_length, head.operation = value_length, <uint16_t>key_length, operation
-        head.key_form, head.value_form, head.callback_form = key_form, value_form, WAN_FORM_NONE
-        wan_record_write(self.laid.bytes + self.laid.used, length, head, key, value, NULL, NULL)
+        to = self.laid.bytes + self.laid.used
+        record = wan_record_begin(to, length, &self.head)
+        record.value_length, record.key_length, record.operation = value_length, <uint16_t>key_length, operation
+        record.key_form, record.value_form = key_form, value_form
+        wan_record_fill(to, key, value, NULL, NULL)
         self.sequence += 1
         self.laid.used += length
         self.frame_rows += 1
@@ -219,13 +224,18 @@ cdef class RowSender(Session):
         self.put_views(&k.view, &view, operations)
 
     cdef int put_views(self, const ColumnView *kv, const ColumnView *vv, object operations) except -1:
-        cdef int64_t rows = kv.length, row
+        cdef int64_t rows = kv.length, base = 0, n = 0
         cdef const uint8_t[::1] codes = None
         cdef const uint8_t *codes_ = NULL
-        cdef const uint8_t *key
-        cdef const uint8_t *value = b""
-        cdef uint32_t key_length, value_length = 0
-        cdef uint8_t key_form, value_form = WAN_FORM_NONE, operation
+        cdef const uint8_t *keys[ROWS_AT_ONCE]
+        cdef const uint8_t *values[ROWS_AT_ONCE]
+        cdef uint32_t key_lengths[ROWS_AT_ONCE]
+        cdef uint32_t value_lengths[ROWS_AT_ONCE]
+        cdef uint8_t key_forms[ROWS_AT_ONCE]
+        cdef uint8_t value_forms[ROWS_AT_ONCE]
+        cdef uint8_t operation
+        cdef uint32_t count
+        cdef bint is_plain
         cdef int state = STREAM_OK, wrong = 0
         if vv != NULL and vv.length != rows:
             from pywan.errors import ConfigurationError
@@ -235,32 +245,41 @@ cdef class RowSender(Session):
             if rows:
                 codes_ = &codes[0]
         with nogil:
-            for row in range(rows):
-                column_row(kv, row, &key, &key_length, &key_form)
-                wrong = key_fault(key, key_length, key_form, False)
-                if wrong:
-                    break
+            while base < rows and not wrong:        # All is looked at before anything is laid out.
+                count = <uint32_t>min(rows - base, <int64_t>ROWS_AT_ONCE)
+                is_plain = keys_are_plain(kv, base, count)
+                column_rows(kv, base, count, keys, key_lengths, key_forms)
                 if vv != NULL:
-                    column_row(vv, row, &value, &value_length, &value_form)
-                    if value_length > WAN_VALUE_BYTES_MAX:
+                    column_rows(vv, base, count, values, value_lengths, value_forms)
+                for n in range(count):
+                    wrong = key_fault(keys[n], key_lengths[n], key_forms[n], is_plain)
+                    if not wrong and vv != NULL and value_lengths[n] > WAN_VALUE_BYTES_MAX:
                         wrong = 3
+                    if wrong:
                         break
+                else:
+                    base += count
             if not wrong:
-                for row in range(rows):
-                    operation = codes_[row] if codes_ != NULL else WAN_UPDATE
-                    column_row(kv, row, &key, &key_length, &key_form)
+                base = 0
+            while base < rows and not wrong and state == STREAM_OK:
+                count = <uint32_t>min(rows - base, <int64_t>ROWS_AT_ONCE)
+                column_rows(kv, base, count, keys, key_lengths, key_forms)
+                if vv != NULL:
+                    column_rows(vv, base, count, values, value_lengths, value_forms)
+                for n in range(count):
+                    operation = codes_[base + n] if codes_ != NULL else WAN_UPDATE
                     if vv != NULL and operation != WAN_DESTROY:
-                        column_row(vv, row, &value, &value_length, &value_form)
+                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], values[n], value_lengths[n], value_forms[n])
                     else:
-                        value_length, value_form = 0, WAN_FORM_NONE
-                    state = self.add_row(operation, key, key_length, key_form, value, value_length, value_form)
+                        state = self.add_row(operation, keys[n], key_lengths[n], key_forms[n], NULL, 0, WAN_FORM_NONE)
                     if state == STREAM_OK and self.frame_is_full():
                         state = self.send_frame()
                     if state != STREAM_OK:
                         break
+                base += count
         if wrong:
             from pywan.errors import SerializationError
-            raise SerializationError(f"row {self.rows + row} of this task: {failure_text(wrong)}; nothing of this task was applied")
+            raise SerializationError(f"row {self.rows + base + n} of this task: {failure_text(wrong)}; nothing of this task was applied")
         if state != STREAM_OK:
             raise self.broken(state)
         return 0

@@ -1,14 +1,12 @@
 # Owns a client's bulk way in: rows staged at the member and applied only when the client says that its task is whole, so a task that is
 # tried again is applied once, whatever order its rows come in.
+import os
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
-from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport change_from_record, origin_local, region_change
-from pywan._core.queue cimport gateway_queue
 from pywan._core.region cimport RegionCore
 from pywan._core.region_base cimport OneWait
 from pywan._core.region_state cimport origin, region_core
@@ -19,12 +17,14 @@ from pywan._core.tagged cimport Encoded
 
 
 cdef class StageBudget:
-    """Limits the rows of all tasks that are staged at a member, in memory and on disk together."""
+    """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files, `limit` in all."""
     cdef readonly uint64_t limit
     cdef uint64_t taken             # Atomic.
+    cdef wan_stage_pool pool
 
-    def __cinit__(self, uint64_t limit):
+    def __cinit__(self, uint64_t limit, uint64_t memory=256 << 20):
         self.limit = limit
+        wan_stage_pool_init(&self.pool, &wan_env_posix, memory)
 
     @property
     def used(self):
@@ -42,23 +42,26 @@ cdef class StageBudget:
 
 
 cdef class RowStage(Session):
-    """One task's rows at the member, until it is whole: kept in an own queue with overflow, then applied in order."""
-    cdef EventQueue queue
+    """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
+    cdef wan_stage stage
     cdef readonly uint64_t rows, bytes
     cdef readonly uint64_t applied, missing
     cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
     cdef StageBudget budget
-    cdef uint64_t charged           # To the budget, until its memory and files are given back with it.
+    cdef uint64_t charged           # To the budget, until the last of its rows is given back.
     cdef uint64_t silence_us        # Without a byte for so long the client is given up; 0: it never is.
     cdef uint64_t told              # Steps that the client heard of.
 
-    def __cinit__(self, directory, uint64_t memory_limit=16 << 20, StageBudget budget=None):
-        self.budget = budget
-        self.queue = EventQueue("staged rows", memory_limit=memory_limit, directory=directory)
+    def __cinit__(self, directory, StageBudget budget=None):
+        cdef bytes place = os.fsencode(directory) if directory is not None else b""
+        self.budget = budget if budget is not None else StageBudget(16 << 30)
+        if wan_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None else NULL) != WAN_OK:
+            raise MemoryError(detail_text())
         self.speaks_last = True
 
     def __dealloc__(self):
-        if self.charged and self.budget is not None:
+        wan_stage_close(&self.stage)
+        if self.charged:
             wan_count(&self.budget.taken, -self.charged)
 
     def stop(self):
@@ -66,11 +69,6 @@ cdef class RowStage(Session):
 
     cdef int take_batch(self, const wan_frame *frame) noexcept nogil:
         cdef const wan_section *section
-        cdef const wan_record *record
-        cdef const uint8_t *at
-        cdef uint32_t n, length
-        cdef wan_reservation reservation
-        cdef gateway_queue *g = self.queue.g
         if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
             return 0
         if (<const wan_batch_head *>(frame + 1)).sections != 1:
@@ -81,19 +79,11 @@ cdef class RowStage(Session):
             wan_tell(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first, <unsigned long long>section.through,
                        <unsigned long long>self.rows)
             return 0
-        if self.budget is not None:
-            if not self.budget.take(section.bytes):
-                return 0
-            self.charged += section.bytes
-        at = <const uint8_t *>(section + 1)
-        for n in range(section.count):
-            record = <const wan_record *>at
-            length = wan_record_length(record)
-            if wan_queue_reserve(&g.queue, 0, length, &reservation) != WAN_OK:
-                return 0
-            memcpy(reservation.at, record, length)
-            wan_queue_commit(&g.queue, &reservation)
-            at += length
+        if not self.budget.take(section.bytes):
+            return 0
+        self.charged += section.bytes
+        if wan_stage_add(&self.stage, <const uint8_t *>(section + 1), section.bytes) != WAN_OK:
+            return 0
         self.rows += section.count
         self.bytes += frame.length
         return 1
@@ -170,20 +160,16 @@ cdef class RowStage(Session):
 
     cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
         """As far as rows go straight into the region. WAN_OK: all of them are applied; WAN_EMPTY: the time is over; else why the next one is not."""
-        cdef wan_record *records[256]
-        cdef uint64_t sequences[256]
+        cdef const wan_record *records[256]
         cdef wan_change changes[256]
         cdef uint32_t taken, n
-        cdef uint64_t size, stamp, hash
+        cdef uint64_t stamp
         cdef origin from_
         cdef wan_outcome outcome
-        cdef gateway_queue *g = self.queue.g
-        cdef wan_partition *partition = &g.queue.partitions[0]
-        cdef uint64_t through
         cdef wan_status status
         cdef wan_thread *maker = wan_thread_self()
         while True:
-            taken = wan_queue_peek(&g.queue, 0, 256, NEVER, 1, records, sequences, &size)
+            taken = wan_stage_peek(&self.stage, 256, records)
             if taken == 0:
                 return WAN_OK
             stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
@@ -198,45 +184,37 @@ cdef class RowStage(Session):
             for n in range(taken):
                 if r.stores:
                     wan_table_prefetch_entry(&r.table, changes[n].hash, changes[n].key_length + changes[n].value_length)
-            through = partition.removed
             for n in range(taken):
                 origin_local(&from_, r, maker)
                 status = region_change(r, &changes[n], &from_, NULL, &outcome)
                 if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                     status = WAN_NO_MEMORY
                 if status != WAN_OK:
-                    wan_queue_remove(&g.queue, 0, through)
-                    wan_queue_rewind(&g.queue, 0)
-                    return status
+                    return status       # The row stays: it is the next one's first.
                 if outcome == WAN_MISSING:
                     self.missing += 1
                 else:
                     self.applied += 1
-                through = sequences[n]
-            wan_queue_remove(&g.queue, 0, through)
+                wan_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return WAN_EMPTY
 
     cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
-        cdef wan_record *record
-        cdef uint64_t size, sequence
-        while wan_queue_peek(&self.queue.g.queue, 0, 1, NEVER, 1, &record, &sequence, &size):
+        cdef const wan_record *record
+        while wan_stage_peek(&self.stage, 1, &record):
             from pywan.errors import QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
                 outcome = region.state.slow_change(record.operation, key, value, None)
-            except BaseException as error:
-                wan_queue_rewind(&self.queue.g.queue, 0)        # Not applied: it is the next one's first.
-                if isinstance(error, QueueFullError):
-                    self.refusal = error
-                    return False
-                raise
+            except QueueFullError as error:     # The row stays, as with any other error: it is the next one's first.
+                self.refusal = error
+                return False
             if outcome == "missing":
                 self.missing += 1
             else:
                 self.applied += 1
-            wan_queue_remove(&self.queue.g.queue, 0, sequence)
+            wan_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return False
         return True

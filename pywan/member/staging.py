@@ -24,6 +24,7 @@ STOP_TIMEOUT_S = 10.0
 SILENCE_MS = 86_400_000
 MAX_CLIENTS = 896               # Fewer than the port has places: the rest is for control requests.
 STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
+STAGED_ROWS_MEMORY_MAX = 256 << 20     # So much of them in memory.
 TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
 PROGRESS_S = 1.0                # So often at most a client hears how far its task is.
 # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
@@ -67,7 +68,7 @@ class RowStages:
         self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
-        self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX)
+        self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX)
 
     def stop(self) -> None:
         """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns
@@ -100,7 +101,7 @@ class RowStages:
             raise RegionNotFoundError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
-        stage = _core.RowStage(self._directory, budget=self._budget)
+        stage = _core.RowStage(self._directory, self._budget)
         with self._lock:
             if self._stopping.is_set():
                 raise ProtocolError(f"member {self._member_name} is stopping; send the rows to another one, or again later")

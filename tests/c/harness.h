@@ -14,7 +14,7 @@
 typedef struct { const char *promise; void (*run)(void); } test_case;
 
 extern const test_case crc_and_format_tests[], buffer_tests[], form_tests[], store_tests[], queue_tests[], slab_tests[], table_tests[], log_tests[],
-    window_tests[], item_set_tests[], lock_tests[], counts_tests[];   /* Each ends with {0}. */
+    window_tests[], item_set_tests[], lock_tests[], counts_tests[], stage_tests[];   /* Each ends with {0}. */
 extern int expectations_failed;
 
 #define EXPECT(condition) \

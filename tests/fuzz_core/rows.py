@@ -61,7 +61,7 @@ def run(source: Random) -> None:
     sent.append(frame(source, COMMIT, b"", commits))
     sent.append(SECRET.to_bytes(8, "little") * 8)
     with tempfile.TemporaryDirectory() as directory:
-        stage = _core.RowStage(directory)
+        stage = _core.RowStage(directory, _core.StageBudget(1 << 30, source.choice((0, 1 << 22))))
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.sendall(b"".join(sent))        # Small enough for the kernel to take without a reader.
