@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -74,6 +75,27 @@ class Put(EmptyCall):
 
     def prepare(self) -> None:
         self.queue.clear()
+
+
+class WrittenPut(EmptyCall):
+    """Single puts whose queue has a log: each is written when it returns, and synced later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.queue, region = queue_and_region(stores=True, log_directory=self.directory.name, log_id=1, synchronous="written")
+        self.put = region.put
+        self.committer = threading.Thread(target=self.queue.commit_loop)
+        self.committer.start()
+
+    def prepare(self) -> None:
+        self.queue.clear()
+        self.queue.wait_removed()
+
+    def close(self) -> None:
+        self.queue.stop_log()
+        self.committer.join()
+        self.directory.cleanup()
 
 
 class Columns(Piece):
@@ -287,6 +309,7 @@ class Recover(Piece):
 PIECES: dict[str, Callable[[], Piece]] = {
     "empty call": EmptyCall,
     "put": Put,
+    "written put": WrittenPut,
     "columns": Columns,
     "stored columns": StoredColumns,
     "conflate": Conflate,

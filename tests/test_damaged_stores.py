@@ -154,7 +154,7 @@ def check_damaged(ny, kept, store, what, caplog, *, may_cut):
             continue
         # Only what cannot be told from a write that a crash cut off, which then was not acknowledged: the newest, and the log says so.
         assert may_cut and found == {key: kept.entries[key] for key in keys[:len(found)]}, what
-        assert "ended in the middle of a write" in caplog.text, what
+        assert "is not whole" in caplog.text, what
     assert sender.ledger()["balanced"], what
 
 

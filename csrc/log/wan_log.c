@@ -275,6 +275,8 @@ static void leave_segments(wan_log *log, uint32_t index)
     log->writing = index;
 }
 
+static void note_lost(wan_log *log);
+
 /* An attempt that failed may have left a whole block behind the last one that counts; its commit goes elsewhere now. */
 wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
 {
@@ -283,8 +285,9 @@ wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
     segment_path(log, segment->number, path, sizeof path);
     if (room_left(segment) >= sizeof zeros) {
         wan_status status = log->env->write(log->env, segment->file, path, segment->used, zeros, sizeof zeros);
-        if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
         if (status != WAN_OK) return status;
+        status = log->env->sync(log->env, segment->file, path);
+        if (status != WAN_OK) { note_lost(log); return status; }
     }
     segment->torn = 0;
     return WAN_OK;
@@ -355,6 +358,17 @@ static wan_status write_lost_again(wan_log *log)
     return log->env->write(log->env, segment->file, path, segment->used - bytes, log->unsynced.bytes + log->unsynced.start, bytes);
 }
 
+/* A sync failed. What was not synced goes to the system's memory again at once, as far as it takes that: else the end of the process would take it now. */
+static void note_lost(wan_log *log)
+{
+    char detail[WAN_DETAIL_BYTES];
+    if (log->synced_commit == log->commit) return;
+    memcpy(detail, wan_detail, sizeof detail);
+    log->lost = 1;
+    (void)write_lost_again(log);
+    memcpy(wan_detail, detail, sizeof detail);
+}
+
 wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync)
 {
     if (log->broken) return wan_refuse_broken(log->broken);
@@ -374,8 +388,10 @@ wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync)
 
 wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran)
 {
-    log->lost = ran != WAN_OK;
+    WAN_CHECK(log, sync->commit > log->synced_commit, WAN_BROKEN);
+    log->lost = 0;
     if (ran == WAN_OK) note_synced(log, sync->commit, sync->bytes);
+    else note_lost(log);
     return ran;
 }
 
@@ -441,7 +457,8 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     wan_status status = find_segment(log, need, &n);
     if (status == WAN_OK && log->lost) status = wan_log_sync(log);      /* What comes behind it must not be all that is there. */
     if (status != WAN_OK) return status;
-    if (!syncs && wan_buffer_make_room(&log->unsynced, need, UINT64_MAX) != WAN_OK) syncs = 1;
+    status = syncs ? WAN_OK : wan_buffer_make_room(&log->unsynced, need, UINT64_MAX);
+    if (status != WAN_OK) return status;
     wan_log_segment *segment = &log->segments[n];
     const wan_block_head head = make_head(log, segment, parts, count, length);
     char path[4096];
@@ -456,7 +473,7 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     if (syncs) {
         /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
         status = log->env->sync(log->env, segment->file, path);
-        if (status != WAN_OK) { segment->torn = 1; log->lost = log->synced_commit != log->commit; return status; }
+        if (status != WAN_OK) { segment->torn = 1; note_lost(log); return status; }
     } else {
         log->unsynced.used += need;
     }

@@ -161,7 +161,8 @@ uint64_t wan_log_record_bytes(const wan_log *log);
  * *segment: index of the segment written to, whose `highest` is the caller's to raise. The caller has made room. */
 wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 /* The same without the sync: the block survives the end of this process, but no power cut before the next sync. A power cut takes away this block
- * or not, and with it all blocks behind it. Syncs only what is in an earlier segment, where the block begins a new one. */
+ * or not, and with it all blocks behind it. Syncs only what is in an earlier segment, where the block begins a new one. WAN_NO_MEMORY: there is none for the
+ * copy that a failing sync would need. */
 wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment);
 /* Whether a block of `length` can be written with one write to one file, without anything else before. */
 int wan_log_takes(const wan_log *log, uint64_t length);

@@ -2,7 +2,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 # Whatever has a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
 _Bytes = bytes | bytearray | memoryview
@@ -10,6 +10,8 @@ _Bytes = bytes | bytearray | memoryview
 _Form = tuple[int, bytes]
 # A column of keys, values or operations: see Column.
 _ColumnLike = Any
+# What is waited for: the disk, nothing, or that the log has it.
+_Level = bool | Literal["written"]
 # (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
 _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
@@ -142,7 +144,7 @@ class EventQueue:
     def __new__(
         cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
         directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
-        log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: bool = True, flush_ms: int = 10,
+        log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: _Level = True, flush_ms: int = 10,
         log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
         salvage: bool = False, environment: Any = None, mount: int = 0,
     ) -> Self: ...
@@ -159,7 +161,7 @@ class EventQueue:
     @property
     def persistent(self) -> bool: ...
     @property
-    def synchronous(self) -> bool:
+    def synchronous(self) -> _Level:
         """Whether an enqueue is done only when it is on the disk."""
     def set_copied(self, copied: bool) -> None:
         """Copies in sync come to be, or are no more."""
@@ -197,10 +199,14 @@ class EventQueue:
     def commit_once(self, checkpoint: bool = True) -> bool:
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
         and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+    def write_once(self) -> bool:
+        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
     def stop_log(self) -> None:
         """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def wait_durable(self, timeout: float = 60.0) -> None:
         """Returns when everything enqueued so far is on the disk."""
+    def wait_written(self, timeout: float = 60.0) -> None:
+        """The same, as far as `synchronous` says."""
     def wait_removed(self, timeout: float = 60.0) -> None:
         """Returns when everything removed so far is removed on the disk too."""
     def counts(self) -> dict[str, int]:
@@ -336,7 +342,7 @@ class RegionCore(RegionCalls):
     def close(self) -> None:
         """Every operation is refused from now on; the receiver answers that the region is not there."""
     def open_log(
-        self, directory: str, *, log_id: int, synchronous: bool = True, flush_ms: int = 10,
+        self, directory: str, *, log_id: int, synchronous: _Level = True, flush_ms: int = 10,
         log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
         wait: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
@@ -348,6 +354,8 @@ class RegionCore(RegionCalls):
     def commit_once(self) -> bool:
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not take what is
         staged, and `log_state` says why."""
+    def write_once(self) -> bool:
+        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
     def stop_log(self) -> None:
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
     def log_state(self) -> dict[str, Any]:

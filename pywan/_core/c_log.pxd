@@ -24,7 +24,7 @@ cdef extern from "log/wan_log.h" nogil:
         wan_log_segment *segments
         uint32_t count
         uint32_t writing
-        uint64_t commit, next_number
+        uint64_t commit, synced_commit, next_number
         uint64_t bytes
         wan_buffer identity
         const wan_breakage *broken
@@ -53,6 +53,14 @@ cdef extern from "log/wan_log.h" nogil:
     uint64_t wan_log_record_bytes(const wan_log *log)
     void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
+    wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
+    bint wan_log_takes(const wan_log *log, uint64_t length)
+    wan_status wan_log_sync(wan_log *log)
+    ctypedef struct wan_log_syncing:
+        uint64_t commit
+    wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync)
+    wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync)
+    wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran)
     uint64_t wan_log_segment_bytes(const wan_log *log)
     uint64_t wan_log_room(const wan_log *log)
     uint64_t wan_parts_length(const wan_part *parts, uint32_t count)

@@ -10,7 +10,10 @@
 #      write stays taken, and the next round writes it first, whoever runs that.
 #   3. Show under the owner's lock what others may know of the log. After a failure enqueues are refused, until a round succeeds.
 #   4. Release the role; those who asked for it in vain are woken.
-# `committer_round` does 2 and 3. The owner's lock is taken under the role, never the other way round; nobody waits for the role with it.
+# `committer_round` does 2 and 3. With SYNCHRONOUS_WRITTEN a caller that waits takes the role too, and writes all that is staged, if that
+# is one block which the log takes as it is (`write_block_of`); everything else it leaves to the thread. The thread syncs the log without
+# the role, at most `flush_ms` after a block was written. It goes first: a caller that sees it ask for the role does not.
+# The owner's lock is taken under the role, never the other way round; nobody waits for the role with it.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -27,6 +30,7 @@ cdef enum:
 cdef enum:                                  # What a caller waits for before its change is done. Not 0: it waits.
     SYNCHRONOUS_NOT = 0                     # For nothing; what is staged is written after `flush_ms`.
     SYNCHRONOUS_SYNCED = 1                  # The log has it and is synced.
+    SYNCHRONOUS_WRITTEN = 2                 # The log has it, which survives the end of the process; it is synced after `flush_ms`.
 
 cdef enum:                                  # What `work_of` an owner finds: a set of these. 0: nothing is to be done.
     WORK_NOW = 1                            # Something waits for the disk.
@@ -34,7 +38,8 @@ cdef enum:                                  # What `work_of` an owner finds: a s
     WORK_CHECKPOINT = 4                     # The round ends with a checkpoint of what left the queue.
 
 cdef enum:
-    FOR_EVENTS = 0                          # Somebody waits until all that was staged is on the disk. Other numbers are the owner's.
+    FOR_EVENTS = 0                          # Somebody waits until all that was staged is as durable as the log's level says;
+    FOR_DISK = -1                           # or on the disk, whatever it says. Other numbers are the owner's.
     WAIT_DONE = 1, WAIT_IN_VAIN = 0, WAIT_GOES_ON = -1
 
 cdef struct disk_wait:                      # One caller's wait for a log, in slices.
@@ -53,6 +58,8 @@ cdef struct log_view:                       # A log as others may see it, as of 
 # What is the owner's in the work of its committer. All are called by who has the role, without the owner's lock.
 ctypedef uint32_t (*work_function)(void *owner, bint stopping) noexcept nogil       # What is to be done now: WORK_*.
 ctypedef wan_status (*round_function)(void *owner, uint32_t work) noexcept nogil    # What was staged when this began is on the disk.
+# What is staged is written by one write. WAN_SLOW: it would take more, and nothing was done.
+ctypedef wan_status (*block_function)(void *owner) noexcept nogil
 ctypedef void (*rest_function)(void *owner) noexcept nogil                          # Nothing is to be done: memory goes back.
 ctypedef wan_status (*seal_function)(void *owner) noexcept nogil                    # The log ends with nothing left to write.
 ctypedef bint (*reached_function)(void *owner, const disk_wait *wait) noexcept nogil    # A wait of the owner's own. Under its lock.
@@ -62,13 +69,15 @@ cdef struct log_owner:
     wan_lock *lock
     work_function work_of
     round_function round_of
+    block_function write_block_of
     rest_function rest
     seal_function seal
     reached_function has_reached            # NULL: there are no waits but FOR_EVENTS.
 
 cdef struct log_committer:
     # Looked at for each event, under the owner's lock.
-    uint64_t staged, durable                # Records staged, and of those on the disk; who waits compares them.
+    uint64_t staged, durable                # Records staged, and of those as durable as the level says; who waits compares them.
+    uint64_t synced                         # Of those certainly on the disk.
     uint64_t staged_max                     # Bytes of records that may be staged.
     uint64_t record_max                     # Bytes of the longest record that the log takes.
     int waiting                             # The committer sleeps, or is about to.
@@ -77,10 +86,13 @@ cdef struct log_committer:
     # As opened.
     log_owner owner
     uint8_t synchronous                     # SYNCHRONOUS_*
-    uint32_t flush_ms                       # With SYNCHRONOUS_NOT: how long a record may wait for its round.
+    uint32_t flush_ms                       # With SYNCHRONOUS_NOT: how long a record may wait for its round; with _WRITTEN: a block for its sync.
     uint32_t epoch                          # Changes with every commit, or failure: what waiters sleep on.
     uint32_t work                           # Changes when something is staged: what the committer sleeps on.
     int ended                               # The committer has returned: what is staged stays where it is.
+    int asked                               # Somebody waits for the thread's next round.
+    int goes_first                          # The thread asks for the role.
+    bint syncs_behind                       # The thread syncs without the role: who has it may write a block that the log takes, and nothing else.
     wan_role role
     wan_log log                             # Of who has the role. Its id, the incarnation in it and its limits are read by others too.
 
@@ -109,7 +121,8 @@ cdef inline void committer_staged(log_committer *c, uint32_t count) noexcept nog
 
 
 cdef inline void committer_wake(log_committer *c) noexcept nogil:
-    """Something is to be done that is not staged."""
+    """Something is to be done that is not staged, or that its maker leaves to the thread."""
+    wan_flag_set(&c.asked, 1)
     wan_signal_change(&c.work)
 
 
@@ -131,12 +144,16 @@ cdef void committer_init(log_committer *c, const log_owner *owner, uint8_t synch
 cdef int committer_opened(log_committer *c, wan_status status, str whose) except -1
 cdef int committer_share(log_committer *c, LogBudget budget, uint64_t known, bint may_take_kept) except -1
 cdef void committer_take_role(log_committer *c) noexcept nogil
+cdef wan_status committer_write(log_committer *c, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil
 cdef wan_status committer_round(log_committer *c, uint32_t work) noexcept nogil
 cdef wan_status committer_once(log_committer *c, uint32_t work) noexcept nogil
 cdef void committer_made_durable(log_committer *c, uint64_t staged) noexcept nogil
 cdef void committer_run(log_committer *c) noexcept nogil
 cdef void committer_stop(log_committer *c) noexcept nogil
-cdef disk_wait committer_begin_wait(log_committer *c, uint64_t limit_us) noexcept nogil
+cdef disk_wait committer_begin_wait(log_committer *c, int what, uint64_t limit_us) noexcept nogil
+cdef wan_status committer_write_now(log_committer *c) noexcept nogil
+cdef uint8_t level_of(object synchronous) except 255
+cdef object level_name(uint8_t level)
 cdef int committer_wait(log_committer *c, disk_wait *wait, str whose, str meanwhile) except -1
 cdef uint64_t committer_staged_now(log_committer *c) noexcept nogil
 cdef bint committer_has_written(log_committer *c, uint64_t staged) noexcept nogil

@@ -10,6 +10,18 @@ from pywan._core.log_stage cimport log_stage
 from pywan._core.status cimport detail_text, raise_for
 
 
+# Levels
+
+cdef uint8_t level_of(object synchronous) except 255:
+    if synchronous == "written":
+        return SYNCHRONOUS_WRITTEN
+    return SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT
+
+
+cdef object level_name(uint8_t level):
+    return "written" if level == SYNCHRONOUS_WRITTEN else level == SYNCHRONOUS_SYNCED
+
+
 # Opening
 
 cdef void committer_init(log_committer *c, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
@@ -63,11 +75,84 @@ cdef wan_status committer_round(log_committer *c, uint32_t work) noexcept nogil:
     return status
 
 
+cdef wan_status committer_write(log_committer *c, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
+    """A block, for which there is room. `syncs`: it is durable, whatever the level."""
+    if c.synchronous == SYNCHRONOUS_WRITTEN and not syncs:
+        return wan_log_write(&c.log, parts, count, segment)
+    return wan_log_commit(&c.log, parts, count, segment)
+
+
+cdef wan_status committer_write_now(log_committer *c) noexcept nogil:
+    """A caller's: what is staged is written, unless somebody else has to do that."""
+    cdef wan_status status
+    if wan_flag_read(&c.goes_first) or not committer_try_role(c):
+        return WAN_EMPTY
+    # Whoever finds the thread ended must not touch the log: another process may have it.
+    status = WAN_CLOSED if wan_flag_read(&c.ended) else c.owner.write_block_of(c.owner.itself)
+    committer_release_role(c)
+    if status != WAN_OK:
+        committer_wake(c)
+    return status
+
+
+cdef wan_status sync_now(log_committer *c) noexcept nogil:
+    """All that was written is on the disk. By who has the role."""
+    cdef wan_status status = wan_log_sync(&c.log)
+    wan_lock_take(c.owner.lock)
+    show(c, status)
+    wan_lock_release(c.owner.lock)
+    committer_tell(c)
+    return status
+
+
+cdef wan_status sync_behind(log_committer *c) noexcept nogil:
+    """The same by the thread; others have the role, and write, while the disk syncs. WAN_EMPTY: there was nothing to be synced."""
+    cdef wan_log_syncing sync
+    cdef uint64_t through
+    cdef wan_status status
+    take_role_first(c)
+    status = wan_log_begin_sync(&c.log, &sync)
+    through = c.durable
+    if status == WAN_OK:
+        c.syncs_behind = True
+        committer_release_role(c)
+        committer_tell(c)
+        status = wan_log_run_sync(&c.log, &sync)
+        take_role_first(c)
+        c.syncs_behind = False
+        status = wan_log_end_sync(&c.log, &sync, status)
+    if status != WAN_EMPTY:
+        wan_lock_take(c.owner.lock)
+        if status == WAN_OK:
+            c.synced = max(c.synced, through)
+        show(c, status)
+        wan_lock_release(c.owner.lock)
+    committer_release_role(c)
+    if status != WAN_EMPTY:
+        committer_tell(c)
+    return status
+
+
+cdef void take_role_first(log_committer *c) noexcept nogil:
+    """The thread's: callers that write leave it to the thread meanwhile, or it might never come to its turn."""
+    wan_flag_set(&c.goes_first, 1)
+    committer_take_role(c)
+    wan_flag_set(&c.goes_first, 0)
+
+
 cdef wan_status committer_once(log_committer *c, uint32_t work) noexcept nogil:
     """One round in the caller's thread."""
     cdef wan_status status
+    cdef uint32_t seen
     committer_take_role(c)
+    while c.syncs_behind:
+        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
+        committer_release_role(c)
+        wan_wait_change(&c.epoch, seen, IDLE_MS)        # Its end changes the word.
+        committer_take_role(c)
     status = committer_round(c, work)
+    if status == WAN_OK and c.synchronous == SYNCHRONOUS_WRITTEN:
+        status = sync_now(c)
     committer_release_role(c)
     return status
 
@@ -79,40 +164,66 @@ cdef void committer_run(log_committer *c) noexcept nogil:
     left to write, or the disk has taken nothing for long."""
     cdef uint32_t seen, work
     cdef uint64_t failing_since = 0
-    cdef bint stopping, gives_up = False
-    cdef wan_status status = WAN_OK
+    cdef bint stopping, gives_up = False, syncs
+    cdef wan_status status
     while True:
         seen = __atomic_load_n(&c.work, __ATOMIC_ACQUIRE)
         stopping = wan_flag_read(&c.stop) != 0
-        committer_take_role(c)
+        wan_flag_set(&c.asked, 0)
+        status = WAN_OK
+        take_role_first(c)
         wan_flag_set(&c.waiting, 1)         # Before the look: what is staged behind it is then signalled.
         work = c.owner.work_of(c.owner.itself, stopping)
-        if work & WORK_NOW:
+        syncs = c.synchronous == SYNCHRONOUS_WRITTEN and (work & WORK_NOW or c.log.synced_commit != c.log.commit)
+        if work & WORK_NOW or syncs:
             wan_flag_set(&c.waiting, 0)
+        if work & WORK_NOW:
             status = committer_round(c, work)
-            gives_up = status != WAN_OK and stopping and (c.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us()))
         elif stopping:
-            c.owner.seal(c.owner.itself)           # Were it to fail, the log is as after a crash.
-            gives_up = True
+            if syncs:
+                status = sync_now(c)
+            if status == WAN_OK:
+                c.owner.seal(c.owner.itself)           # Were it to fail, the log is as after a crash.
+                gives_up = True
         else:
             if work & WORK_IDLE:
                 committer_round(c, work)
             c.owner.rest(c.owner.itself)
+        if status != WAN_OK and stopping:
+            gives_up = c.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())
+        if gives_up:
+            wan_flag_set(&c.ended, 1)       # Before others get the role: then they leave the log alone.
         committer_release_role(c)
         if gives_up:
             break
-        if not work & WORK_NOW:
+        if c.synchronous == SYNCHRONOUS_WRITTEN:
+            committer_tell(c)               # Callers that left the role to this thread did not ask for it.
+        if syncs and status == WAN_OK:
+            status = sync_behind(c)
+            if status == WAN_EMPTY:
+                status = WAN_OK
+        if status != WAN_OK:
+            wan_wait_change(&c.work, __atomic_load_n(&c.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
+            continue
+        failing_since = 0
+        if syncs:
+            if not stopping and not wan_flag_read(&c.asked):
+                wan_wait_change(&c.work, seen, c.flush_ms)
+        elif not work & WORK_NOW:
             wan_wait_change(&c.work, seen, IDLE_MS)
             wan_flag_set(&c.waiting, 0)
-            if not c.synchronous and __atomic_load_n(&c.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&c.stop):
-                # The first record of a group came: others have `flush_ms` to join it.
-                wan_wait_change(&c.epoch, __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE), c.flush_ms)
-        elif status == WAN_OK:
-            failing_since = 0
-        else:
-            wan_wait_change(&c.work, __atomic_load_n(&c.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
-    wan_flag_set(&c.ended, 1)
+            if (c.synchronous != SYNCHRONOUS_SYNCED and __atomic_load_n(&c.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&c.stop)
+                    and not wan_flag_read(&c.asked)):
+                flush_later(c)
     committer_tell(c)
+
+
+cdef void flush_later(log_committer *c) noexcept nogil:
+    """The first record of a group came. Others have `flush_ms` to join it; callers that write do that themselves meanwhile."""
+    cdef uint32_t *word = &c.work if c.synchronous == SYNCHRONOUS_WRITTEN else &c.epoch
+    cdef uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)
+    if not wan_flag_read(&c.asked):         # Whoever asks does that before the word changes.
+        wan_wait_change(word, seen, c.flush_ms)
 
 
 cdef void committer_stop(log_committer *c) noexcept nogil:
@@ -137,6 +248,8 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
 cdef void show(log_committer *c, wan_status status) noexcept nogil:
     """Under the owner's lock, by who has the role; `status` with its detail, if it is not WAN_OK."""
     cdef log_view *view = &c.view
+    if c.log.synced_commit == c.log.commit:
+        c.synced = c.durable
     view.bytes, view.commits, view.segments = c.log.bytes, c.log.commit, c.log.count
     view.failing = <int>status
     if status == WAN_OK:
@@ -182,13 +295,13 @@ cdef object failure_of(const log_view *view):
 
 
 cdef dict committer_state(log_committer *c):
-    """Sizes of the log, what waits for the disk, and why writing fails now (None: it does not)."""
+    """Sizes of the log, how many records wait for it and for a sync, and why writing fails now (None: it does not)."""
     cdef log_view view
-    cdef uint64_t waits
+    cdef uint64_t waits, unsynced
     wan_lock_take(c.owner.lock)
-    view, waits = c.view, c.staged - c.durable
+    view, waits, unsynced = c.view, c.staged - c.durable, c.durable - c.synced
     wan_lock_release(c.owner.lock)
-    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": waits, "failing": failure_of(&view)}
+    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": waits, "unsynced": unsynced, "failing": failure_of(&view)}
 
 
 cdef uint64_t committer_failing_since(log_committer *c, int but) noexcept nogil:
@@ -220,16 +333,17 @@ cdef bint committer_has_written(log_committer *c, uint64_t staged) noexcept nogi
 
 # Who waits
 
-cdef disk_wait committer_begin_wait(log_committer *c, uint64_t limit_us) noexcept nogil:
+cdef disk_wait committer_begin_wait(log_committer *c, int what, uint64_t limit_us) noexcept nogil:
     """For all that is staged now."""
     cdef disk_wait wait
-    wait.what, wait.failing_since_us, wait.deadline_us = FOR_EVENTS, 0, wan_monotonic_us() + limit_us
+    wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
     wait.wanted = committer_staged_now(c)
     return wait
 
 
 cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
-    """WAIT_DONE when what is waited for is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long."""
+    """WAIT_DONE when what is waited for is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long. Where it is enough
+    that the log is written, the caller writes it."""
     cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
     cdef int failing
     cdef uint32_t seen
@@ -237,7 +351,12 @@ cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
     while True:
         seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
         wan_lock_take(c.owner.lock)
-        done = c.durable >= wait.wanted if wait.what == FOR_EVENTS else c.owner.has_reached(c.owner.itself, wait)
+        if wait.what == FOR_EVENTS:
+            done = c.durable >= wait.wanted
+        elif wait.what == FOR_DISK:
+            done = c.synced >= wait.wanted
+        else:
+            done = c.owner.has_reached(c.owner.itself, wait)
         failing = c.view.failing
         wan_lock_release(c.owner.lock)
         now = wan_monotonic_us()
@@ -248,6 +367,11 @@ cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
             return WAIT_IN_VAIN
         if now >= slice_end:
             return WAIT_GOES_ON
+        if c.synchronous == SYNCHRONOUS_WRITTEN and not failing:
+            if wait.what == FOR_DISK:
+                committer_wake(c)
+            elif committer_write_now(c) == WAN_OK:
+                continue
         wan_wait_change(&c.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
 
 

@@ -12,9 +12,9 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.committer cimport (
-    FOR_EVENTS, SYNCHRONOUS_NOT, SYNCHRONOUS_SYNCED, WAIT_SLICE_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
+    FOR_DISK, FOR_EVENTS, WAIT_SLICE_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,
     committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop, committer_wait,
-    committer_wake, disk_wait)
+    committer_wake, committer_write_now, disk_wait, level_name, level_of)
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
@@ -52,7 +52,7 @@ cdef class EventQueue:
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
-                  log_directory=None, uint64_t log_id=0, bint synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
+                  log_directory=None, uint64_t log_id=0, synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
                   uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None, uint64_t mount=0):
         global queues_made
         cdef bytes path = b""
@@ -92,7 +92,7 @@ cdef class EventQueue:
             if mount == 0:
                 import secrets
                 mount = secrets.randbits(62) | 1
-            self.open_log(env, str(log_directory), log_id, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms, salvage, mount)
+            self.open_log(env, str(log_directory), log_id, level_of(synchronous), flush_ms, salvage, mount)
             self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
             self.budget = log_budget
             committer_share(&self.g.durable.committer, log_budget, log_known, log_may_take_kept)
@@ -152,8 +152,8 @@ cdef class EventQueue:
 
     @property
     def synchronous(self):
-        """Whether an enqueue is done only when it is on the disk."""
-        return self.g.durable != NULL and self.g.durable.committer.synchronous
+        """Whether an enqueue is done only when it is on the disk; "written": when it is in the log, which is synced later."""
+        return self.g.durable != NULL and level_name(self.g.durable.committer.synchronous)
 
     # Copies at other members
 
@@ -299,6 +299,14 @@ cdef class EventQueue:
                 status = committer_once(&self.g.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint else WORK_NOW)
         return status == WAN_OK
 
+    def write_once(self):
+        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        cdef wan_status status = WAN_EMPTY
+        if self.g.durable != NULL:
+            with nogil:
+                status = committer_write_now(&self.g.durable.committer)
+        return status == WAN_OK
+
     def stop_log(self):
         """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
         if self.g.durable != NULL:
@@ -315,6 +323,10 @@ cdef class EventQueue:
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
         was enqueued stays queued here and is written when the disk takes it."""
+        self.wait_for_log(FOR_DISK, timeout, "the events are queued in memory and will be written when the disk takes them")
+
+    def wait_written(self, double timeout=60.0):
+        """The same, as far as `synchronous` says."""
         self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
 
     def wait_removed(self, double timeout=60.0):

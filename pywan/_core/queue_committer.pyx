@@ -7,7 +7,7 @@ from pywan._core.committer cimport (
 from pywan._core.log_stage cimport stage_rest
 from pywan._core.queue cimport durable_log, gateway_queue, removed_sum
 from pywan._core.queue_checkpoint cimport CHECKPOINT_EVENTS, CHECKPOINT_US, repairs_of
-from pywan._core.queue_log cimport durable_commit
+from pywan._core.queue_log cimport durable_commit, durable_write_block, has_taken
 from pywan._core.queue_log_shorten cimport durable_make_room, durable_shorten, log_is_long
 from pywan._core.queue_mounts cimport durable_renew
 
@@ -17,13 +17,8 @@ cdef void queue_committer_init(gateway_queue *g, uint8_t synchronous, uint32_t f
     cdef log_owner owner
     owner.itself, owner.lock = g, &g.lock
     owner.work_of, owner.round_of, owner.rest, owner.seal = work_of_queue, round_of_queue, rest_of_queue, seal_queue
-    owner.has_reached = queue_has_reached
+    owner.write_block_of, owner.has_reached = write_block_of_queue, queue_has_reached
     committer_init(&g.durable.committer, &owner, synchronous, flush_ms)
-
-
-cdef inline bint has_taken(const durable_log *d) noexcept nogil:
-    """A round that failed took something, and has not written it."""
-    return d.records.taken.used != 0 or d.holes.taken.used != 0 or d.superseded.taken.used != 0
 
 
 cdef uint32_t work_of_queue(void *itself, bint stopping) noexcept nogil:
@@ -80,6 +75,10 @@ cdef wan_status write_staged(gateway_queue *g, bint checkpoint) noexcept nogil:
     return status
 
 
+cdef wan_status write_block_of_queue(void *itself) noexcept nogil:
+    return durable_write_block(<gateway_queue *>itself)
+
+
 cdef void rest_of_queue(void *itself) noexcept nogil:
     cdef gateway_queue *g = <gateway_queue *>itself
     cdef durable_log *d = g.durable
@@ -107,8 +106,7 @@ cdef bint queue_has_reached(void *itself, const disk_wait *wait) noexcept nogil:
 
 
 cdef disk_wait queue_begin_wait(gateway_queue *g, int what, uint64_t limit_us) noexcept nogil:
-    cdef disk_wait wait = committer_begin_wait(&g.durable.committer, limit_us)
-    wait.what = what
+    cdef disk_wait wait = committer_begin_wait(&g.durable.committer, what, limit_us)
     if what == FOR_REMOVALS:
         wan_lock_take(&g.lock)
         wait.wanted = removed_sum(g)

@@ -1,5 +1,12 @@
 # The interface of queue_log.pyx.
 from pywan._core.c_base cimport *
-from pywan._core.queue cimport gateway_queue
+from pywan._core.queue cimport durable_log, gateway_queue
+
+
+cdef inline bint has_taken(const durable_log *d) noexcept nogil:
+    """A round that failed took something, and has not written it."""
+    return d.records.taken.used != 0 or d.holes.taken.used != 0 or d.superseded.taken.used != 0
+
 
 cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *moved) noexcept nogil
+cdef wan_status durable_write_block(gateway_queue *g) noexcept nogil

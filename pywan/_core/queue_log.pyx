@@ -4,15 +4,15 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.committer cimport committer_made_durable, committer_tell
+from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
 from pywan._core.log_stage cimport stage_settle, stage_take
 from pywan._core.queue cimport durable_log, gateway_queue, wake_dispatchers
 from pywan._core.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
 
 
-cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t count, uint32_t *segment) noexcept nogil:
+cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
     cdef wan_status status = wan_log_make_room(&d.committer.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
-    return wan_log_commit(&d.committer.log, parts, count, segment) if status == WAN_OK else status
+    return committer_write(&d.committer, parts, count, syncs, segment) if status == WAN_OK else status
 
 
 cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_buffer *stage) noexcept nogil:
@@ -84,7 +84,7 @@ cdef wan_status write_ahead(gateway_queue *g, const wan_buffer *moved, uint64_t 
                 count = add_part(parts, count, WAN_PART_NAMES, &d.names.taken)
             status = add_records(parts, &count, WAN_PART_RECORDS, &d.records.taken, &d.places.taken, &d.joined[1], d.written, d.written_count, most, &taken)
         if status == WAN_OK:
-            status = write_block(d, parts, count, &segment)
+            status = write_block(d, parts, count, False, &segment)
         if status != WAN_OK:
             return status
         last = &parts[count - 1]
@@ -151,6 +151,23 @@ cdef void settle_commit(gateway_queue *g, uint64_t staged, bint checkpoint) noex
 cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *moved) noexcept nogil:
     """Writes what is staged, and before it the records `moved` out of old segments (unless NULL), makes it durable, tells everybody: one
     block, behind others where there is much. By who has the committer's role."""
+    return commit(g, checkpoint, moved, False)
+
+
+cdef wan_status durable_write_block(gateway_queue *g) noexcept nogil:
+    """The same for a caller that has the role: only where it is one write, behind the last one. WAN_SLOW: it is not, and nothing is done."""
+    return commit(g, False, NULL, True)
+
+
+cdef bint is_one_write(const durable_log *d) noexcept nogil:
+    """Under the queue's lock: what is staged is one block, and the log takes it as it is. Most of the places join in the block, so it is no longer."""
+    cdef uint64_t length = d.records.staged.used + d.places.staged.used
+    if has_taken(d) or wan_read(&d.wanted_incarnation) or length > wan_log_block_bytes(&d.committer.log):
+        return False
+    return wan_log_takes(&d.committer.log, length + d.holes.staged.used + d.names.staged.used + 3 * sizeof(wan_part_head))
+
+
+cdef wan_status commit(gateway_queue *g, bint checkpoint, wan_buffer *moved, bint in_one_write) noexcept nogil:
     cdef durable_log *d = g.durable
     cdef wan_part parts[5]
     cdef uint32_t count = 0, p, segment
@@ -159,7 +176,10 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *mo
     cdef wan_status status = WAN_OK
     # What an earlier attempt took and could not write comes first: new stages wait behind it.
     wan_lock_take(&g.lock)
-    if d.records.taken.used == 0 and d.holes.taken.used == 0 and d.superseded.taken.used == 0:
+    if in_one_write and not is_one_write(d):
+        wan_lock_release(&g.lock)
+        return WAN_SLOW
+    if not has_taken(d):
         stage_take(&d.records)
         stage_take(&d.places)
         stage_take(&d.holes)
@@ -191,7 +211,7 @@ cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *mo
     if checkpoint:
         count = add_part(parts, count, WAN_PART_STATE, &d.fresh_state)
     if status == WAN_OK and count:
-        status = write_block(d, parts, count, &segment)
+        status = write_block(d, parts, count, checkpoint, &segment)      # A state is what others are told that the disk knows.
     if status != WAN_OK:
         d.dictionary.used, d.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
         if d.written:

@@ -34,7 +34,8 @@ cdef class RegionBase:
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
     cdef int wait_written(self, bint is_queued) except -1
-    cdef int wait_log(self) except -1
+    cdef int wait_log(self, int what) except -1
+    cdef int wait_durable(self) except -1
 
 cdef class OneWait:
     cdef RegionBase region

@@ -6,7 +6,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Clock
-from pywan._core.committer cimport committer_begin_wait, committer_failing_since, committer_wait, disk_wait
+from pywan._core.committer cimport (
+    FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, committer_begin_wait, committer_failing_since, committer_wait, disk_wait)
 from pywan._core.disk_log cimport LogBudget
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.names cimport region_number
@@ -169,7 +170,7 @@ cdef class RegionBase:
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued) except -1:
-        """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous: also where
+        """Returns when what has been changed and enqueued so far is as durable as the logs' levels say: also where
         the region was closed since. `is_queued`: whether a queue took anything of it; one that drops what is new may
         have a disk that is full."""
         global wan_bulk_waits
@@ -180,19 +181,31 @@ cdef class RegionBase:
             return 0
         for queue in self.attached_queues if is_queued else ():
             if queue.g.durable != NULL and queue.g.durable.committer.synchronous:
-                queue.wait_durable()
+                queue.wait_written()
             if queue.g.queue.copied:
                 queue.wait_replicated()
         if self.r.log != NULL and self.r.log.committer.synchronous:
-            self.wait_log()
+            self.wait_log(FOR_EVENTS)
         return 0
 
-    cdef int wait_log(self) except -1:
+    cdef int wait_durable(self) except -1:
+        """The same, and of logs that are synced later when they are."""
+        cdef EventQueue queue
+        self.check_open()
+        self.wait_written(True)
+        for queue in self.attached_queues:
+            if queue.g.durable != NULL and queue.g.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
+                queue.wait_durable()
+        if self.r.log != NULL and self.r.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
+            self.wait_log(FOR_DISK)
+        return 0
+
+    cdef int wait_log(self, int what) except -1:
         cdef disk_wait wait
         if self.log_wait is not None:
             self.log_wait()
             return 0
-        wait = committer_begin_wait(&self.r.log.committer, 60000000)
+        wait = committer_begin_wait(&self.r.log.committer, what, 60000000)
         return committer_wait(&self.r.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
 

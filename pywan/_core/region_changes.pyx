@@ -146,8 +146,7 @@ cdef class RegionCalls:
 
     def wait_durable(self):
         """Returns when what has been changed and enqueued so far is on the disk, where that is synchronous."""
-        self.state.check_open()
-        self.state.wait_written(True)
+        self.state.wait_durable()
 
 
 cdef class RegionChanges(RegionCalls):

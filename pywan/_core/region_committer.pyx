@@ -4,6 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport WORK_IDLE, WORK_NOW, committer_init, log_owner
 from pywan._core.log_stage cimport stage_rest
+from pywan._core.region_log cimport region_log_write
 from pywan._core.region_log_move cimport (
     region_log_end_moving, region_log_make_way, region_log_may_shrink, region_log_shorten, region_log_wants_way,
     region_log_write_behind)
@@ -15,7 +16,7 @@ cdef void region_committer_init(region_log *log, uint8_t synchronous, uint32_t f
     cdef log_owner owner
     owner.itself, owner.lock = log, &log.lock
     owner.work_of, owner.round_of, owner.rest, owner.seal = work_of_region, round_of_region, rest_of_region, seal_region
-    owner.has_reached = NULL
+    owner.write_block_of, owner.has_reached = write_block_of_region, NULL
     committer_init(&log.committer, &owner, synchronous, flush_ms)
 
 
@@ -47,6 +48,10 @@ cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
         region_log_shorten(log)         # Tried again after the next commit; what is durable is not less so.
     region_log_end_moving(log)
     return status
+
+
+cdef wan_status write_block_of_region(void *itself) noexcept nogil:
+    return region_log_write(<region_log *>itself, True)
 
 
 cdef void rest_of_region(void *itself) noexcept nogil:

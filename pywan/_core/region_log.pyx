@@ -7,9 +7,13 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
-from pywan._core.committer cimport committer_made_durable, committer_tell
+from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
 from pywan._core.log_stage cimport stage_settle, stage_take
 from pywan._core.region_state cimport region_log
+
+
+cdef inline uint64_t most_of_block(const region_log *log) noexcept nogil:
+    return wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NEVER else 4)
 
 
 cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *stage, uint64_t *written) noexcept nogil:
@@ -17,7 +21,7 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
     they had better be small; smaller where every segment that cannot be filled counts."""
     cdef wan_part part
     cdef uint32_t segment
-    cdef uint64_t length, block_bytes = wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NEVER else 4)
+    cdef uint64_t length, block_bytes = most_of_block(log)
     cdef wan_status status
     while written[0] < stage.used:
         part.head.kind, part.head.count, part.head.length = kind, 0, 0
@@ -31,18 +35,29 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
             part.head.count += 1
         status = wan_log_make_room(&log.committer.log, wan_parts_length(&part, 1), NULL, 0)
         if status == WAN_OK:
-            status = wan_log_commit(&log.committer.log, &part, 1, &segment)
+            status = committer_write(&log.committer, &part, 1, False, &segment)
         if status != WAN_OK:
             return status
         written[0] += part.head.length
     return WAN_OK
 
 
-cdef wan_status region_log_write(region_log *log) noexcept nogil:
-    """What is staged gets onto the disk. By who has the committer's role."""
+cdef bint is_one_write(const region_log *log) noexcept nogil:
+    """Under the log's lock: what is staged is one block, and the log takes it as it is. Not while records are moved: these come first."""
+    cdef uint64_t length = log.records.staged.used
+    if log.records.taken.used != 0 or log.moving.segments != 0 or length > most_of_block(log):
+        return False
+    return wan_log_takes(&log.committer.log, length + sizeof(wan_part_head))
+
+
+cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept nogil:
+    """What is staged gets onto the disk. By who has the committer's role. `in_one_write`: WAN_SLOW, and nothing is done, where it takes more."""
     cdef uint64_t staged
     cdef wan_status status
     wan_lock_take(&log.lock)
+    if in_one_write and not is_one_write(log):
+        wan_lock_release(&log.lock)
+        return WAN_SLOW
     if log.records.taken.used == 0:
         stage_take(&log.records)
     staged = log.committer.staged - log.records.staged.count

@@ -127,7 +127,7 @@ cdef wan_status region_log_write_behind(region_log *log) noexcept nogil:
     again."""
     if log.moving.written < log.moving.records.used:
         log.moving.segments = 0
-    return region_log_write(log)
+    return region_log_write(log, False)
 
 
 cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:

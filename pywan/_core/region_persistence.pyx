@@ -6,8 +6,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.committer cimport (
-    SYNCHRONOUS_NOT, SYNCHRONOUS_SYNCED, WORK_NOW, committer_once, committer_opened, committer_run, committer_share,
-    committer_state, committer_stop)
+    WORK_NOW, committer_once, committer_opened, committer_run, committer_share, committer_state, committer_stop,
+    committer_write_now, level_of)
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.region_committer cimport region_committer_init
 from pywan._core.region_recovery cimport (
@@ -20,7 +20,7 @@ from pywan._core.status cimport environment_of
 cdef class PersistentRegion(RegionTombstones):
     """A region that may have a log."""
 
-    def open_log(self, directory, *, uint64_t log_id, bint synchronous=True, uint32_t flush_ms=10,
+    def open_log(self, directory, *, uint64_t log_id, synchronous=True, uint32_t flush_ms=10,
                  LogBudget log_budget=None, uint64_t log_known=0,
                  bint salvage=False, environment=None, wait=None):
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on.
@@ -34,7 +34,7 @@ cdef class PersistentRegion(RegionTombstones):
         cdef wan_status status
         cdef bytes path = str(directory).encode("utf-8", "surrogateescape")
         cdef const char *path_ = path
-        region_committer_init(log, SYNCHRONOUS_SYNCED if synchronous else SYNCHRONOUS_NOT, flush_ms)
+        region_committer_init(log, level_of(synchronous), flush_ms)
         memset(&reader, 0, sizeof(reader))
         reader.owner = log
         reader.part, reader.damaged = region_log_recover, region_log_note_damaged
@@ -71,6 +71,14 @@ cdef class PersistentRegion(RegionTombstones):
         if self.state.r.log != NULL:
             with nogil:
                 status = committer_once(&self.state.r.log.committer, WORK_NOW)
+        return status == WAN_OK
+
+    def write_once(self):
+        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        cdef wan_status status = WAN_EMPTY
+        if self.state.r.log != NULL:
+            with nogil:
+                status = committer_write_now(&self.state.r.log.committer)
         return status == WAN_OK
 
     def stop_log(self):

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Collection, Iterable, Mapping, Union
 from pywan.base.names import check_name
 from pywan.config.classes import check_allowed, removes_all, to_class_references
 from pywan.config.table import Attribute, Attributes, Row, table
-from pywan.config.values import to_directories, to_host, to_region_name, to_word
+from pywan.config.values import DISK_LEVELS, DiskLevel, to_directories, to_disk_level, to_host, to_region_name, to_word
 from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError
 
 log = logging.getLogger("pywan.config")
@@ -104,9 +104,11 @@ class SenderAttributes(Attributes, SenderChanges):
         "the queue and its parked events lie in a disk store, and are recovered")] = False
     disk_store_name: Annotated[str | None, Attribute(
         "the disk store they lie in", unset=DEFAULT_STORE, more="Only with `enable-persistence`")] = None
-    disk_synchronous: Annotated[bool, Attribute(
-        "an enqueue is done when it is on the disk: written and synced",
-        more="That is more than Geode's, which hands writes to the system and does not sync by default")] = True
+    disk_synchronous: Annotated[DiskLevel, Attribute(
+        "an enqueue is done when it is on the disk; `written`: when it is in the log, which is synced later",
+        words=DISK_LEVELS, read=to_disk_level,
+        more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous, which"
+             " does not sync by default. `false`: a kill takes the last milliseconds too")] = True
     full_policy: Annotated[str, Attribute(
         "what an enqueue does that finds no room", words=("block", "refuse", "drop-oldest", "drop-newest"),
         more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest are"
@@ -256,9 +258,9 @@ class RegionAttributes(Attributes, RegionChanges):
     disk_store_name: Annotated[str | None, Attribute(
         "the disk store of a persistent region", option="disk-store", aliases=("disk-store-name",),
         unset=DEFAULT_STORE)] = None
-    disk_synchronous: Annotated[bool, Attribute(
-        "a change is done when it is on the disk: written and synced", option="enable-synchronous-disk",
-        aliases=("disk-synchronous",))] = True
+    disk_synchronous: Annotated[DiskLevel, Attribute(
+        "a change is done when it is on the disk; `written`: when it is in the log, which is synced later",
+        words=DISK_LEVELS, read=to_disk_level, option="enable-synchronous-disk", aliases=("disk-synchronous",))] = True
     cache_listeners: Annotated[Collection[Any], Attribute(
         "package.module:Class, several with commas", methods=("after_create", "after_update", "after_destroy"),
         element="cache-listener")] = ()

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Literal, Mapping, Union
 
 from pywan.errors import ConfigurationError
 from pywan.base.names import check_name, is_host, quoted
 
 MAX_WAIT_S = 2**31 - 1
+WRITTEN: Literal["written"] = "written"
+DISK_LEVELS = ("true", WRITTEN, "false")
+DiskLevel = Union[bool, Literal["written"]]      # What a change waits for: the disk, that its log has it, or nothing.
 _DIRECTORY_MB = 1, 2**31 - 1
 
 
@@ -25,6 +28,14 @@ def to_bool(value: Any, what: str) -> bool:
     if word not in ("true", "false"):
         raise ConfigurationError(f"{what}: {value!r} is not one of true, false")
     return word == "true"
+
+
+def to_disk_level(value: Any, what: str) -> DiskLevel:
+    """`true`, `false` or `written`."""
+    if isinstance(value, bool):
+        return value
+    word = to_word(value, what, DISK_LEVELS)
+    return WRITTEN if word == WRITTEN else word == "true"
 
 
 def to_int(value: Any, what: str, lowest: int | None = None, highest: int | None = None,

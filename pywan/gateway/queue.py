@@ -86,8 +86,8 @@ class SenderQueue:
     def _say_recovered(self) -> None:
         found = self.events.recovery()
         if found["cut_bytes"]:
-            log.warning("gateway sender %s: the log ended in the middle of a write, which was not acknowledged; %d"
-                        " bytes were cut", self._id, found["cut_bytes"])
+            log.warning("gateway sender %s: the log ended with what was not synced, and is not whole; %d bytes were"
+                        " cut", self._id, found["cut_bytes"])
         if len(self.events) or found["records"]:
             log.info("gateway sender %s: %d events recovered from disk store %s", self._id, len(self.events),
                      self._logs.store_name)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable
 from pywan import _core, forks
 from pywan.callbacks import CacheListener, GatewayConflictResolver
 from pywan.config.attributes import RegionAttributes
+from pywan.config.values import DiskLevel
 from pywan.errors import RegionNotFoundError
 from pywan.region.callback_path import CallbackPath
 from pywan.region.region import Region
@@ -39,7 +40,7 @@ class MemberRegion(_core.RegionCore):
     # Its log
 
     def make_persistent(
-        self, directory: str, *, log_id: int, synchronous: bool, flush_ms: int,
+        self, directory: str, *, log_id: int, synchronous: DiskLevel, flush_ms: int,
         start_writer: Callable[[str, Callable[[], None]], None], **room: Any,
     ) -> None:
         """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk
@@ -47,8 +48,8 @@ class MemberRegion(_core.RegionCore):
         used."""
         found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if found["cut_bytes"]:
-            log.warning("region %s: the log ended in the middle of a write, which was not acknowledged; %d bytes were"
-                        " cut", self.name, found["cut_bytes"])
+            log.warning("region %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
+                        self.name, found["cut_bytes"])
         if found["records"]:
             log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
         start_writer(f"region-{self.name}-log", self.commit_loop)

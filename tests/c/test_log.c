@@ -485,6 +485,30 @@ static void blocks_are_written_while_the_disk_syncs(void)
     }
 }
 
+static void any_sync_that_fails_is_followed_by_writing_again(void)
+{
+    random_source source = {.state = 6};
+    begin();
+    owner.writes = 1;
+    write_items(5, 5000);
+    EXPECT_EQUAL(wan_log_make_room(&owner.log, 1035000, (const uint8_t *)&owner.state, 8), WAN_OK);
+    write_items(4, 5000);
+    EXPECT(owner.synced < owner.durable);
+    disk.fail_at = disk.calls + 1;
+    disk.short_writes = 2;
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);         /* Leaves a block behind the last one, */
+    disk.fail_at = disk.calls + 2;
+    EXPECT_EQUAL(owner_write(&owner, 1030000), WAN_IO);     /* which a longer one for the next segment clears away first: a write and a sync. */
+    EXPECT(strcmp(disk.failed_what, "sync") == 0);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    EXPECT_EQUAL(owner.synced, owner.durable);
+    owner_close(&owner);
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 9);
+    end();
+}
+
 static void only_what_needs_one_write_is_taken(void)
 {
     begin();
@@ -899,6 +923,7 @@ const test_case log_tests[] = {
     {"a damaged block that a later one says to be synced is damage", a_damaged_block_that_a_later_one_says_to_be_synced_is_damage},
     {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
     {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
+    {"any sync that fails is followed by writing again", any_sync_that_fails_is_followed_by_writing_again},
     {"only what needs one write is taken", only_what_needs_one_write_is_taken},
     {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
     {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},

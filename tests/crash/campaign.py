@@ -32,6 +32,7 @@ WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("serial", {}),
     ("parallel", {"sender": {"parallel": True}, "type": "PARTITION_PERSISTENT"}),
     ("serial, not synchronous", {"sender": {"disk_synchronous": False, "batch_size": 30}, "region_a": {"disk_synchronous": False}}),
+    ("serial, written", {"sender": {"disk_synchronous": "written"}, "region_a": {"disk_synchronous": "written"}}),
     ("parallel, conflating, small store", {"sender": {"parallel": True, "enable_batch_conflation": True}, "type": "PARTITION_PERSISTENT",
                                            "store_mb": (8, None)}),
     ("serial, lz4, with a listener", {"sender": {"compression": "lz4", "batch_size": 500}, "journal": True}),
@@ -245,7 +246,7 @@ class World:
 
     def _check_at_rest(self) -> None:
         """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers say so."""
-        self.first.ask("pause")
+        self.first.ask("pause", meanwhile=lambda: self._hear(0.01))
         self._hear(0.0)
         for sender in self.members[:-1]:        # In the order in which events go.
             ledger = self._drain(sender)

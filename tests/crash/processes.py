@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 import pywan
 
@@ -96,13 +96,17 @@ class Member:
             self._answer()
             self._ready = True
 
-    def ask(self, what: str) -> dict[str, Any]:
+    def ask(self, what: str, meanwhile: Callable[[], None] | None = None) -> dict[str, Any]:
+        """Its answer. `meanwhile` is called again and again until it comes: a writer that is not heard cannot go on."""
         self.wait_until_ready()
         assert self._control is not None
         try:
             self._control.send(what.encode())
         except OSError as error:
             raise MemberFailed(f"{self} ended by itself before it was asked to {what}") from error
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while meanwhile is not None and time.monotonic() < deadline and not select.select([self._control], [], [], 0)[0]:
+            meanwhile()
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:

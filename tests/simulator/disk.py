@@ -119,6 +119,7 @@ class Disk:
         self.meanwhile: Callable[[], None] | None = None    # Called while a sync takes its time.
         self.error: BaseException | None = None
         self.failures = self.calls = 0
+        self.has_failed_syncs = False       # Since it was started: the system may have lost what was written, and not only with its power.
         table = _FREE.pop() if _FREE else _Table(**_CALLBACKS)
         address = ctypes.addressof(table)
         _DISKS[address] = self
@@ -155,7 +156,7 @@ class Disk:
         self._pending_names.clear()
         self._kept_names = dict(self._names)
         self._handles.clear()
-        self.is_off, self.off_in = False, None
+        self.is_off, self.off_in, self.has_failed_syncs = False, None, False
         return f"keeps {how} of what was not synced" if power else "kills the process"
 
     def copy(self) -> dict[str, bytes]:
@@ -290,6 +291,7 @@ class Disk:
             file.sync()
             return OK
         if not self.is_off and not was_off:
+            self.has_failed_syncs = True
             # Some of it may be on the disk; the system takes it for written, so no later sync writes it; it may be read back or not.
             total = len(file.pending)
             file.keep(lambda sector: self._rng.randint(0, total))

@@ -35,13 +35,16 @@ class LoggedQueue(_core.EventQueue):
     machine: Machine
 
     def wait_durable(self, timeout: float = 60.0) -> None:
+        self.machine.wait(self, for_disk=True)
+
+    def wait_written(self, timeout: float = 60.0) -> None:
         self.machine.wait(self)
 
 
 class Machine:
     """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its links."""
 
-    def __init__(self, rng: random.Random, site: int, *, region_is_persistent: bool, synchronous: bool, watched: bool = False):
+    def __init__(self, rng: random.Random, site: int, *, region_is_persistent: bool, synchronous: bool | str, watched: bool = False):
         self.rng, self.site = rng, site
         self.number = site                      # Machines of one site that run on copies of one disk have different ones.
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
@@ -55,6 +58,7 @@ class Machine:
         self.durable_versions: dict[str, Version] = {}      # Of the region: certainly on the disk.
         self.invalidated: dict[str, Version] = {}           # Which version of a key lost its value, as was acknowledged.
         self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))     # Newest of each key that a sender was told to forget.
+        self.has_lost = False                   # Perhaps of these, with its power: what was written and not synced.
         self.open_region()
 
     # Opening
@@ -109,20 +113,28 @@ class Machine:
                     link.note_durable(removed)
         return done
 
-    def wait(self, log: Any) -> None:
-        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives up."""
+    def wait(self, log: Any, for_disk: bool = False) -> None:
+        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives up. Where it is enough that the
+        log is written, and it takes no more than that, he writes it."""
+        def waits() -> bool:
+            state = log.log_state()
+            return state["staged"] > 0 or for_disk and state["unsynced"] > 0
+
+        if self.synchronous == "written" and not for_disk and not self.disk.is_off and self.rng.random() < 0.9:
+            log.write_once()
+            self.disk.raise_error()
         for _ in range(3):
-            if log.log_state()["staged"] == 0:
+            if not waits():
                 return
             if not self.commit(log, self.rng.random() < 0.2):
                 break
-        if log.log_state()["staged"]:
+        if waits():
             raise DiskError("the simulated disk did not take it in time")
 
     @property
     def may_lack(self) -> bool:
-        """A region that is written some time later acknowledges what a crash then takes away."""
-        return self.region_is_persistent and not self.synchronous
+        """A region that is written, or synced, some time later acknowledges what a crash then takes away."""
+        return self.region_is_persistent and self.synchronous is not True
 
     def versions(self) -> dict[str, Version]:
         return {key: found[1:3] for key in ALL_KEYS if (found := self.core.lookup(key))}
@@ -142,20 +154,22 @@ class Machine:
     def restart(self, power: bool) -> str:
         """The process ends here, whatever it was about to do, and starts again on what its disk kept."""
         before = self.versions()
+        loses = self.synchronous == "written" and (power or self.disk.has_failed_syncs)
         happened = self.disk.crash(power)
-        return f"{happened}, starts {self._start(before)} times"
+        return f"{happened}, starts {self._start(before, loses)} times"
 
-    def _start(self, before: dict[str, Version]) -> int:
-        """Starts on what is on the disk. `before`: what its region can hold at most. Returns how many attempts that took."""
+    def _start(self, before: dict[str, Version], loses: bool = False) -> int:
+        """Starts on what is on the disk. `before`: what its region can hold at most. `loses`: what was not synced may be gone, though it was acknowledged.
+        Returns how many attempts that took."""
         attempts = 1
         while not self._opens():
             attempts += 1
             if attempts > 3:
                 self.disk.heal()
             must(attempts < 6, f"machine {self.site} does not start on a healthy disk")
-        self._check_region(before)
+        self._check_region(before, loses)
         for link in self.out:
-            link.check_recovered()
+            link.check_recovered(loses)
         return attempts
 
     # Copies
@@ -181,7 +195,7 @@ class Machine:
         self.disk.raise_error()
         return True
 
-    def _check_region(self, before: dict[str, Version]) -> None:
+    def _check_region(self, before: dict[str, Version], loses: bool) -> None:
         after = self.versions()
         for key, version in after.items():
             must(version <= before.get(key, (0, 0)), f"site {self.site} recovered version {version} of {key}, and had {before.get(key)}")
@@ -189,9 +203,13 @@ class Machine:
             return
         for key, version in self.durable_versions.items():
             must(after.get(key, (0, 0)) >= version, f"site {self.site} had {key} of {version} on the disk, and recovered {after.get(key)}")
+        if loses:
+            self.has_lost = True
+            self.invalidated = {key: version for key, version in self.invalidated.items()
+                                if (found := self.core.lookup(key)) is not None and found[1:3] == version and found[0] is None}
         if self.synchronous:
             for key, version in self.invalidated.items():
                 value, *found = self.core.lookup(key)[:3]
                 must(tuple(found) != version or value is None, f"site {self.site} invalidated {key} of {version}, and recovered its value")
-            for key, version in self.acknowledged.items():
+            for key, version in self.acknowledged.items() if not self.has_lost else ():
                 must(after.get(key, (0, 0)) >= version, f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}")

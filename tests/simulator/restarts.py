@@ -43,7 +43,8 @@ class LoggedLink(Link):
         super().__init__(rng, machine.site, receiver)
         self.versions: dict[tuple[int, int], tuple[str, Version]] = {}     # Of what is in `events`: key, version.
         self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))       # Of each key in `versions`.
-        self.durable = [0] * self.partitions            # On the disk up to here, as was said.
+        self.durable = [0] * self.partitions            # In the log up to here, as was said;
+        self.synced = [0] * self.partitions             # and on the disk.
         self.checkpointed = [0] * self.partitions       # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
         self.identity = self.wanted = self.queue.incarnation    # The receiver knows it by the first; the second may be on the disk already.
@@ -114,7 +115,7 @@ class LoggedLink(Link):
         self.versions[partition, sequence] = key, version
 
     def note_durable(self, removed: list[int]) -> None:
-        self.durable = self.queue.log_state()["durable"]
+        self.durable = self.synced = self.queue.log_state()["durable"]
         for partition, through in enumerate(removed):
             self.checkpointed[partition] = max(through, self.checkpointed[partition])
 
@@ -182,23 +183,25 @@ class LoggedLink(Link):
             acknowledged = self.receiver.machine.acknowledged
             acknowledged[key] = max(version, acknowledged[key])
 
-    def check_recovered(self) -> None:
-        """The machine started again: what is in the queue, against what was."""
+    def check_recovered(self, loses: bool) -> None:
+        """The machine started again: what is in the queue, against what was. `loses`: what was sent may be gone, if it was not synced."""
         must(self.queue.incarnation in (self.identity, self.wanted), f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}")
         self.identity = self.wanted = self.queue.incarnation
         found = {(partition, sequence): _core.record_fields(record) for partition, sequence, record in self.queue.records(1 << 30)}
         for partition, (removed, _, appended) in enumerate(self.queue.positions()):
             must(self.checkpointed[partition] <= removed,
                  f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk")
-            must(appended >= self.durable[partition],
-                 f"partition {partition} was recovered to {appended}, and {self.durable[partition]} was on the disk")
+            least = self.synced[partition] if loses else self.durable[partition]
+            must(appended >= least, f"partition {partition} was recovered to {appended}, and {least} was on the disk")
+            if loses and appended < self.durable[partition]:
+                self._lose_behind(partition, appended)
             self._forget_behind(partition, appended)
             for sequence in range(self.settled[partition] + 1, removed + 1):
                 self._check_event((partition, sequence), None)      # At the front, and a hole.
             for sequence in range(removed + 1, appended + 1):
                 self._check_event((partition, sequence), found.get((partition, sequence)))
             self.settled[partition], self.recovered_through[partition] = removed, appended
-        self.durable = self.queue.log_state()["durable"]
+        self.durable = self.synced = self.queue.log_state()["durable"]
         self.newest.clear()
         for key, version in self.versions.values():
             self.newest[key] = max(version, self.newest[key])
@@ -221,6 +224,16 @@ class LoggedLink(Link):
         key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
         must(known is not None and (key, version) == self.versions[place] and known[1] == fields["operation"],
              f"{place} was recovered as {key} of {version}, and was {known} of {self.versions.get(place)}")
+
+    def _lose_behind(self, partition: int, appended: int) -> None:
+        """What was in the log and never got onto the disk, and may have been sent: this is a copy of before then."""
+        for place in [place for place in self.versions if place[0] == partition and place[1] > appended]:
+            key, version = self.versions[place]
+            self.lost[key].add(version)
+            self.applied.discard(place)
+            self.conflated.discard(place)
+        self.line += 1
+        self.is_copied = True
 
     def _forget_behind(self, partition: int, appended: int) -> None:
         """What was queued and never got onto the disk: its sequences come again."""
@@ -268,7 +281,8 @@ class MachinesWorld(World):
 
     def add_machine(self, site: int, watched: bool) -> Machine:
         rng = self.rng
-        machine = self.machines[site] = Machine(rng, site, region_is_persistent=rng.random() < 0.6, synchronous=rng.random() < 0.6, watched=watched)
+        machine = self.machines[site] = Machine(rng, site, region_is_persistent=rng.random() < 0.6,
+                                                       synchronous=rng.random() < 0.5 or rng.choice((False, "written", "written")), watched=watched)
         machine.disk.meanwhile = lambda: self.meanwhile(machine)
         return machine
 
@@ -525,7 +539,7 @@ class MachinesWorld(World):
                     held, latest = (found[1:3] if found else (0, 0)), expected.get(key, (0, 0))
                     must(held == latest or machine.may_lack and held < latest or held > latest and any(held in link.lost[key] for link in self.links),
                          f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest")
-            elif machine.synchronous:
+            elif machine.synchronous is True:
                 self.check_relayed(machine, expected)
 
     def expected(self, receiver: MachineReceiver) -> dict[str, Version]:
