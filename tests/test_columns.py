@@ -697,7 +697,8 @@ NESTED_LEAVES = [
     (pa.bool_(), st.booleans()), (pa.string(), st.text(max_size=40)), (pa.large_string(), st.text(max_size=40)), (pa.string_view(), st.text(max_size=40)),
     (pa.binary(), st.binary(max_size=40)), (pa.binary(3), st.binary(min_size=3, max_size=3)), (pa.null(), st.none()),
     (pa.date32(), st.dates()), (pa.date64(), st.dates()), (pa.timestamp("us"), st.datetimes()), (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
-    (pa.timestamp("s"), st.datetimes().map(lambda at: at.replace(microsecond=0))), (pa.duration("us"), st.timedeltas()), (pa.time64("us"), st.times()),
+    (pa.timestamp("s"), st.datetimes().map(lambda at: at.replace(microsecond=0))), (pa.duration("us"), 
+     st.timedeltas(datetime.timedelta(days=-106_000_000), datetime.timedelta(days=106_000_000))), (pa.time64("us"), st.times()),
     (pa.time32("s"), st.times().map(lambda at: at.replace(microsecond=0))),
 ]
 UNHASHABLE = (list, dict)
@@ -733,7 +734,8 @@ def as_python(value, kind):
         return {field.name: as_python(value[field.name], field.type) for field in kind}
     if pa.types.is_nested(kind):
         return [as_python(each, kind.value_type) for each in value]
-    return value
+    # An instant of a column has no zone, as in a column of its own; pyarrow makes one with the name of its zone, or not.
+    return value.astimezone(UTC) if pa.types.is_timestamp(kind) and kind.tz else value
 
 
 def as_arrow(value, kind):
