@@ -59,7 +59,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef wan_outcome outcome
     cdef wan_status status
     cdef int64_t row = 0, base
-    cdef uint32_t n, k, done
+    cdef uint32_t n, k, done, fetched
     cdef uint64_t first_stamp
     cdef const uint8_t *key_starts[GROUP]
     cdef const uint8_t *value_starts[GROUP]
@@ -107,11 +107,8 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
             c.ask = WAN_ASK_NOBODY
             if r.stores:
                 wan_table_prefetch_slot(&r.table, c.hash)
-        if r.stores:
-            for k in range(min(n, <uint32_t>SOME)):
-                region_prefetch_entry(r, &changes[k])
         together = region_stores_some(r, wan_table_shard(&r.table, changes[0].hash))
-        k = 0
+        k = fetched = 0
         while k < n:
             c = &changes[k]
             if c.keep:
@@ -119,13 +116,14 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 row += 1
                 k += 1
                 continue
+            while r.stores and fetched < min(n, k + <uint32_t>(2 * SOME)):
+                wan_table_prefetch_entry(&r.table, changes[fetched].hash, changes[fetched].key_length + changes[fetched].value_length)
+                fetched += 1
             done = region_change_some(r, c, n - k, maker, result, base + k) if together else 0
             row += done
             k += done
             if done:
                 continue
-            if r.stores and k + SOME < n:
-                region_prefetch_entry(r, c + SOME)
             origin_local(&from_, r, maker)
             status = region_change(r, c, &from_, NULL, &outcome)
             result.waits |= c.waits
@@ -209,16 +207,16 @@ cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t c
                 total -= lengths[n]
                 break
         if some > 1:
-            done = change_some_held(r, attached, changes, some, count, shards, lengths, partitions, total, maker, result, row)
+            done = change_some_held(r, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
 
 
-cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some, uint32_t count,
+cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some,
                                wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
                                bulk_result *result, int64_t row) noexcept nogil:
-    """`some` of `count` changes, under their entry locks. All that may be refused is asked for before the first change is made."""
+    """Under the entry locks. All that may be refused is asked for before the first change is made."""
     cdef gateway_queue *g = attached.queues[0]
     cdef wan_change *c
     cdef wan_run run
@@ -240,8 +238,6 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     for n in range(some):
         c = &changes[n]
         c.waits, c.absent_below = 0, 0
-        if n + SOME < count:
-            region_prefetch_entry(r, c + SOME)
         if c.stamp < low and not c.flags & WAN_FLAG_GIVEN:
             c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # As in region_change.
         origin_local(&from_, r, maker)
@@ -363,8 +359,3 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         eventfd_write(wake, 1)
     wan_lock_release(&shard.lock)
     return done
-
-
-cdef inline void region_prefetch_entry(region_core *r, const wan_change *c) noexcept nogil:
-    """Of the change SOME behind the one that is done now: spread out, as the processor fetches few lines at a time."""
-    wan_table_prefetch_entry(&r.table, c.hash, c.key_length + c.value_length)

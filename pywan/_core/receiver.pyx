@@ -25,8 +25,8 @@ from pywan._core.stream cimport (
 
 cdef enum:
     CREDIT_EVENTS = 4000000
-    AHEAD = 8       # A record's slot is fetched twice as many records before it is applied, its entry so many before:
-    RING = 32       # spread out, as the processor fetches few lines at a time. A power of two, above 2 * AHEAD.
+    GROUP = 8       # Records whose slots, and a group later whose entries, are fetched together, while the ones before them are
+    RING = 32       # applied. Three groups are on their way; a power of two.
     REGION_NAME_BYTES = 1024
     STUCK_US = 30000000
     CONTESTED_US = 8000000         # Silence of a sender whose queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
@@ -287,7 +287,7 @@ cdef class ReceiverSession(Session):
         cdef uint32_t number = 0        # Of the record in hand in its section.
         cdef bint possible_duplicate
         cdef const wan_record *record
-        cdef uint32_t step, ahead, k
+        cdef uint32_t step, k
         cdef int result
         cdef wan_rewind rewind
         cdef uint64_t floor, expected, highest = 0, sure = wan_section_sure(section)
@@ -333,81 +333,80 @@ cdef class ReceiverSession(Session):
         floor = slot.last
         told = first_failure(slot, section.first)
         at += wan_section_head_bytes(section)
-        ahead = min(section.count, <uint32_t>AHEAD)
-        for step in range(section.count + 2 * ahead):
-            if step < section.count:        # Of what is applied later the slot is fetched,
-                k = step % RING
+        for step in range((section.count + <uint32_t>GROUP - 1) // <uint32_t>GROUP + 2):
+            for number in range(step * <uint32_t>GROUP, min((step + 1) * <uint32_t>GROUP, section.count)):
+                k = number % RING       # Of what is applied two steps later the slots are fetched.
                 record = <const wan_record *>at
                 at += wan_record_length(record)
                 records[k] = record
-                sequences[k] = wan_section_sequence(section, run, step)
+                sequences[k] = wan_section_sequence(section, run, number)
                 cores[k] = self.region_of(record.region) if sequences[k] > floor else NULL
                 if cores[k] != NULL:
                     hashes[k] = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
                     wan_table_prefetch_slot(&cores[k].table, hashes[k])
-            if ahead <= step < section.count + ahead:       # then the entry.
-                k = (step - ahead) % RING
+            if step == 0:
+                continue
+            for number in range((step - 1) * <uint32_t>GROUP, min(step * <uint32_t>GROUP, section.count)):
+                k = number % RING       # A step later the entries.
                 if cores[k] != NULL:
                     wan_table_prefetch_entry(&cores[k].table, hashes[k], records[k].key_length + records[k].value_length)
-            if step < 2 * ahead:
+            if step == 1:
                 continue
-            number = step - 2 * ahead
-            k = number % RING
-            self.untold += 1
-            record = records[k]
-            sequence = sequences[k]
-            if sequence <= floor:
-                # Seen before: it is not applied again; if it failed then, that is told again.
-                self.own.duplicates_skipped += 1
-                while told < slot.failure_count and slot.failures[told].sequence < sequence:
-                    told += 1
-                if told < slot.failure_count and slot.failures[told].sequence == sequence:
-                    if not self.note_failure(section.partition, sequence, slot.failures[told].reason):
+            for number in range((step - 2) * <uint32_t>GROUP, min((step - 1) * <uint32_t>GROUP, section.count)):
+                k = number % RING
+                self.untold += 1
+                record = records[k]
+                sequence = sequences[k]
+                if sequence <= floor:
+                    # Seen before: it is not applied again; if it failed then, that is told again.
+                    self.own.duplicates_skipped += 1
+                    while told < slot.failure_count and slot.failures[told].sequence < sequence:
+                        told += 1
+                    if told < slot.failure_count and slot.failures[told].sequence == sequence:
+                        if not self.note_failure(section.partition, sequence, slot.failures[told].reason):
+                            wan_lock_release(&slot.lock)
+                            return 0
+                    continue
+                if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
+                    highest = record.stamp
+                    is_given = record.flags & WAN_FLAG_GIVEN
+                possible_duplicate = number < section.duplicates
+                result = WAN_FAILED_REGION_NOT_FOUND
+                if cores[k] != NULL:
+                    result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence, possible_duplicate)
+                if result < APPLIED:
+                    self.refused_code = 1
+                    wan_lock_release(&slot.lock)
+                    return 0
+                if result > APPLIED:
+                    if result == WAN_FAILED_NO_MEMORY:
+                        self.tell_no_memory()
+                    self.own.exceptions_occurred += 1
+                    if not self.note_failure(section.partition, sequence, <uint32_t>result):
                         wan_lock_release(&slot.lock)
                         return 0
-                continue
-            if cores[k] != NULL and record.stamp > highest and not self.is_ahead(record):
-                highest = record.stamp
-                is_given = record.flags & WAN_FLAG_GIVEN
-            possible_duplicate = number < section.duplicates
-            result = WAN_FAILED_REGION_NOT_FOUND
-            if cores[k] != NULL:
-                result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence, possible_duplicate)
-            if result < APPLIED:
-                self.refused_code = 1
-                wan_lock_release(&slot.lock)
-                return 0
-            if result > APPLIED:
-                if result == WAN_FAILED_NO_MEMORY:
-                    self.tell_no_memory()
-                self.own.exceptions_occurred += 1
-                if not self.note_failure(section.partition, sequence, <uint32_t>result):
+                    if not remember_failure(slot, &self.failures[self.failure_count - 1]):
+                        # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
+                        wan_lock_release(&slot.lock)
+                        wan_tell(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
+                                   FAILURES_KEPT, FAILURES_KEPT_ALL)
+                        return 0
+                wan_set(&slot.last, sequence)
+                self.own.events_received += 1
+                if record.operation == WAN_CREATE:
+                    self.own.create_requests += 1
+                elif record.operation == WAN_UPDATE:
+                    self.own.update_requests += 1
+                else:
+                    self.own.destroy_requests += 1
+                if possible_duplicate:
+                    self.own.possible_duplicates += 1
+                self.steps += 1
+                if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
                     wan_lock_release(&slot.lock)
                     return 0
-                if not remember_failure(slot, &self.failures[self.failure_count - 1]):
-                    # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
-                    wan_lock_release(&slot.lock)
-                    wan_tell(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
-                               FAILURES_KEPT, FAILURES_KEPT_ALL)
-                    return 0
-            wan_set(&slot.last, sequence)
-            self.own.events_received += 1
-            if record.operation == WAN_CREATE:
-                self.own.create_requests += 1
-            elif record.operation == WAN_UPDATE:
-                self.own.update_requests += 1
-            else:
-                self.own.destroy_requests += 1
-            if possible_duplicate:
-                self.own.possible_duplicates += 1
-            self.steps += 1
-            if self.untold >= PROGRESS_RECORDS and not self.tell_progress():
-                wan_lock_release(&slot.lock)
-                return 0
-            if highest and number % RING == RING - 1:
+            if highest:
                 wan_clock_see(self.clock, highest)
-        if highest:
-            wan_clock_see(self.clock, highest)
         if section.through > slot.last:
             wan_set(&slot.last, section.through)
         wan_lock_release(&slot.lock)
