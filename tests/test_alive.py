@@ -1,6 +1,7 @@
 """A driver that knows nothing but bytes and time keeps a connection alive, and ends one that is not."""
 from __future__ import annotations
 
+import gc
 import asyncio
 import itertools
 import socket
@@ -253,9 +254,9 @@ def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
 class Task:
     """A client's rows and the member's stage, by bytes and time."""
 
-    def __init__(self, silence_ms=staging.SILENCE_MS):
+    def __init__(self, silence_ms=staging.SILENCE_MS, budget=None):
         self.now_us = 1000 * SECOND
-        self.sender, self.stage = _core.RowSender(timeout_s=60.0), _core.RowStage(None)
+        self.sender, self.stage = _core.RowSender(timeout_s=60.0), _core.RowStage(None, budget)
         self.stage.connected(self.now_us, silence_ms)
         self.region = _core.RegionCore(f"alive{next(_names)}", _core.Clock(), site=1, stores=True)
 
@@ -268,6 +269,23 @@ class Task:
 
     def answer(self, data):
         return self.sender.receive_data(data, self.now_us)
+
+
+def test_a_stage_that_only_the_garbage_collector_finds_gives_its_share_of_the_budget_back():
+    budget = _core.StageBudget(1 << 30)
+    task = Task(budget=budget)
+    task.sender.put_pairs((n, n) for n in range(1000))
+    task.sender.flush()
+    assert task.pump() and budget.used > 0
+    gc.disable()
+    try:
+        task.stage.driven_by(lambda task=task: task.now_us)      # A cycle, through what drives it.
+        del task
+        assert budget.used > 0
+    finally:
+        gc.enable()
+    gc.collect()
+    assert budget.used == 0
 
 
 def test_a_task_that_computes_for_most_of_a_day_between_two_rows_commits():

@@ -1,5 +1,6 @@
 # Owns `EventQueue`: what Python sees of the queue of one sender on one member. Producers append through queue.pxd and put.pxd; a
 # dispatcher peeks, acknowledges and rewinds.
+cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
@@ -40,6 +41,7 @@ cdef int check_whole(EventQueue self) except -1:
     return raise_for(health_of(self.g), f"queue {self.name!r}")
 
 
+@cython.no_gc_clear      # What it keeps alive is used when it is closed.
 cdef class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
 

@@ -1,4 +1,5 @@
 # Owns a region's compiled state: whether it is open, where its events go, and what a change to it waits for.
+cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.exc cimport PyErr_CheckSignals
@@ -20,6 +21,7 @@ from pywan._core.region_walk cimport attachment_publish
 from pywan._core.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
 
 
+@cython.no_gc_clear      # What it keeps alive is used when it is closed.
 cdef class RegionBase:
     """Table, versions, and the way into the attached senders' queues. `RegionCore` and `RegionFace` are what Python
     sees of it."""

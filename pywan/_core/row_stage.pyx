@@ -1,5 +1,6 @@
 # Owns a client's bulk way in: rows staged at the member and applied only when the client says that its task is whole, so a task that is
 # tried again is applied once, whatever order its rows come in.
+cimport cython
 import os
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
@@ -41,6 +42,7 @@ cdef class StageBudget:
         return False
 
 
+@cython.no_gc_clear      # What it keeps alive is used when it is closed.
 cdef class RowStage(Session):
     """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
     cdef wan_stage stage
