@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 import time
 
 import pytest
@@ -47,14 +48,82 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
     assert re.search(f"pywan: {WHERE}\n", capfd.readouterr().err)
 
 
-def test_every_later_call_says_where_it_broke(queue):
-    queue.append_record(make_record(b"k"))
+# What only looks at a queue, and what puts it away with its log: these work on a broken one too.
+LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied"}
+PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wake"}
+# All the others, by the arguments of a call that a whole queue takes.
+REFUSED = {
+    "append_record": lambda queue: (make_record(b"l"),), "clear": lambda queue: (), "is_past": lambda queue: (1, 0, 1),
+    "made_replicated": lambda queue: (0, 1), "peek": lambda queue: (0, 1), "peek_placed": lambda queue: (0, 1), "punch": lambda queue: (0, 1),
+    "remove": lambda queue: (0, 0), "renew": lambda queue: (1, 2), "replay_into": lambda queue: (_core.EventQueue("other"),), "rewind": lambda queue: (0,),
+    "set_copied": lambda queue: (True,), "set_full_policy": lambda queue: ("refuse",), "wait_durable": lambda queue: (),
+    "wait_removed": lambda queue: (), "wait_replicated": lambda queue: ()}
+
+
+def state(queue):
+    return queue.counts(), queue.positions(), queue.copied, queue.records()
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_every_call_but_those_that_look_or_put_it_away_says_where_it_broke(log, tmp_path):
+    queue = _core.EventQueue("ln", remote_site=2, **(dict(log_directory=tmp_path, log_id=7) if log else {}))
+    for key in (b"k", b"l", b"m"):
+        queue.append_record(make_record(key))
+    queue.commit_once()
+    queue.peek(0, 1)
+    assert queue.oldest_ms() is not None
     break_queue(queue)
-    for call in (lambda: queue.peek(0, 1), lambda: queue.remove(0, 0), lambda: queue.punch(0, 1), lambda: queue.rewind(0),
-                 lambda: queue.append_record(make_record(b"l"))):
+    before, oldest = state(queue), queue.oldest_ms()
+    calls = {name for name in dir(queue) if not name.startswith("_") and callable(getattr(queue, name))}
+    assert calls == LOOK | PUT_AWAY | REFUSED.keys()
+    for name, arguments in sorted(REFUSED.items()):
         with pytest.raises(InternalError, match=WHERE):
-            call()
-    assert queue.counts()["events"] == 1        # What only looks still works.
+            getattr(queue, name)(*arguments(queue))
+        assert state(queue) == before, name
+    other = _core.EventQueue("other")
+    other.append_record(make_record(b"k"))
+    with pytest.raises(InternalError, match=WHERE):
+        other.replay_into(queue)
+    assert len(other) == 1 and other.positions() == [(0, 0, 1)]
+    queue.stop_log()
+    for name in sorted(LOOK | PUT_AWAY):
+        getattr(queue, name)()
+    assert state(queue) == before and queue.oldest_ms() == oldest
+
+
+def test_what_was_staged_when_its_queue_broke_gets_to_the_disk(tmp_path):
+    queue = _core.EventQueue("ln", remote_site=2, log_directory=tmp_path, log_id=7)
+    queue.running = True
+    region = region_of(queue)
+    writer = threading.Thread(target=lambda: region.put("k", 1))
+    writer.start()
+    eventually(lambda: queue.log_state()["staged"] == 1)
+    break_queue(queue)
+    assert queue.commit_once()
+    writer.join()           # Its event is where it was promised to be: no error.
+    assert queue.log_state()["staged"] == 0
+
+
+def test_a_broken_sender_neither_drops_its_events_nor_starts_without_them(network):
+    ny, ln = network.add("ny ln")
+    network.connect([("ny", "ln")])
+    sender = ny.sender(ln)
+    sender._core.parked.queue.append_record(make_record(b"k"))
+    break_queue(sender._core.parked.queue)
+    with pytest.raises(InternalError, match=WHERE):
+        sender.drop_parked()
+    with pytest.raises(InternalError, match=WHERE):
+        sender.replay_parked()
+    assert sender.parked_count == 1
+    sender.pause()
+    ny.data.put("k", 1)
+    sender.stop()
+    break_queue(sender._core.queue)
+    with pytest.raises(InternalError, match=WHERE):
+        sender.start(clean_queues=True)
+    assert not sender.is_running and len(sender._core.queue) == 1 and sender.ledger()["balanced"]
+    ny.data.put("l", 1)     # It is stopped: the region goes on.
+    assert ny.data["l"] == 1
 
 
 @pytest.mark.parametrize("change", [

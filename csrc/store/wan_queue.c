@@ -300,16 +300,23 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
            (const wan_record *)reservation->at);
 }
 
-void wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t number, uint64_t sequence)
+wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t number, uint64_t sequence)
 {
-    WAN_CHECK(queue, queue->store == from->store);
-    const wan_entry_ref ref = *entry_of(&from->partitions[number], sequence);
-    WAN_CHECK(queue, ref);
+    const wan_partition *partition = &from->partitions[number];
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
+    WAN_CHECK(queue, queue->store == from->store, WAN_BROKEN);
+    WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended, WAN_BROKEN);
+    const wan_entry_ref ref = *entry_of(partition, sequence);
+    WAN_CHECK(queue, ref, WAN_BROKEN);
     const wan_record *record = ref_record(queue->store, ref);
     reservation->length = ref_length(queue->store, ref);
     wan_store_refer(queue->store, &queue->records, ref_segment(ref), reservation->length);
     append(queue, reservation, ref, record);
+    return WAN_OK;
 }
+
+/* So short a record never stands alone in its segment: the run goes on behind it. */
+_Static_assert(2 * WAN_RUN_RECORD_BYTES_MAX <= WAN_SEGMENT_BYTES, "a run begins in a segment that is lent");
 
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 {
@@ -318,7 +325,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     tidy(queue);
     wan_status status = wan_store_take(queue->store, &queue->records, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
-    WAN_CHECK(queue, run->segment == queue->records.segment, WAN_BROKEN);      /* One that is lent: so short a record stands alone in none. */
+    WAN_DEBUG_CHECK(run->segment == queue->records.segment);
     queue->records.used -= (uint32_t)least;     /* It stays, even if nothing lives in it: the run's end looks at that. */
     queue->records.live -= (uint32_t)least;
     run->room = queue->records.bytes - queue->records.used;
@@ -327,6 +334,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
 
 wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t number, uint32_t count)
 {
+    if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, count > 0 && count <= WAN_BLOCK_ENTRIES, WAN_BROKEN);
     wan_partition *partition = &queue->partitions[number];
     uint64_t last = (partition->appended + count - 1) / WAN_BLOCK_ENTRIES;
@@ -348,6 +356,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
     const uint8_t *at = run->at;
     uint64_t offset = (uint64_t)(at - lease->base), whole = 0;
     uint32_t done = 0;
+    if (WAN_UNLIKELY(queue->broken != NULL)) count = 0;
     for (uint32_t n = 0; n < count; n++) whole += lengths[n];
     WAN_DEBUG_CHECK(whole <= run->room && lease->segment == run->segment && lease->used == offset);
     lease->used += (uint32_t)whole;     /* All of it first: what it conflates may be the last that lives there. */
@@ -412,11 +421,11 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (!partition->events || queue->broken) return NULL;
+    if (!partition->events) return NULL;
     uint64_t known = partition->known_holes > partition->removed ? partition->known_holes : partition->removed;
     uint64_t sequence = wan_queue_next_live(partition, known + 1, partition->appended);
     WAN_CHECK(queue, sequence, NULL);
-    partition->known_holes = sequence - 1;
+    if (!queue->broken) partition->known_holes = sequence - 1;
     return wan_queue_at(queue, partition, sequence);
 }
 
@@ -514,6 +523,7 @@ wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *spa
 void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
 {
     wan_partition *partition = &queue->partitions[number];
+    if (queue->broken) return;
     if (peeked < partition->removed) peeked = partition->removed;
     for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));) partition->unpeeked++;
     partition->peeked = peeked;
@@ -666,8 +676,9 @@ void wan_queue_made_replicated(wan_queue *queue, uint32_t number, uint64_t repli
     count_more(queue, partition);
 }
 
-void wan_queue_set_copied(wan_queue *queue, int copied)
+wan_status wan_queue_set_copied(wan_queue *queue, int copied)
 {
+    if (queue->broken) return wan_refuse_broken(queue->broken);
     int waited = queue_waits(queue);
     queue->copied = copied != 0;
     for (uint32_t number = 0; number < queue->partition_count; number++) {
@@ -676,10 +687,12 @@ void wan_queue_set_copied(wan_queue *queue, int copied)
         if (copied) partition->replicated = partition->counted;
         count_more(queue, partition);
     }
+    return WAN_OK;
 }
 
 void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
 {
+    if (queue->broken) return;
     const wan_hole *hole = (const wan_hole *)superseded->bytes;
     for (uint32_t n = 0; n < superseded->count; n++, hole++) {
         wan_partition *partition = &queue->partitions[hole->partition];
@@ -691,6 +704,7 @@ void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
 
 wan_status wan_queue_start_conflating(wan_queue *queue)
 {
+    if (queue->broken) return wan_refuse_broken(queue->broken);
     for (uint32_t number = 0; number < queue->partition_count; number++) {
         wan_partition *partition = &queue->partitions[number];
         for (uint64_t sequence = partition->removed + 1; sequence <= partition->appended; sequence++) {
@@ -707,9 +721,10 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
     return WAN_OK;
 }
 
-uint64_t wan_queue_clear(wan_queue *queue)
+wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
 {
-    uint64_t dropped = queue->events;
+    if (queue->broken) return wan_refuse_broken(queue->broken);
+    *dropped = queue->events;
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         wan_partition *partition = &queue->partitions[n];
         partition->peeked = partition->appended;
@@ -719,5 +734,5 @@ uint64_t wan_queue_clear(wan_queue *queue)
         partition->unpeeked = partition->uncounted_events = 0;
         wan_queue_remove(queue, n, partition->appended);
     }
-    return dropped;
+    return WAN_OK;
 }

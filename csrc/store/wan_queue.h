@@ -104,9 +104,9 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation);
 /* Room for an entry alone: of a record that another queue in the same store has. Cancelled as any other. */
 wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t partition, wan_reservation *reservation);
 /* The record at a sequence of a partition of `from`, whose lock is held too, becomes the newest here as well. It is not copied:
- * its bytes live as long as either refers to them. */
-void wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t partition,
-                                uint64_t sequence);
+ * its bytes live as long as either refers to them. WAN_BROKEN: it was not committed; the caller cancels the reservation. */
+wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t partition,
+                                      uint64_t sequence);
 
 /* A run: records written one behind the other at the end of the current segment, and made the newest together. */
 typedef struct { uint8_t *at; uint64_t room; uint32_t segment; } wan_run;
@@ -155,8 +155,9 @@ void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, ui
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: all up to `durable` is on the disk now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
-/* Copies in sync come to be (nothing that counts is taken back), or are no more: what was waited for then counts. */
-void wan_queue_set_copied(wan_queue *queue, int copied);
+/* Copies in sync come to be (nothing that counts is taken back), or are no more: what was waited for then counts.
+ * WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_set_copied(wan_queue *queue, int copied);
 /* With copies: all up to `replicated` is at every copy in sync now. */
 void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
 /* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
@@ -180,7 +181,7 @@ static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
     return partition->unpeeked - partition->uncounted_events;
 }
-/* All of it is dropped. Returns how many events. */
-uint64_t wan_queue_clear(wan_queue *queue);
+/* All of it is dropped. *dropped: how many events. WAN_BROKEN: nothing was changed. */
+wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped);
 
 #endif

@@ -100,6 +100,7 @@ static void begin_sweep(wan_queue *queue)
 
 void wan_queue_sweep(wan_queue *queue)
 {
+    if (queue->broken) return;
     if (!queue->is_sweeping) {
         /* A sweep looks at every entry: there has to be as much to be had. */
         if (queue->punched_bytes < queue->bytes / 16) return;
@@ -110,6 +111,7 @@ void wan_queue_sweep(wan_queue *queue)
 
 void wan_queue_compact(wan_queue *queue)
 {
+    if (queue->broken) return;
     begin_sweep(queue);
     while (queue->is_sweeping) sweep(queue, UINT64_MAX, UINT64_MAX);
 }

@@ -70,6 +70,7 @@ static inline void restore_entry(wan_queue *queue, wan_partition *partition, uin
 
 wan_status wan_queue_restore(wan_queue *queue, uint32_t number, uint64_t sequence, const wan_record *record)
 {
+    if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
     int known;
     uint8_t *at;
@@ -86,6 +87,7 @@ wan_status wan_queue_restore(wan_queue *queue, uint32_t number, uint64_t sequenc
 
 wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t number, uint64_t sequence, const wan_record *record)
 {
+    if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
     wan_segment *segment = wan_store_segment(queue->store, segment_id);
     const uint64_t offset = (uint64_t)((const uint8_t *)record - segment->base);
@@ -103,6 +105,7 @@ wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_
 
 wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64_t removed, uint64_t appended)
 {
+    if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
     if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
         partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted = removed;

@@ -190,8 +190,8 @@ class EventQueue:
         """What opening found: records in the log, and bytes of a torn tail that were cut."""
     @property
     def broken(self) -> str | None:
-        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and no call but those that look
-        at it works any more: InternalError."""
+        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and of the other
+        calls only those work that look at it, or put it away; the rest is an InternalError."""
     def log_state(self) -> dict[str, Any]:
         """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
     def commit_loop(self) -> None:

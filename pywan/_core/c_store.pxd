@@ -71,7 +71,7 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
-    void wan_queue_set_copied(wan_queue *queue, bint copied)
+    wan_status wan_queue_set_copied(wan_queue *queue, bint copied)
     void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated)
     ctypedef struct wan_store_span:
         const char *file
@@ -94,7 +94,7 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_start_conflating(wan_queue *queue)
     uint64_t wan_partition_ready(const wan_partition *partition)
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
-    uint64_t wan_queue_clear(wan_queue *queue)
+    wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
 
 cdef extern from "store/wan_stage.h" nogil:
     enum: WAN_STAGE_BLOCK_BYTES

@@ -162,11 +162,13 @@ cdef class EventQueue:
     def set_copied(self, bint copied):
         """Copies in sync come to be, or are no more. While there are any, an event is sent, and its maker answered, only when they have it.
         Before regions attach, or they attach again."""
+        cdef wan_status status
         wan_lock_take(&self.g.lock)
-        wan_queue_set_copied(&self.g.queue, copied)
+        status = wan_queue_set_copied(&self.g.queue, copied)
         wake_dispatchers(self.g)
         wan_lock_release(&self.g.lock)
         wan_signal_change(&self.g.copies_epoch)
+        raise_for(status, f"queue {self.name!r}")
 
     def made_replicated(self, uint32_t partition, uint64_t through):
         """All copies in sync have the events of a partition up to this sequence."""
@@ -189,6 +191,11 @@ cdef class EventQueue:
     def wait_replicated(self, double timeout=60.0):
         """Returns when all copies in sync have everything enqueued so far, or there are none any more. ConnectivityError after `timeout`
         seconds: what was enqueued stays queued here."""
+        check_whole(self)
+        self.wait_for_copies(timeout)
+
+    cdef int wait_for_copies(self, double timeout) except -1:
+        """A queue that broke meanwhile hears of no copy any more: InternalError."""
         cdef uint32_t partitions = self.g.queue.partition_count, p, seen = 0
         cdef uint64_t until = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
         cdef bint done = False
@@ -212,12 +219,15 @@ cdef class EventQueue:
                     if not done:
                         wan_wait_change(&self.g.copies_epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
                 PyErr_CheckSignals()
+                if not done:
+                    check_whole(self)
                 if not done and wan_monotonic_us() >= until:
                     from pywan.errors import ConnectivityError
                     raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the change within {timeout:g} s; "
                                             "it is queued here, and counts once they have it")
         finally:
             free(wanted)
+        return 0
 
     @property
     def log_id(self):
@@ -251,6 +261,7 @@ cdef class EventQueue:
         """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on. No
         effect where `old` was replaced already. DiskError as of `wait_durable`: then it is taken when the disk takes it."""
         cdef durable_log *d = self.g.durable
+        check_whole(self)
         if d == NULL or incarnation == 0:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and none is 0")
@@ -325,14 +336,26 @@ cdef class EventQueue:
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
         was enqueued stays queued here and is written when the disk takes it."""
+        check_whole(self)
         self.wait_for_log(FOR_DISK, timeout, "the events are queued in memory and will be written when the disk takes them")
 
     def wait_written(self, double timeout=60.0):
         """The same, as far as `synchronous` says."""
+        check_whole(self)
         self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
+
+    cdef int wait_for_all(self) except -1:
+        """Of whoever enqueued something: returns when all that this queue waits for have it. What entered a queue before it broke still gets to
+        the disk."""
+        if self.synchronous:
+            self.wait_for_log(FOR_EVENTS, 60.0, "the events are queued in memory and will be written when the disk takes them")
+        if self.g.queue.copied:
+            self.wait_for_copies(60.0)
+        return 0
 
     def wait_removed(self, double timeout=60.0):
         """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
+        check_whole(self)
         self.wait_for_log(FOR_REMOVALS, timeout, "what was removed comes back if the process ends before the disk takes that")
 
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
@@ -354,6 +377,7 @@ cdef class EventQueue:
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
         "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
         for `slow_disk_ms`, also for the oldest to leave. Before regions attach."""
+        check_whole(self)
         self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
         self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
         self.g.block_timeout_us = self.g.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
@@ -426,14 +450,16 @@ cdef class EventQueue:
 
     def clear(self):
         """Drops everything, counted as `dropped_cleared`. Only while no dispatcher runs. Returns how many."""
-        cdef uint64_t dropped
+        cdef uint64_t dropped = 0
+        cdef wan_status status
         with nogil:
             wan_lock_take(&self.g.lock)
-            dropped = wan_queue_clear(&self.g.queue)
+            status = wan_queue_clear(&self.g.queue, &dropped)
             self.g.counts.dropped_cleared += dropped
             for d in range(self.g.dispatchers):
-                wan_set(&self.g.signals[d].pending, 0)
+                queue_refresh_pending(self.g, d)
             wan_lock_release(&self.g.lock)
+        raise_for(status, f"queue {self.name!r}")
         return dropped
 
     def wake(self):
@@ -500,8 +526,8 @@ cdef class EventQueue:
 
     @property
     def broken(self):
-        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and no other call but
-        those that look at it works any more."""
+        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and of the other calls
+        only those work that look at it, or put it away: its sender stops, and its log is written to the end."""
         return detail_text() if health_of(self.g) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
@@ -563,6 +589,7 @@ cdef class EventQueue:
             self.g.counts.filtered_transmit += before - self.g.queue.events
             queue_refresh_pending(self.g, partition % self.g.dispatchers)
         wan_lock_release(&self.g.lock)
+        check_whole(self)
 
     def rewind(self, uint32_t partition):
         """What was peeked and not removed is to be sent again, as possible duplicates."""
@@ -594,6 +621,8 @@ cdef class EventQueue:
         cdef wan_status status = WAN_OK
         cdef uint32_t p, count = self.g.queue.partition_count
         cdef durable_log *to = other.g.durable
+        check_whole(self)
+        check_whole(other)
         cdef uint64_t *ends = <uint64_t *>calloc(2 * count, sizeof(uint64_t))
         if ends == NULL:
             raise MemoryError()
@@ -614,6 +643,7 @@ cdef class EventQueue:
                 wan_flag_set(&to.replaying, 0)
             free(ends)
         raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
+        check_whole(self)
         return moved
 
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:

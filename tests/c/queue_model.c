@@ -172,7 +172,7 @@ static void set_copied(queue_model *m, int copied)
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++)
         if (!m->copied) m->partitions[number].replicated = m->partitions[number].appended;
     m->copied = copied;
-    wan_queue_set_copied(&m->queue, copied);
+    SAME(wan_queue_set_copied(&m->queue, copied), WAN_OK);
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(m, &m->partitions[number]);
 }
 
@@ -269,8 +269,11 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
     if (m->copied && random_below(source, 2)) set_copied(m, 0);
     /* Drained, it holds no file. */
     uint64_t left = m->queue.events;
-    if (random_below(source, 2)) SAME(wan_queue_clear(&m->queue), left);
-    else
+    if (random_below(source, 2)) {
+        uint64_t dropped = 0;
+        SAME(wan_queue_clear(&m->queue, &dropped), WAN_OK);
+        SAME(dropped, left);
+    } else
         for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
             wan_record *records[8];
             uint64_t size;

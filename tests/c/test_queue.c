@@ -219,7 +219,32 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     wan_queue_punch(&queue, 0, 2, WAN_HOLE_FILTERED);
     wan_queue_rewind(&queue, 0);
     EXPECT_EQUAL(queue.events, 2);
-    EXPECT_EQUAL(queue.partitions[0].peeked, 1);
+    wan_queue_unpeek(&queue, 0, 0);
+    wan_queue_made_durable(&queue, 0, 2);
+    wan_queue_made_replicated(&queue, 0, 2);
+    wan_buffer superseded = {0};
+    EXPECT_EQUAL(wan_buffer_add(&superseded, &(wan_hole){0, WAN_HOLE_CONFLATED, 2}, sizeof(wan_hole)), WAN_OK);
+    wan_queue_settle_superseded(&queue, &superseded);
+    wan_buffer_close(&superseded);
+    wan_queue_compact(&queue);
+    uint64_t dropped = 7;
+    EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_BROKEN);
+    EXPECT_EQUAL(dropped, 7);
+    EXPECT_EQUAL(wan_queue_set_copied(&queue, 1), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_restore(&queue, 0, 3, records[0]), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_restore_positions(&queue, 0, 1, 9), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_start_conflating(&queue), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_reserve_reference(&queue, 0, &reservation), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_commit_reference(&queue, &reservation, &queue, 0, 1), WAN_BROKEN);
+    wan_run run;
+    EXPECT_EQUAL(wan_queue_open_run(&queue, 128, &run), WAN_BROKEN);
+    EXPECT_EQUAL(wan_queue_room_for_entries(&queue, 0, 1), WAN_BROKEN);
+    EXPECT_EQUAL(queue.events, 2);
+    EXPECT(queue.conflated == 0 && !queue.copied);
+    const wan_partition *partition = &queue.partitions[0];
+    EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
+    EXPECT(partition->durable == 0 && partition->replicated == 0 && partition->counted == 0);
+    EXPECT(wan_queue_oldest(&queue, 0) == records[0]);      /* Looking is allowed. */
     close_queue();
 }
 
@@ -561,7 +586,7 @@ static void append_both(const char *key, uint32_t value_length)
     EXPECT_EQUAL(wan_queue_reserve_reference(&second, 1, &reference), WAN_OK);
     write_plan(record.at, &plan);
     wan_queue_commit(&first, &record);
-    wan_queue_commit_reference(&second, &reference, &first, 0, record.sequence);
+    EXPECT_EQUAL(wan_queue_commit_reference(&second, &reference, &first, 0, record.sequence), WAN_OK);
 }
 
 static wan_record *take_one(wan_queue *from, uint32_t partition)
@@ -570,6 +595,21 @@ static wan_record *take_one(wan_queue *from, uint32_t partition)
     uint64_t size;
     EXPECT_EQUAL(wan_queue_peek(from, partition, 1, UINT64_MAX, 1, &record, NULL, &size), 1);
     return record;
+}
+
+static void a_reference_to_what_is_not_there_is_not_committed(void)
+{
+    open_two(0);
+    append_both("k", 100);
+    wan_reservation reference;
+    EXPECT_EQUAL(wan_queue_reserve_reference(&second, 0, &reference), WAN_OK);
+    wan_stops_at_breakage = 0;
+    EXPECT_EQUAL(wan_queue_commit_reference(&second, &reference, &first, 0, 2), WAN_BROKEN);
+    wan_stops_at_breakage = 1;
+    wan_queue_cancel(&second, &reference);
+    EXPECT(strstr(second.broken->condition, "sequence <= partition->appended") && !first.broken);
+    EXPECT(second.events == 1 && second.partitions[0].appended == 0 && first.events == 1);
+    close_two();
 }
 
 static void one_record_stands_in_two_queues_until_both_have_removed_it(void)
@@ -601,7 +641,9 @@ static void the_last_queue_that_refers_to_a_record_frees_it(void)
         wan_queue *one = order ? &second : &first, *other = order ? &first : &second;
         if (order == 2) wan_queue_close(one);
         else {
-            wan_queue_clear(one);
+            uint64_t dropped;
+            EXPECT_EQUAL(wan_queue_clear(one, &dropped), WAN_OK);
+            EXPECT_EQUAL(dropped, 300);
             EXPECT_EQUAL(one->events, 0);
         }
         EXPECT(disk.live > 0);
@@ -655,7 +697,8 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
             snprintf(key, sizeof key, "%" PRIu64, sequence - 1);
             EXPECT(record && record->value_length == 3000 && record->key_length == strlen(key) && memcmp(wan_record_key(record), key, strlen(key)) == 0);
         }
-        wan_queue_clear(from);
+        uint64_t dropped;
+        EXPECT_EQUAL(wan_queue_clear(from, &dropped), WAN_OK);
     }
     EXPECT_EQUAL(disk.live, 0);
     close_two();
@@ -698,6 +741,7 @@ const test_case queue_tests[] = {
     {"of several updates of a key only the newest stays", of_several_updates_of_a_key_only_the_newest_stays},
     {"creates and destroys always travel", creates_and_destroys_always_travel},
     {"a queue with a failed check refuses every change", a_queue_with_a_failed_check_refuses_every_change},
+    {"a reference to what is not there is not committed", a_reference_to_what_is_not_there_is_not_committed},
     {"what was peeked is not conflated", what_was_peeked_is_not_conflated},
     {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
     {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},

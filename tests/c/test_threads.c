@@ -173,7 +173,7 @@ static void *write_shared(void *context)
                 if (wan_queue_reserve_reference(&s->queues[1], 0, &reference) == WAN_OK) {
                     write_plan(record.at, &plan);
                     wan_queue_commit(&s->queues[0], &record);
-                    wan_queue_commit_reference(&s->queues[1], &reference, &s->queues[0], 0, record.sequence);
+                    EXPECT_EQUAL(wan_queue_commit_reference(&s->queues[1], &reference, &s->queues[0], 0, record.sequence), WAN_OK);
                     s->put[0]++, s->put[1]++, s->both++;
                 } else {
                     wan_queue_cancel(&s->queues[0], &record);
