@@ -78,6 +78,7 @@ class EntryEvent(NamedTuple):
     callback_argument: Any
     is_origin_remote: bool
     origin_site: int
+    event_id: EventSequenceID           # The same for filters and listeners, at every site.
 
 
 class TimestampedEntryEvent(NamedTuple):
@@ -94,3 +95,4 @@ class TimestampedEntryEvent(NamedTuple):
     old_distributed_system_id: int
     new_distributed_system_id: int
     callback_argument: Any
+    event_id: EventSequenceID           # Of the proposed change.

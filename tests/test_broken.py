@@ -50,7 +50,7 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
 
 # What only looks at a queue, and what puts it away with its log: these work on a broken one too.
 LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied"}
-PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wake"}
+PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
 # All the others, by the arguments of a call that a whole queue takes.
 REFUSED = {
     "append_record": lambda queue: (make_record(b"l"),), "clear": lambda queue: (), "is_past": lambda queue: (1, 0, 1),
@@ -188,3 +188,17 @@ def test_an_event_for_a_broken_queue_of_the_receiving_member_stays_at_its_sender
     ny.data.put("k", 1)
     eventually(lambda: "internal check failed" in ny.sender(ln).lag()["cause"])
     assert "k" not in ln.data and ny.sender(ln).queue_size == 1 and ny.sender(ln).parked_count == 0
+
+
+def test_a_repair_of_the_clock_takes_nothing_out_of_a_broken_queue():
+    clock = _core.Clock()
+    queue, parked = _core.EventQueue("ln", remote_site=2), _core.EventQueue("ln (parked)", remote_site=2)
+    parked.append_record(make_record(b"k", stamp=(int(time.time()) + 3600) * 1000 << 16))
+    repair = _core.ClockRepair(clock, [], site=1)
+    repair.begin()
+    assert repair.count_events(parked) == 1
+    repair.give_stamps()
+    break_queue(parked)
+    with pytest.raises(InternalError, match=WHERE):
+        repair.restamp_events(parked, queue, [])
+    assert len(parked) == 1 and len(queue) == 0 and parked.counts()["restamped"] == 0

@@ -25,7 +25,7 @@ DESCRIBE = {"name", "type", "attributes", "gateway_sender_ids", "is_closed", "is
 # For the cache, the receiver and tests of the core.
 INNER = {"apply_record", "attach", "attach_senders", "bucket", "bucket_count", "bucket_digest", "bucket_of", "copy_bucket", "drop_bucket", "scan_bucket", "change", "change_if", "commit_loop", "commit_once", "copy_into", "expire_tombstones", "is_slow", "judge",
          "keep_tombstones", "log_trouble", "lookup", "make_persistent", "next_event_id", "open_log", "release_entries", "remake", "restamp", "say_unwritten", "set_resolver", "set_slow",
-         "settle_stamps", "stop_log", "watch_tombstones"}
+         "settle_stamps", "stop_log", "unasked", "watch_tombstones"}
 
 
 def test_every_public_name_of_a_region_is_looked_at_here():

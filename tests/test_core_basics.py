@@ -241,7 +241,7 @@ def test_the_operation_says_what_the_change_did():
 def test_decisions_filter_or_replace_what_one_sender_gets():
     queues = [queue_to(2), queue_to(3), queue_to(4)]
     region = region_with(*queues)
-    decisions = [{2: None, 3: False, 4: _core.encode_object("for four")}[q_site(q)] for q in region.queues]
+    decisions = dict(zip(queues, (None, False, _core.encode_object("for four"))))
     region.change(UPDATE, "k", "v", decisions=decisions)
     two, three, four = queues
     assert read_record(only_record(two)).value == b"v" and read_record(only_record(four)).value == b"for four"
@@ -249,10 +249,6 @@ def test_decisions_filter_or_replace_what_one_sender_gets():
     assert region.get("k") == "v"
     for queue in queues:
         check_ledger(queue.counts())
-
-
-def q_site(queue):
-    return int(queue.name.split()[1])
 
 
 def test_a_proxy_holds_nothing_and_forwards_everything():

@@ -9,7 +9,6 @@
 typedef struct {
     char *text;         /* NULL: no region has this number. Never freed: a record may name it for as long as the process lives. */
     uint16_t length;
-    uint32_t buckets;   /* Of the region of that name made last: for events that come back to a queue without their region. */
 } wan_region_name;
 
 /* A number is given once, under the GIL, before any record carries it; so it is read without a lock. */

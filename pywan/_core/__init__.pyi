@@ -1,5 +1,5 @@
 """The compiled core: records, queues, tables and both sessions. Each docstring is the first sentence of the one at run time."""
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Any, Literal, Self
@@ -15,6 +15,8 @@ _Level = bool | Literal["written"]
 # (stamp, site), and (site of origin, recipients, (member, thread, sequence)) of a remote change.
 _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
+# What filters said of each attached queue that they were asked about, or the decision of another member.
+_Decisions = Mapping["EventQueue", _Form | bool | None] | tuple[()] | bytes
 _SlowChange = Callable[..., str]
 
 PARK_PARTITIONS: int
@@ -329,13 +331,13 @@ class RegionCore(RegionCalls):
     ) -> Self: ...
     @property
     def queues(self) -> tuple[EventQueue, ...]:
-        """The attached queues, in the order in which `change` takes its decisions."""
+        """The attached queues."""
     @property
     def is_slow(self) -> bool: ...
     @property
     def is_inherited(self) -> bool:
         """Whether another process made it, from which this one was forked."""
-    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ...) -> None:
+    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ..., asking: Collection[EventQueue] = ()) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
     def set_slow(self, change: _SlowChange | None) -> None:
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
@@ -362,10 +364,12 @@ class RegionCore(RegionCalls):
         """Sizes of the log, and why writing fails now (None: it does not)."""
     def change(
         self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
-        decisions: Sequence[_Form | bool | None] | None = None, version: _Version | None = None, origin_: _Origin | None = None,
-        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None,
+        decisions: _Decisions | None = None, version: _Version | None = None, origin_: _Origin | None = None,
+        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None, tell: list[bytes | None] | None = None,
     ) -> str:
         """One change with everything said: the slow path of regions with user's Python on the way."""
+    def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
+        """The queues that an event from there would enter, and whose filters have to be asked first."""
     def next_event_id(self) -> tuple[int, int, int]:
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
     def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
@@ -623,7 +627,8 @@ class StageBudget:
 class RowStage(Session):
     """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
 
-    def __new__(cls, directory: str | PathLike[str] | None, budget: StageBudget | None = None) -> Self: ...
+    def __new__(cls, directory: str | PathLike[str] | None, budget: StageBudget | None = None, *, run_id: bytes = b"",
+                task: int = 0) -> Self: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -671,7 +676,7 @@ class ClockRepair:
         """Entries and tombstones that are ahead are changed to what they are, from a shard on."""
     def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
         """The keys in this shard whose entries are ahead, and whether they are tombstones."""
-    def restamp_key(self, region: RegionCore, key: object, decisions: Sequence[Any] = ()) -> bool:
+    def restamp_key(self, region: RegionCore, key: object, decisions: _Decisions | None = None, origin_: _Origin | None = None) -> bool | None:
         """One entry or tombstone, whatever its stamp was, is changed to what it is."""
     def settle_region(self, region: RegionCore) -> None:
         """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered of destroys is not of the future."""
@@ -681,5 +686,7 @@ class ClockRepair:
         """Regions that are attached from now on do not take the queue's newest stamp for the time."""
     def restamp_events(self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]) -> tuple[int, list[tuple[RegionCore, bytes]]]:
         """Takes events that are ahead out of `source`, once what takes their place is on the disk."""
+    def is_fed(self, queue: EventQueue, region: RegionCore) -> bool:
+        """Whether what is changed in the region gets into the queue now."""
     def settle_queue(self, queue: EventQueue) -> None:
         """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""

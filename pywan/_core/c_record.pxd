@@ -115,6 +115,5 @@ cdef extern from "record/wan_names.h" nogil:
     ctypedef struct wan_region_name:
         char *text
         uint16_t length
-        uint32_t buckets
     wan_region_name *wan_region_names
     wan_status wan_region_name_give(uint16_t number, const char *text, uint16_t length)

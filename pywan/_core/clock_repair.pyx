@@ -13,14 +13,15 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.clock cimport Clock
 from pywan._core.committer cimport committer_wake
-from pywan._core.event_queue cimport EventQueue
+from pywan._core.enqueue cimport ENQUEUE_ASK, ENQUEUE_ENTERS, decide_enqueue, enqueue_decision
+from pywan._core.event_queue cimport EventQueue, check_whole
 from pywan._core.queue cimport (
-    gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition, queue_refresh_pending,
+    gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition_of, queue_refresh_pending,
     queue_reserve)
 from pywan._core.queue_committer cimport FOR_REPAIR
 from pywan._core.region cimport RegionCore
 from pywan._core.region_repair cimport REPAIR_PATIENCE_US, RegionRepair
-from pywan._core.region_state cimport region_core
+from pywan._core.region_state cimport origin, region_core
 from pywan._core.repair_stamps cimport note_stamp, stamp_for
 from pywan._core.status cimport raise_for
 
@@ -106,6 +107,7 @@ cdef class ClockRepair(RegionRepair):
             by_number[region.state.r.number] = region
         stale = []
         try:
+            check_whole(source)         # What takes the place of its events is queued before they are taken out.
             for region in fed:
                 feeds[region.state.r.number] = 1
             for p in range(source.g.queue.partition_count):
@@ -140,6 +142,14 @@ cdef class ClockRepair(RegionRepair):
         finally:
             free(feeds)
         return taken, stale
+
+    def is_fed(self, EventQueue queue not None, RegionCore region not None):
+        """Whether what is changed in the region gets into the queue now."""
+        cdef wan_shard *shard = &region.state.r.table.shards[0]
+        wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+        is_fed = takes_events(&region.state.r, queue.g)
+        wan_lock_release(&shard.lock)
+        return is_fed
 
     def settle_queue(self, EventQueue queue not None):
         """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""
@@ -302,12 +312,17 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
 
 
 cdef bint takes_events(const region_core *r, const gateway_queue *g) noexcept nogil:
-    """Under an entry lock: what changes in the region gets into this queue."""
-    if r.attached == NULL or not r.forwards or not wan_flag_read(&g.running):
+    """Under an entry lock: what is changed here in the region gets into this queue, if its sender's filters let it."""
+    cdef origin made_here
+    cdef enqueue_decision decided
+    if r.attached == NULL or not r.forwards:
         return False
-    for n in range(r.attached.count):
+    memset(&made_here, 0, sizeof(made_here))
+    made_here.site = r.site
+    decide_enqueue(r.attached, &made_here, r.site, NULL, &decided)
+    for n in range(decided.count):
         if r.attached.queues[n] == g:
-            return True
+            return decided.verdicts[n] == ENQUEUE_ENTERS or decided.verdicts[n] == ENQUEUE_ASK
     return False
 
 
@@ -316,8 +331,7 @@ cdef wan_status queue_append_restamped(gateway_queue *g, uint64_t hash, const wa
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)
-    cdef uint32_t partition = queue_partition(g, wan_region_names[record.region].buckets, hash, record.event_member,
-                                              record.event_thread)
+    cdef uint32_t partition = queue_partition_of(g, record, hash)
     wan_lock_take(&g.lock)
     cdef wan_status status = queue_reserve(g, partition, length, &reservation)
     if status == WAN_OK:

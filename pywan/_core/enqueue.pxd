@@ -1,11 +1,11 @@
 # Owns the decision which queues an event enters: one step, with one result. What it depends on (which senders run, where the event has
 # been, what `before_enqueue` said) is read here and nowhere else; what acts on the result does not ask again.
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue cimport gateway_queue
-from pywan._core.region_state cimport MAX_ATTACHED, WAY_STRAIGHT, attachment, decision, origin
+from pywan._core.region_state cimport MAX_ATTACHED, WAY_CALLBACKS, WAY_STRAIGHT, attachment, decision, origin
 
 cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_ENTERS = 0
@@ -13,11 +13,18 @@ cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
     ENQUEUE_STOPPED = 3     # The sender does not run.
     ENQUEUE_NO_ROOM = 4     # It enters, but the queue is full, and its policy is to drop what is new. Known after the decision.
+    ENQUEUE_ASK = 5         # It may enter, and its sender's filters were not asked: they are, and then it is decided anew. Nothing enters till then.
 
 cdef struct enqueue_decision:
-    # Plain bytes, no pointers: it can be kept or sent with the record, and whoever applies the record elsewhere appends it to the same queues.
     uint32_t count
     uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_*, of each attached queue, in the order of the attachment.
+
+cdef struct told_verdict:
+    # A decision as other members read it: of each attached queue one of these, and behind it the value that it gets instead of the record's, padded
+    # to 8 bytes.
+    uint64_t sender
+    uint8_t verdict, substituted, value_form, zero
+    uint32_t value_length
 
 
 cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) noexcept nogil:
@@ -30,35 +37,45 @@ cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) n
     return False
 
 
-cdef inline void decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site, const decision *filters,
+cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site, const decision *known,
                                 enqueue_decision *decided) noexcept nogil:
-    """Under the entry lock. `filters`: what the user's filters said of each attached queue; NULL: there are none."""
+    """Under the entry lock. `known`: what is, of each attached queue; NULL: nothing. False: some are ENQUEUE_ASK."""
     cdef gateway_queue *g
     cdef uint32_t n
+    cdef bint is_whole = True
     decided.count = attached.count
     for n in range(attached.count):
         g = attached.queues[n]
-        if already_there(from_, g.remote_site, own_site):
+        if known != NULL and known[n].given:
+            decided.verdicts[n] = known[n].verdict
+        elif already_there(from_, g.remote_site, own_site):
             decided.verdicts[n] = ENQUEUE_LOOP
-        elif filters != NULL and filters[n].filtered:
+        elif known != NULL and known[n].filtered:
             decided.verdicts[n] = ENQUEUE_FILTERED
         elif not wan_flag_read(&g.running):
             decided.verdicts[n] = ENQUEUE_STOPPED
+        elif attached.way == WAY_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
+            decided.verdicts[n] = ENQUEUE_ASK
+            is_whole = False
         else:
             decided.verdicts[n] = ENQUEUE_ENTERS
+    return is_whole
+
+
+cdef inline bint enters_straight(const gateway_queue *g, const origin *from_, uint8_t own_site) noexcept nogil:
+    """The decision about a change that comes straight from its maker, and so met no filter because there is none."""
+    return not already_there(from_, g.remote_site, own_site) and wan_flag_read(&g.running)
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
     """Under an entry lock: the queue that a change made at this site enters, straight from its maker, where there is one queue and it does.
     NULL: there are more, or none, or it does not."""
-    cdef enqueue_decision decided
     cdef origin made_here
     if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1:
         return NULL
     memset(&made_here, 0, sizeof(made_here))
     made_here.site = own_site
-    decide_enqueue(attached, &made_here, own_site, NULL, &decided)
-    return attached.queues[0] if decided.verdicts[0] == ENQUEUE_ENTERS else NULL
+    return attached.queues[0] if enters_straight(attached.queues[0], &made_here, own_site) else NULL
 
 
 cdef inline void note_not_entered(gateway_queue *g, uint8_t verdict) noexcept nogil:
@@ -74,3 +91,10 @@ cdef inline void note_not_entered(gateway_queue *g, uint8_t verdict) noexcept no
     else:
         g.counts.dropped_stopped += 1
     wan_lock_release(&g.lock)
+
+
+# Of `enqueue.pyx`.
+
+cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL
+cdef bytes told_decision(const decision *known, tuple queues)
+cdef int read_origin(made, origin *from_, uint8_t *flags) except -1

@@ -19,7 +19,7 @@ from pywan._core.committer cimport (
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition, queue_refresh_pending, signal, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_partition_of, queue_refresh_pending, signal, wake_dispatchers)
 from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -73,12 +73,18 @@ cdef class EventQueue:
             raise MemoryError(f"no memory for queue {name!r}")
         queues_made += 1
         self.g.place = queues_made
+        id_ = name.encode()
+        self.g.sender = wan_hash(<const char *>id_, len(id_), 0)
         raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
         self.g.dispatchers = dispatchers
         memset(self.g.lowest_copied, 0xff, sizeof(self.g.lowest_copied))
         self.g.remote_site = <uint8_t>remote_site
         self.g.by_thread, self.g.by_bucket = by_thread, by_bucket
+        if by_bucket:
+            self.g.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
+            if self.g.buckets == NULL:
+                raise MemoryError(f"no memory for queue {name!r}")
         self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
         if self.g.signals == NULL:
             raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
@@ -144,6 +150,7 @@ cdef class EventQueue:
         if self.g.durable != NULL:
             durable_log_close(self.g.durable)
         free(self.g.signals)
+        free(self.g.buckets)
         free(self.g)
 
     # Persistence
@@ -340,18 +347,8 @@ cdef class EventQueue:
         self.wait_for_log(FOR_DISK, timeout, "the events are queued in memory and will be written when the disk takes them")
 
     def wait_written(self, double timeout=60.0):
-        """The same, as far as `synchronous` says."""
-        check_whole(self)
+        """The same, as far as `synchronous` says. Of a broken queue, too: what entered before still gets to the disk."""
         self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
-
-    cdef int wait_for_all(self) except -1:
-        """Of whoever enqueued something: returns when all that this queue waits for have it. What entered a queue before it broke still gets to
-        the disk."""
-        if self.synchronous:
-            self.wait_for_log(FOR_EVENTS, 60.0, "the events are queued in memory and will be written when the disk takes them")
-        if self.g.queue.copied:
-            self.wait_for_copies(60.0)
-        return 0
 
     def wait_removed(self, double timeout=60.0):
         """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
@@ -668,9 +665,8 @@ cdef class EventQueue:
                     status = wan_store_check(self.g.queue.store, &span)
                     if status != WAN_OK:
                         break
-                    status = queue_append_copy(other.g, queue_partition(
-                        other.g, wan_region_names[record.region].buckets, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
-                        record.event_member, record.event_thread), record, True, flags)
+                    status = queue_append_copy(other.g, queue_partition_of(
+                        other.g, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form)), record, True, flags)
                     if status == WAN_OK:
                         through[p] = sequence
                         copied += wan_record_length(record)

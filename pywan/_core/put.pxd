@@ -10,7 +10,7 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.committer cimport committer_reserve, committer_staged
 from pywan._core.enqueue cimport (
-    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, already_there, decide_enqueue, enqueue_decision, note_not_entered)
+    ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue cimport (
     FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued, queue_partition,
     queue_reserve)
@@ -75,18 +75,18 @@ cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept 
     return mark + 1 if mark else 0
 
 
-cdef inline wan_status region_change(region_core *r, wan_change *c, const origin *from_, const decision *decisions,
+cdef inline wan_status region_change(region_core *r, wan_change *c, const origin *from_, decision *decisions,
                               wan_outcome *outcome) noexcept nogil:
     """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
     Anything else (no room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
-    comes through the user's callbacks; NULL: it comes straight from its maker."""
+    comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to be asked first."""
     cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
     wan_lock_take(&shard.lock)
     cdef wan_status status = region_change_held(r, shard, c, from_, decisions, outcome)
     wan_lock_release(&shard.lock)
     return status
 
-cdef inline wan_status region_change_if(region_core *r, wan_change *c, const origin *from_, const decision *decisions, condition *wanted,
+cdef inline wan_status region_change_if(region_core *r, wan_change *c, const origin *from_, decision *decisions, condition *wanted,
                                  wan_outcome *outcome) noexcept nogil:
     """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is WAN_UNMET. `wanted` gets a copy of
     the value that is there."""
@@ -126,7 +126,7 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
-cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, const decision *decisions,
+cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
     """`region_change`, by who has the entry lock."""
     cdef attachment *attached = r.attached
@@ -162,7 +162,7 @@ cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, operation
     cdef int wake = -1
-    if already_there(from_, g.remote_site, r.site) or not wan_flag_read(&g.running):
+    if not enters_straight(g, from_, r.site):
         return region_enqueue(r, shard, c, from_, attached, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&g.lock)
@@ -188,7 +188,7 @@ cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_
     return status
 
 
-cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached, const decision *decisions,
+cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached, decision *decisions,
                                wan_outcome *outcome) noexcept nogil:
     """`region_change` of a region that has senders."""
     cdef gateway_queue *g
@@ -206,7 +206,8 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     cdef uint8_t value_form
     cdef bint forwards
     recipients = union_recipients(from_, attached, space, &recipient_count)
-    decide_enqueue(attached, from_, r.site, decisions, &decided)
+    if not decide_enqueue(attached, from_, r.site, decisions, &decided):
+        return WAN_SLOW
     for n in range(attached.count):
         g = attached.queues[n]
         if decided.verdicts[n] != ENQUEUE_ENTERS:
@@ -259,6 +260,9 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
         if queue_is_waited_for(g):
             c.waits = 1
         wan_lock_release(&g.lock)
+    if decisions != NULL and forwards:
+        for n in range(attached.count):
+            decisions[n].verdict, decisions[n].is_decided = decided.verdicts[n], 1
     # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
     if forwards:
         for n in range(attached.count):
@@ -316,6 +320,14 @@ cdef inline void origin_local(origin *from_, const region_core *r, wan_thread *m
     from_.event_member = r.member
     maker.events += 1
     from_.event_thread, from_.event_sequence = maker.number, maker.events
+    from_.callback_form = WAN_FORM_NONE
+
+
+cdef inline void origin_of_row(origin *from_, const region_core *r, uint32_t producer, uint32_t task, uint64_t row) noexcept nogil:
+    """Of a client's row: made here, with the identity that it has at the client."""
+    memset(from_, 0, sizeof(origin))
+    from_.site = r.site
+    from_.event_member, from_.event_thread, from_.event_sequence = producer, task, row
     from_.callback_form = WAN_FORM_NONE
 
 

@@ -24,6 +24,7 @@ cdef enum:
 
 cdef struct gateway_queue:
     wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
+    uint64_t sender         # A number of its sender's id: the same at each member.
     uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
     wan_queue queue
     wan_queue_counts counts
@@ -32,6 +33,7 @@ cdef struct gateway_queue:
     uint8_t remote_site
     uint8_t by_thread       # order-policy thread: partition by the producing thread.
     uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
+    uint16_t *buckets       # With that: by number of region, how many the one has that was attached last. Read without the lock. Else NULL.
     int running             # 0: what comes is counted as dropped. Read without the lock.
     durable_log *durable    # NULL without persistence.
     uint32_t copies_epoch   # Changes when copies got more, or are no more: what waits for them sleeps on it.
@@ -50,6 +52,11 @@ cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, u
     if g.by_thread:
         return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
     return wan_hash_bucket(hash, g.queue.partition_count)
+
+
+cdef inline uint32_t queue_partition_of(const gateway_queue *g, const wan_record *record, uint64_t hash) noexcept nogil:
+    # The same of an event that comes back without its region.
+    return queue_partition(g, g.buckets[record.region] if g.buckets != NULL else 0, hash, record.event_member, record.event_thread)
 
 
 cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:

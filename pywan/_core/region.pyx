@@ -16,21 +16,22 @@ cdef class RegionCore(PersistentRegion):
                   uint32_t buckets=0, **kwargs):
         self.state = RegionBase(name, clock, <uint8_t>site, member, stores, forwards, buckets)
 
-    def attach(self, queues, slow=...):
+    def attach(self, queues, slow=..., asking=()):
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote
         sites of those that run. Call it again when a sender starts or stops. `slow`: as `set_slow`, as one step with
-        the queues; one caller at a time. When it returns, no change goes by what was before."""
-        self.state.attach(queues, slow)
+        the queues; one caller at a time. `asking`: those of them whose senders have filters: no event enters them that
+        these were not asked about. When it returns, no change goes by what was before."""
+        self.state.attach(queues, slow, asking)
 
     @property
     def queues(self):
-        """The attached queues, in the order in which `change` takes its decisions."""
+        """The attached queues."""
         return self.state.attached_queues
 
     def set_slow(self, change):
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None:
         not at all."""
-        self.state.attach(self.state.attached_queues, change)
+        self.state.attach(self.state.attached_queues, change, self.state.asking)
 
     @property
     def is_slow(self):

@@ -11,7 +11,8 @@ cdef class RegionBase:
     cdef Clock clock
     cdef str name
     cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
-    cdef object attached_queues     # Keeps the attached EventQueue objects alive, in the attachment's order.
+    cdef tuple asking               # Those of the attached queues whose senders have filters that are asked.
+    cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
     # How a change goes through the user's Python: (operation, key, value, callback) -> outcome. It stays when the way
     # is straight again: a caller that has just been told to go by it does.
@@ -26,11 +27,11 @@ cdef class RegionBase:
     cdef int check_process(self) except -1
     cdef int check_open(self) except -1
     cdef int fail(self, wan_status status, str what) except -1
-    cdef int attach(self, queues, slow) except -1
+    cdef int attach(self, queues, slow, asking) except -1
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided, condition *wanted,
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
     cdef int wait_written(self, bint is_queued) except -1

@@ -38,8 +38,7 @@ cdef class RegionBase:
         self.r.forwards = forwards
         self.r.buckets = buckets
         self.r.number = <uint16_t>region_number(name)
-        wan_region_names[self.r.number].buckets = buckets
-        self.attached_queues = ()
+        self.attached_queues = self.asking = ()
         raise_for(wan_table_init(&self.r.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
 
     def __dealloc__(self):
@@ -73,7 +72,7 @@ cdef class RegionBase:
 
     # Attachment
 
-    cdef int attach(self, queues, slow) except -1:
+    cdef int attach(self, queues, slow, asking) except -1:
         """As `RegionCore.attach`."""
         queues = sorted(queues, key=lambda q: (<EventQueue?>q).g.place)
         if len(queues) > MAX_ATTACHED:
@@ -89,8 +88,10 @@ cdef class RegionBase:
         if slow is not ... and slow is not None:
             self.slow_change = slow
         for queue in queues:
-            fresh.queues[fresh.count] = queue.g
+            fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.g, queue in asking
             fresh.count += 1
+            if queue.g.buckets != NULL:
+                queue.g.buckets[self.r.number] = <uint16_t>self.r.buckets
             if wan_flag_read(&queue.g.running) and queue.reachable:
                 for n in range(fresh.recipient_count):
                     if fresh.recipients[n] == queue.g.remote_site:
@@ -110,7 +111,7 @@ cdef class RegionBase:
                 queue.clock, queue.g.clock = self.clock, self.r.clock
         with nogil:
             attachment_publish(&self.r, fresh)
-        self.attached_queues, self.seems_slow = tuple(queues), is_slow
+        self.attached_queues, self.asking, self.seems_slow = tuple(queues), tuple(asking), is_slow
         del old_queues
         return 0
 
@@ -137,7 +138,7 @@ cdef class RegionBase:
 
     # Waits
 
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, const decision *decided,
+    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, decision *decided,
                                   condition *wanted, wan_outcome *outcome) except *:
         """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
         cdef uint64_t began = wan_monotonic_us()
@@ -185,7 +186,7 @@ cdef class RegionBase:
             if queue.g.durable != NULL and queue.g.durable.committer.synchronous:
                 queue.wait_written()
             if queue.g.queue.copied:
-                queue.wait_replicated()
+                queue.wait_for_copies(60.0)
         if self.r.log != NULL and self.r.log.committer.synchronous:
             self.wait_log(FOR_EVENTS)
         return 0

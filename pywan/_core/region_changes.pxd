@@ -1,6 +1,6 @@
 # The interface of region_changes.pyx.
 from pywan._core.region_base cimport RegionBase
-from pywan._core.region_state cimport condition, decision
+from pywan._core.region_state cimport condition
 
 cdef class Condition:
     cdef condition c
@@ -13,5 +13,3 @@ cdef class RegionCalls:
 
 cdef class RegionChanges(RegionCalls):
     pass
-
-cdef decision *make_decisions(decisions, str region, key) except NULL

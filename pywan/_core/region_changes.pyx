@@ -11,6 +11,8 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.codec cimport (
     decode, described, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
+from pywan._core.enqueue cimport (
+    ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin, told_decision)
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.put cimport absent_below, condition_look, origin_local, region_change, region_change_if
 from pywan._core.queue cimport queue_note_not_queued
@@ -120,7 +122,7 @@ cdef class RegionCalls:
         state.check_open()
         outcome = "slow"
         if not state.seems_slow:
-            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None)
+            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, None)
         if outcome == "slow":
             outcome = state.slow_change(WAN_DESTROY, key, None, callback_argument)
         if outcome == "missing":
@@ -154,18 +156,40 @@ cdef class RegionChanges(RegionCalls):
 
     def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
                origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
-               Condition condition_=None):
+               Condition condition_=None, list tell=None):
         """One change with everything said: the slow path of regions with user's Python on the way.
 
-        `decisions`: of the user's callbacks, one per attached queue, None (enqueue), False (filtered) or (form, bytes)
-        to be sent instead of the value; () where all are to be enqueued. None: the change was not shown to the
-        callbacks. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread,
+        `decisions`: of the user's callbacks, {attached queue: verdict} of those that were asked: None (enqueue), False
+        (filtered) or (form, bytes) to be sent instead of the value; or the decision of another member, in bytes. None:
+        the change was not shown to the callbacks. `tell`: then gets what was decided, for other members, where the
+        event is for queues. `version`: (stamp, site) of a remote change. `origin_`: (site, recipients, (member, thread,
         sequence), possible duplicate, flags), also of a local one. `condition_`: what has to be there for a local one.
         Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition), "same" (applied before),
         "forgotten" (it may have been destroyed later, and that is not known any more), "ask" (a resolver has to be
-        asked first) or "slow" (the callbacks have to be asked first). """
+        asked first) or "slow" (the callbacks have to be asked first, or those of `unasked`). """
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
-                          timestamp_ms, condition_)
+                          timestamp_ms, condition_, tell)
+
+    def unasked(self, origin_, decisions):
+        """The queues that an event from there would enter, and whose filters have to be asked first. `decisions` as of
+        `change`."""
+        cdef RegionBase state = self.state
+        cdef origin from_
+        cdef uint8_t flags
+        cdef enqueue_decision decided
+        cdef decision *known
+        cdef wan_shard *shard = &state.r.table.shards[0]
+        if not state.asking or not state.r.forwards:
+            return []
+        read_origin(origin_, &from_, &flags)
+        known = known_decisions(decisions, state.attached_queues, state.name, None)
+        decided.count = 0
+        wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
+        if state.r.attached != NULL:
+            decide_enqueue(state.r.attached, &from_, state.r.site, known, &decided)
+        wan_lock_release(&shard.lock)
+        free(known)
+        return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
 
     def next_event_id(self):
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
@@ -218,7 +242,7 @@ cdef class RegionChanges(RegionCalls):
             raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
                                     f" {described(key)} has is not known here; nothing was changed - "
                                     "use put or destroy, or ask a region that holds entries")
-        outcome = "slow" if self.state.seems_slow else change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0, wanted)
+        outcome = "slow" if self.state.seems_slow else change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0, wanted, None)
         if outcome == "slow":
             outcome = self.state.slow_change(operation, key, value, callback_argument, 0, wanted)
         return outcome in ("created", "updated", "destroyed"), bool(wanted.c.found_value), wanted.found()
@@ -359,7 +383,7 @@ cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
 
 
 cdef str change_one(RegionBase self, int operation, key, value, callback_argument, decisions, version, origin_, int ask,
-                    int64_t timestamp_ms, Condition condition_):
+                    int64_t timestamp_ms, Condition condition_, list tell):
     """As `RegionChanges.change`."""
     cdef encoded k, v, a
     cdef wan_change c
@@ -368,7 +392,6 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     cdef wan_status status
     cdef decision *decided = NULL
     cdef condition *wanted = &condition_.c if condition_ is not None else NULL
-    cdef const uint8_t[::1] recipients
     cdef uint8_t flags = 0
     self.check_open()
     key_holder = encode_key(key, &k)
@@ -376,15 +399,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
     if origin_ is None:
         origin_local(&from_, &self.r, wan_thread_self())
     else:
-        memset(&from_, 0, sizeof(from_))
-        from_.callback_form = WAN_FORM_NONE
-        from_.site = origin_[0]
-        recipients = origin_[1]
-        from_.recipient_count = <uint8_t>len(origin_[1])
-        from_.recipients = &recipients[0] if from_.recipient_count else NULL
-        from_.event_member, from_.event_thread, from_.event_sequence = origin_[2]
-        from_.possible_duplicate = len(origin_) > 3 and bool(origin_[3])
-        flags = origin_[4] if len(origin_) > 4 else 0
+        read_origin(origin_, &from_, &flags)
     if callback_argument is not None:
         argument_holder = encode_callback(callback_argument, &a)
         from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
@@ -405,7 +420,7 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
         c.stamp, c.stamp_site = version
         wan_clock_see(self.r.clock, c.stamp)
     if decisions is not None:
-        decided = make_decisions(decisions, self.name, key)
+        decided = known_decisions(decisions, self.attached_queues, self.name, key)
     try:
         if wanted != NULL:
             status = region_change_if(&self.r, &c, &from_, decided, wanted, &outcome)
@@ -413,6 +428,8 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
             status = region_change(&self.r, &c, &from_, decided, &outcome)
         if status == WAN_FULL and self.full_timeout_us and version is None:
             status = self.wait_for_room(&c, &from_, decided, wanted, &outcome)
+        if tell is not None and decided != NULL and status == WAN_OK:
+            tell.append(told_decision(decided, self.attached_queues))
     finally:
         free(decided)
     if status == WAN_SLOW:
@@ -467,24 +484,6 @@ cdef int change_key_here(RegionBase self, const encoded *k, uint8_t flag) except
     if status != WAN_OK:
         self.fail(status, "local destroy" if flag == WAN_LOGGED_FORGET else "invalidate")
     return found
-
-
-cdef decision *make_decisions(decisions, str region, key) except NULL:
-    """MAX_ATTACHED of them, to be freed; they refer to the bytes in `decisions`."""
-    cdef decision *decided = <decision *>calloc(MAX_ATTACHED,
-                                                sizeof(decision)) if len(decisions) <= MAX_ATTACHED else NULL
-    if decided == NULL:
-        raise MemoryError(f"region {region!r}: no memory for {len(decisions)} decisions about key {described(key)};"
-                          " nothing was stored")
-    for n, item in enumerate(decisions):
-        if item is False:
-            decided[n].filtered = 1
-        elif item is not None:
-            decided[n].substituted = 1
-            decided[n].value_form = item[0]
-            decided[n].value = <const uint8_t *>PyBytes_AS_STRING(item[1])
-            decided[n].value_length = <uint32_t>PyBytes_GET_SIZE(item[1])
-    return decided
 
 
 cdef object outcome_name(wan_outcome outcome):

@@ -10,9 +10,9 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport AHEAD_MS
 from pywan._core.codec cimport described, encode_key, encoded
+from pywan._core.enqueue cimport known_decisions, read_origin
 from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_stage
 from pywan._core.region cimport RegionCore
-from pywan._core.region_changes cimport make_decisions
 from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
 from pywan._core.repair_stamps cimport RepairStamps, note_stamp, stamp_for
@@ -123,11 +123,15 @@ cdef class RegionRepair(RepairStamps):
             at += 8 + length
         return found
 
-    def restamp_key(self, RegionCore region not None, key, decisions=()):
-        """One entry or tombstone, whatever its stamp was, is changed to what it is. `decisions` as of
-        `RegionCore.change`. False: the key is not there, or was invalidated."""
+    def restamp_key(self, RegionCore region not None, key, decisions=None, origin_=None):
+        """One entry or tombstone, whatever its stamp was, is changed to what it is. `decisions` and `origin_` as of
+        `RegionCore.change`. False: the key is not there, or was invalidated; None: the filters of `unasked` have to be
+        asked first."""
         cdef encoded k
         cdef decision *decided
+        cdef origin from_
+        cdef origin *made = &from_ if origin_ is not None else NULL
+        cdef uint8_t flags
         cdef wan_shard *shard
         cdef wan_entry *entry
         cdef uint64_t hash, began = wan_monotonic_us()
@@ -138,14 +142,16 @@ cdef class RegionRepair(RepairStamps):
         key_holder = encode_key(key, &k)
         hash = wan_key_hash(k.data, k.length, k.form)
         shard = wan_table_shard(&region.state.r.table, hash)
-        decided = make_decisions(decisions, region.state.name, key)
+        if origin_ is not None:
+            read_origin(origin_, &from_, &flags)
+        decided = known_decisions(decisions, region.state.attached_queues, region.state.name, key)
         try:
             while True:
                 with nogil:
                     wan_lock_take(&shard.lock)
                     entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
                     found = entry != NULL and entry.state != WAN_ENTRY_INVALID
-                    status = restamp_held(&region.state.r, shard, hash, entry, &self.scratch, decided) if found else WAN_OK
+                    status = restamp_held(&region.state.r, shard, hash, entry, &self.scratch, decided, made) if found else WAN_OK
                     wan_lock_release(&shard.lock)
                 if status != WAN_FULL or wan_monotonic_us() - began > REPAIR_PATIENCE_US:
                     break
@@ -154,6 +160,8 @@ cdef class RegionRepair(RepairStamps):
                     wan_wait_change(&never, 0, 5)
         finally:
             free(decided)
+        if status == WAN_SLOW:
+            return None
         if status != WAN_OK:
             region.state.fail(status, f"repair of the clock: key {described(key)}")
         return found
@@ -210,9 +218,9 @@ cdef void note_restamping(region_core *r, const wan_change *c, uint64_t replaced
 
 
 cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
-                             const decision *decisions) noexcept nogil:
-    """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. Not
-    WAN_OK: it is as it was."""
+                             decision *decisions, const origin *made) noexcept nogil:
+    """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. `made`:
+    the event that the filters saw; NULL: one of this thread. Not WAN_OK: it is as it was."""
     cdef wan_change c
     cdef origin from_
     cdef wan_outcome outcome
@@ -232,7 +240,10 @@ cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wa
         c.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
     wan_clock_lower(r.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
     c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)
-    origin_local(&from_, r, wan_thread_self())
+    if made != NULL:
+        from_ = made[0]
+    else:
+        origin_local(&from_, r, wan_thread_self())
     note_restamping(r, &c, old)
     entry.stamp = 0
     status = region_change_held(r, shard, &c, &from_, decisions, &outcome)
@@ -297,7 +308,7 @@ cdef wan_status restamp_some(RegionRepair self, region_core *r, uint32_t *number
         entry = wan_shard_entry(shard, at[0])
         if entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
             destroyed = entry.state == WAN_ENTRY_TOMBSTONE
-            status = restamp_held(r, shard, wan_entry_hash(entry), entry, &self.scratch, NULL)
+            status = restamp_held(r, shard, wan_entry_hash(entry), entry, &self.scratch, NULL, NULL)
             if status != WAN_OK:
                 break
             entries[0] += not destroyed

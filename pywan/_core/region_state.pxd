@@ -29,6 +29,7 @@ cdef struct attachment:
     uint32_t recipient_count
     uint8_t recipients[256]             # Remote sites of the attached senders that run: whom an event will reach.
     gateway_queue *queues[MAX_ATTACHED] # In the order of their places: several locks are taken in this order.
+    uint8_t asks[MAX_ATTACHED]          # Of each: its sender has filters that are asked before an event enters. Only with WAY_CALLBACKS.
 
 cdef struct region_core:
     wan_table table
@@ -81,9 +82,13 @@ cdef struct condition:
     wan_buffer found
 
 cdef struct decision:
-    # What user's Python decided about one attached sender's copy.
+    # What is known about one attached sender's copy before the decision, and afterwards what was decided.
+    uint8_t asked           # The user's Python was: it did not refuse, unless
     uint8_t filtered
-    uint8_t substituted
+    uint8_t given           # Another member has decided: `verdict`, whatever is so here.
+    uint8_t verdict         # ENQUEUE_*. Set once the event is enqueued;
+    uint8_t is_decided      # then this is, too.
+    uint8_t substituted     # By this value.
     uint8_t value_form
     uint32_t value_length
     const uint8_t *value

@@ -7,7 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
-from pywan._core.put cimport change_from_record, origin_local, region_change
+from pywan._core.put cimport change_from_record, origin_of_row, region_change
 from pywan._core.region cimport RegionCore
 from pywan._core.region_base cimport OneWait
 from pywan._core.region_state cimport origin, region_core
@@ -53,8 +53,11 @@ cdef class RowStage(Session):
     cdef uint64_t charged           # To the budget, until the last of its rows is given back.
     cdef uint64_t silence_us        # Without a byte for so long the client is given up; 0: it never is.
     cdef uint64_t told              # Steps that the client heard of.
+    # The identity of a row is (producer, task, row): that of the same row of the same task, however often it is tried, and at whichever member.
+    cdef uint32_t producer, task
 
-    def __cinit__(self, directory, StageBudget budget=None):
+    def __cinit__(self, directory, StageBudget budget=None, *, bytes run_id=b"", uint64_t task=0):
+        self.producer, self.task = <uint32_t>wan_hash(<const char *>run_id, len(run_id), 0), <uint32_t>task
         cdef bytes place = os.fsencode(directory) if directory is not None else b""
         self.budget = budget if budget is not None else StageBudget(16 << 30)
         if wan_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None else NULL) != WAN_OK:
@@ -169,7 +172,6 @@ cdef class RowStage(Session):
         cdef origin from_
         cdef wan_outcome outcome
         cdef wan_status status
-        cdef wan_thread *maker = wan_thread_self()
         while True:
             taken = wan_stage_peek(&self.stage, 256, records)
             if taken == 0:
@@ -187,7 +189,7 @@ cdef class RowStage(Session):
                 if r.stores:
                     wan_table_prefetch_entry(&r.table, changes[n].hash, changes[n].key_length + changes[n].value_length)
             for n in range(taken):
-                origin_local(&from_, r, maker)
+                origin_of_row(&from_, r, self.producer, self.task, self.applied + self.missing + 1)
                 status = region_change(r, &changes[n], &from_, NULL, &outcome)
                 if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                     status = WAN_NO_MEMORY
@@ -208,7 +210,8 @@ cdef class RowStage(Session):
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
                 value = Encoded(record.value_form, <bytes>wan_record_value(record)[:record.value_length])
-                outcome = region.state.slow_change(record.operation, key, value, None)
+                outcome = region.state.slow_change(record.operation, key, value, None,
+                                                   event_id=(self.producer, self.task, self.applied + self.missing + 1))
             except QueueFullError as error:     # The row stays, as with any other error: it is the next one's first.
                 self.refusal = error
                 return False

@@ -101,7 +101,7 @@ class RowStages:
             raise RegionNotFoundError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
-        stage = _core.RowStage(self._directory, self._budget)
+        stage = _core.RowStage(self._directory, self._budget, run_id=hello.run_id, task=hello.task)
         with self._lock:
             if self._stopping.is_set():
                 raise ProtocolError(f"member {self._member_name} is stopping; send the rows to another one, or again later")

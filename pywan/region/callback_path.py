@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple
 
 from pywan import _core
 from pywan._core import Encoded
@@ -22,6 +22,7 @@ log = logging.getLogger("pywan.region")
 _DONE = ("created", "updated", "destroyed")
 
 Found = tuple[Any, int, int, bool]      # What there is under a key: value, stamp, site, whether it is live.
+Verdicts = dict[_core.EventQueue, Any]  # What the filters of attached queues said, of those that were asked.
 
 
 class Origin(NamedTuple):
@@ -39,10 +40,18 @@ class Change(NamedTuple):
     key: Encoded
     value: Encoded
     argument: Encoded
+    origin: Origin                              # By one identity at every place where it is seen.
     version: tuple[int, int] | None = None      # (stamp, site) of a remote one.
-    origin: Origin | None = None                # Of a remote one.
     timestamp_ms: int = 0
     condition: _core.Condition | None = None
+
+    @property
+    def made_ms(self) -> int:
+        """When it was made, by the clock of the site that made it."""
+        if self.version is not None:
+            return self.version[0] >> 16
+        now_ms = time.time_ns() // 1_000_000
+        return min(self.timestamp_ms, now_ms) if self.timestamp_ms > 0 else now_ms
 
 
 class CallbackPath:
@@ -81,11 +90,12 @@ class CallbackPath:
 
     def change_locally(
         self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0,
-        condition: _core.Condition | None = None,
+        condition: _core.Condition | None = None, *, event_id: tuple[int, int, int] | None = None,
     ) -> str:
-        """What became of it, in the words of `RegionCore.change`."""
+        """What became of it, in the words of `RegionCore.change`. `event_id`: of one that has an identity already."""
         change = Change(operation, _core.encoded_key(key), _core.encoded_value(value),
-                        _core.encoded_value(callback_argument), timestamp_ms=timestamp_ms, condition=condition)
+                        _core.encoded_value(callback_argument), self._made_here(event_id), timestamp_ms=timestamp_ms,
+                        condition=condition)
         with self.lock:
             return self._make(change)
 
@@ -96,7 +106,7 @@ class CallbackPath:
         fields = _core.record_fields(record)
         origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2], fields["flags"])
         change = Change(fields["operation"], Encoded(*fields["key"]), Encoded(*fields["value"]),
-                        Encoded(*fields["callback"]), (fields["stamp"], fields["stamp_site"]), origin)
+                        Encoded(*fields["callback"]), origin, (fields["stamp"], fields["stamp_site"]))
         try:
             with self.lock:
                 outcome = self._make(change)
@@ -112,11 +122,14 @@ class CallbackPath:
                                   OPERATIONS[change.operation], change.key)
             return _core.FAILED_OTHER
 
+    def _made_here(self, event_id: tuple[int, int, int] | None = None) -> Origin:
+        return Origin(self._site, b"", event_id or self._region.next_event_id())
+
     def _make(self, change: Change) -> str:
         region, operation, key, version = self._region, change.operation, change.key, change.version
         old = region.lookup(key) if self._listeners or self._resolver is not None else None
         is_remote = version is not None
-        flags = change.origin.flags if change.origin is not None else 0
+        origin, flags = change.origin, change.origin.flags
         value, ask = change.value, _core.ASK_NOBODY
         may_ask = _core.ASK_RESOLVER if self._resolver is not None and is_remote else _core.ASK_NOBODY
         outcome = region.judge(operation, key, version, may_ask,
@@ -134,41 +147,33 @@ class CallbackPath:
                 outcome = "destroyed" if operation == _core.DESTROY else "updated"
         if outcome in ("missing", "unmet", "forgotten"):
             return outcome
-        # By one id at every place where it is seen.
-        origin = change.origin or Origin(self._site, b"", region.next_event_id())
         if outcome == "lost":
             return region.change(operation, key, value, change.argument, (), version, origin)
         # "same": it was applied before and may have to be forwarded again.
         name = {"created": "create", "updated": "update", "destroyed": "destroy",
                 "same": OPERATIONS[operation]}[outcome]
-        decisions = self._decide(name, key, value, change.argument, origin)
-        outcome = region.change(operation, key, value, change.argument, decisions, version, origin, ask,
-                                change.timestamp_ms, change.condition)
+        verdicts: Verdicts = {}
+        outcome = "slow"
+        while outcome == "slow":        # A sender that starts meanwhile is asked, too: what it was not asked about does not enter.
+            self._ask(name, change, value, verdicts)
+            outcome = region.change(operation, key, value, change.argument, verdicts, version, origin, ask,
+                                    change.timestamp_ms, change.condition)
         if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
 
-    def _decide(self, operation: str, key: Encoded, value: Encoded, argument: Encoded, origin: Origin) -> Sequence[Any]:
-        """For each attached queue what its sender's filters say."""
-        if not any(sender.filters.decides_enqueue for sender in self._senders.values()):
-            return ()
-        decisions: list[Any] = []
+    def _ask(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
+        """The filters of each queue that the event would enter, if they were not asked yet. Which these are is the
+        core's decision."""
         event = None
-        for queue in self._region.queues:
-            sender = self._senders[queue]
-            remote = sender.attributes.remote_distributed_system_id
-            is_wanted = (queue.running and remote not in origin.recipients
-                         and (remote != origin.site or origin.site == self._site))
-            decision = None
-            if is_wanted and sender.filters.decides_enqueue:
-                if event is None:
-                    event = GatewayQueueEvent(
-                        self._region.name, operation, key, None if operation == "destroy" else value, argument,
-                        creation_timestamp=time.time_ns() // 1_000_000, origin_site=origin.site,
-                        possible_duplicate=False, event_id=EventSequenceID(*origin.event_id))
-                decision = sender.filters.decide_enqueue(event)
-            decisions.append(decision)
-        return decisions
+        for queue in self._region.unasked(change.origin, verdicts):
+            if event is None:
+                event = GatewayQueueEvent(
+                    self._region.name, operation, change.key, None if operation == "destroy" else value,
+                    change.argument, creation_timestamp=change.made_ms, origin_site=change.origin.site,
+                    possible_duplicate=change.origin.possible_duplicate,
+                    event_id=EventSequenceID(*change.origin.event_id))
+            verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
 
     def _resolve(self, change: Change, old: Found | None) -> GatewayConflictHelper | None:
         """What the resolver decided; None: it failed."""
@@ -180,7 +185,7 @@ class CallbackPath:
         name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
             self._region.face, name, change.key.plain, old_value, change.value.plain, old_stamp >> 16, stamp >> 16,
-            old_site, site, change.argument.plain)
+            old_site, site, change.argument.plain, EventSequenceID(*change.origin.event_id))
         try:
             self._resolver.on_event(event, helper)
         except BaseException as error:
@@ -194,8 +199,8 @@ class CallbackPath:
         origin = change.origin
         event = EntryEvent(
             self._region.face, operation, change.key.plain, old[0] if old else None,
-            None if operation == "destroy" else value.plain, change.argument.plain, origin is not None,
-            origin.site if origin is not None else self._site)
+            None if operation == "destroy" else value.plain, change.argument.plain, change.version is not None,
+            origin.site, EventSequenceID(*origin.event_id))
         for listener in self._listeners:
             try:
                 getattr(listener, f"after_{operation}")(event)
@@ -214,10 +219,14 @@ class CallbackPath:
             old = region.lookup(key)
             if old is None:
                 return False
-            origin = Origin(self._site, b"", region.next_event_id())
-            decisions = self._decide("update" if old[3] else "destroy", key, _core.encoded_value(old[0]),
-                                     _core.encoded_value(None), origin)
-            return repair.restamp_key(region, key, decisions)
+            change = Change(_core.UPDATE if old[3] else _core.DESTROY, key, _core.encoded_value(old[0]),
+                            _core.encoded_value(None), self._made_here())
+            verdicts: Verdicts = {}
+            done: bool | None = None
+            while done is None:
+                self._ask(OPERATIONS[change.operation], change, change.value, verdicts)
+                done = repair.restamp_key(region, key, verdicts, change.origin)
+            return done
 
     def remake(self, repair: _core.ClockRepair, record: bytes) -> bool:
         """An event is queued whose stamp is ahead, and of its key there is an older version: that of a repair that was

@@ -143,8 +143,7 @@ class ClockRepair:
 
     def _feeding(self, sender: Any) -> set[str]:
         """The regions whose changes get into the sender's queue."""
-        return {region.name for region in self._regions
-                if region.attributes.feeds_gateways and sender.queue.running and sender.queue in region.queues}
+        return {region.name for region in self._regions if self._core.is_fed(sender.queue, region)}
 
     def _settle(self, regions: set[str], queues: set[str]) -> None:
         """A restart does not make the clock run ahead again."""

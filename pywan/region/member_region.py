@@ -80,7 +80,7 @@ class MemberRegion(_core.RegionCore):
         by_queue = {sender.queue: sender for sender in senders}
         with self.callbacks.lock:
             self.callbacks.set_senders(by_queue)
-            self.attach(list(by_queue), self._way())
+            self.attach(by_queue, self._way(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue])
 
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()
