@@ -2,7 +2,7 @@
 # written row by row without the GIL. The bytes are those that tagged.pyx makes of the same Python value.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from pywan._core.c_arrow cimport *
@@ -458,7 +458,7 @@ cdef int _put_decimal(const arrow_node *node, const uint8_t *at, wan_buffer *out
     length = wan_decimal_write(<char *>to + EXTENSION_HEAD, at, node.width, <int32_t>node.scale)
     if length == 4 or length == 8 or length == 16:      # Three characters are the least.
         to[0], to[1] = 0xd6 if length == 4 else 0xd7 if length == 8 else 0xd8, WAN_TAG_DECIMAL
-        memcpy(to + 2, to + EXTENSION_HEAD, 16)
+        memmove(to + 2, to + EXTENSION_HEAD, length)
         out.used += length + 2
     else:
         to[0], to[1], to[2] = 0xc7, <uint8_t>length, WAN_TAG_DECIMAL

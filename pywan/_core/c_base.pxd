@@ -109,7 +109,6 @@ cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)
 
 cdef extern from "base/wan_base.h" nogil:
-    enum: WAN_RECORD_FORMAT
     const uint64_t NEVER "WAN_NEVER"
     void wan_tell(wan_status status, const char *format, ...)
     void wan_prefetch(const void *at)

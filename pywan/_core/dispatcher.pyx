@@ -161,7 +161,7 @@ cdef class DispatcherSession(Session):
         It is there since `now_us`; 0: since `run` begins."""
         self.flights.begin(credit_events, credit_bytes, now_us)
         self.builder.begin()
-        self.heartbeat_us = max(1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
+        self.heartbeat_us = max(<uint64_t>1000, min(heartbeat_us, <uint64_t>HEARTBEAT_US))
         self.forget_bytes()
         wan_flag_set(&self.floors_due, self.floors.used != 0)
         self.begin(now_us)
