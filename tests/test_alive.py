@@ -273,17 +273,14 @@ class Task:
 
 def test_a_stage_that_only_the_garbage_collector_finds_gives_its_share_of_the_budget_back():
     budget = _core.StageBudget(1 << 30)
-    task = Task(budget=budget)
-    task.sender.put_pairs((n, n) for n in range(1000))
-    task.sender.flush()
-    assert task.pump() and budget.used > 0
-    gc.disable()
-    try:
-        task.stage.driven_by(lambda task=task: task.now_us)      # A cycle, through what drives it.
-        del task
-        assert budget.used > 0
-    finally:
-        gc.enable()
+    stage, sender = _core.RowStage(None, budget), _core.RowSender()
+    stage.connected(SECOND)
+    sender.put_pairs((n, n) for n in range(1000))
+    sender.flush()
+    stage.receive_data(sender.data_to_send(SECOND), SECOND)
+    stage.driven_by(lambda stage=stage: SECOND)     # A cycle, in which the collector meets the stage first: it is the oldest.
+    del stage
+    assert budget.used > 0
     gc.collect()
     assert budget.used == 0
 
