@@ -1,4 +1,5 @@
 """Builds pywan._core: the C primitives and all Cython units as one shared object. Metadata is in pyproject.toml."""
+
 import glob
 import os
 import re
@@ -17,7 +18,15 @@ from setuptools.command.build_ext import build_ext
 sanitize = os.environ.get("PYWAN_SANITIZE", "")
 debug = bool(os.environ.get("PYWAN_DEBUG")) or bool(sanitize)
 
-compile_args = ["-std=c11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-D_GNU_SOURCE", "-Icsrc"]
+compile_args = [
+    "-std=c11",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-parameter",
+    "-fvisibility=hidden",
+    "-D_GNU_SOURCE",
+    "-Icsrc",
+]
 compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", "-DWAN_DEBUG=1"] if debug else ["-O3", "-g1"]
 link_args = ["-pthread"]
 if sanitize:
@@ -28,7 +37,7 @@ CORE = "pywan._core"
 UNITS = sorted(Path(path).stem for path in glob.glob("pywan/_core/*.pyx"))
 # What Cython would otherwise put into every unit that takes a buffer. Generated; a unit like the others.
 SHARED = "_shared"
-GENERATED = "build/cython"      # By Cython; the same for every way of compiling.
+GENERATED = "build/cython"  # By Cython; the same for every way of compiling.
 
 core = Extension(
     f"{CORE}._units",
@@ -51,10 +60,17 @@ def rows_of(header, macro):
 
 def declare_tables():
     """What Cython has to know of the tables in C headers: a row that is added there is declared by this."""
-    queue, receiver, failures = ([row[0] for row in rows_of(*table)] for table in (
-        ("session/wan_counts.h", "WAN_QUEUE_COUNTERS"), ("session/wan_counts.h", "WAN_RECEIVER_COUNTERS"),
-        ("record/wan_failure.h", "WAN_FAILURES")))
-    fields = [row if len(row) == 2 else ["uint8_t", *row] for row in rows_of("record/wan_record.h", "WAN_RECORD_FIELDS")]
+    queue, receiver, failures = (
+        [row[0] for row in rows_of(*table)]
+        for table in (
+            ("session/wan_counts.h", "WAN_QUEUE_COUNTERS"),
+            ("session/wan_counts.h", "WAN_RECEIVER_COUNTERS"),
+            ("record/wan_failure.h", "WAN_FAILURES"),
+        )
+    )
+    fields = [
+        row if len(row) == 2 else ["uint8_t", *row] for row in rows_of("record/wan_record.h", "WAN_RECORD_FIELDS")
+    ]
     lines = "\n        ".join(f"{type_} {name}" for type_, name in fields)
     text = f"""# Made by setup.py from the tables in csrc/session/wan_counts.h, csrc/record/wan_failure.h and csrc/record/wan_record.h.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -109,7 +125,7 @@ class BuildCore(build_ext):
     Python finds each unit's init function in the one file by the unit's name: see pywan/_core/__init__.py.
     """
 
-    def generate(self, sources):     # With what Cython is to know of all units together.
+    def generate(self, sources):  # With what Cython is to know of all units together.
         declare_tables()
         units = [Extension(f"{CORE}.{unit}", [f"pywan/_core/{unit}.pyx"]) for unit in UNITS]
         made = cythonize(
@@ -132,14 +148,19 @@ class BuildCore(build_ext):
         command = [*self.compiler.compiler_so, *compile_args, *(f"-I{path}" for path in self.compiler.include_dirs)]
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
         # The longest first, so that none of them is begun last.
-        late = sorted((made for made in jobs if self.force or is_late(made, command)), key=lambda made: -os.path.getsize(jobs[made]))
+        late = sorted(
+            (made for made in jobs if self.force or is_late(made, command)),
+            key=lambda made: -os.path.getsize(jobs[made]),
+        )
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             for told in pool.map(lambda made: compile_one(command, jobs[made], made), late):
                 sys.stderr.write(told)
         to = self.get_ext_fullpath(extension.name)
         os.makedirs(os.path.dirname(to), exist_ok=True)
         if late or not os.path.exists(to) or os.path.getmtime(to) < max(made.stat().st_mtime for made in jobs):
-            self.compiler.link_shared_object([str(made) for made in jobs], to, extra_postargs=link_args, build_temp=self.build_temp)
+            self.compiler.link_shared_object(
+                [str(made) for made in jobs], to, extra_postargs=link_args, build_temp=self.build_temp
+            )
 
 
 def is_late(made, command):
@@ -157,9 +178,14 @@ def is_late(made, command):
 def compile_one(command, source, made):
     """Returns what the compiler said of a source that it took."""
     made.parent.mkdir(parents=True, exist_ok=True)
-    made.with_suffix(".command").unlink(missing_ok=True)        # Without it the object counts as late: the compiler may be interrupted.
-    done = subprocess.run([*command, "-c", source, "-o", str(made), "-MMD", "-MF", str(made.with_suffix(".d"))],
-                          stderr=subprocess.PIPE, text=True)
+    made.with_suffix(".command").unlink(
+        missing_ok=True
+    )  # Without it the object counts as late: the compiler may be interrupted.
+    done = subprocess.run(
+        [*command, "-c", source, "-o", str(made), "-MMD", "-MF", str(made.with_suffix(".d"))],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     if done.returncode:
         raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
     made.with_suffix(".command").write_text(shlex.join(command))

@@ -1,6 +1,7 @@
 """The compiled core in one process: single puts, columns, and the memory of a queue, each beside a reference.
 
 16-byte keys, 100-byte values, one sender; all of it in one thread, whose processor time counts. `--quick` for a short run."""
+
 from __future__ import annotations
 
 import ctypes
@@ -14,7 +15,7 @@ from measure import VALUE_BYTES, arguments, at, c_library, cpu_seconds, in_turn,
 from pywan import _core
 
 ROWS_A_CALL = 10_000
-WARM_ROWS = 4 * ROWS_A_CALL     # Four segments: what a queue keeps to use again.
+WARM_ROWS = 4 * ROWS_A_CALL  # Four segments: what a queue keeps to use again.
 
 
 def queue_and_region(name: str, *, stores: bool, memory: int = 1 << 30) -> tuple[_core.EventQueue, _core.RegionCore]:
@@ -34,6 +35,7 @@ def single_puts(rounds: int, events: int) -> None:
         def run() -> None:
             for key in keys:
                 put(key, value)
+
         taken = 0.0
         for _ in range(events // len(keys)):
             taken += cpu_seconds(run)
@@ -42,8 +44,12 @@ def single_puts(rounds: int, events: int) -> None:
 
     queue, region = queue_and_region("puts", stores=True)
     nothing = _core._Nothing()
-    report("put, one at a time", *in_turn(rounds, lambda: loop(region.put, queue.clear), lambda: loop(nothing.put, lambda: None)),
-           "an empty compiled method, same loop", "70%")
+    report(
+        "put, one at a time",
+        *in_turn(rounds, lambda: loop(region.put, queue.clear), lambda: loop(nothing.put, lambda: None)),
+        "an empty compiled method, same loop",
+        "70%",
+    )
 
 
 def columns(rounds: int, events: int) -> None:
@@ -62,9 +68,11 @@ def columns(rounds: int, events: int) -> None:
     def enqueue(clear_every: int) -> float:
         taken = 0.0
         for first in range(0, events, clear_every):
+
             def run() -> None:
                 for row in range(first, min(first + clear_every, events), ROWS_A_CALL):
-                    region.put_columns(keys[row:row + ROWS_A_CALL], values[row:row + ROWS_A_CALL])
+                    region.put_columns(keys[row : row + ROWS_A_CALL], values[row : row + ROWS_A_CALL])
+
             taken += cpu_seconds(run)
             queue.clear()
         return events / taken
@@ -73,33 +81,52 @@ def columns(rounds: int, events: int) -> None:
         def run() -> None:
             position = 0
             for row in range(0, events, ROWS_A_CALL):
-                position = bare.bare_columns(at(keys, row), at(values, row), ctypes.c_uint64(min(ROWS_A_CALL, events - row)), ring,
-                                             ctypes.c_uint64(capacity), ctypes.c_uint64(position))
+                position = bare.bare_columns(
+                    at(keys, row),
+                    at(values, row),
+                    ctypes.c_uint64(min(ROWS_A_CALL, events - row)),
+                    ring,
+                    ctypes.c_uint64(capacity),
+                    ctypes.c_uint64(position),
+                )
+
         return events / cpu_seconds(run)
 
     def lay_out_fresh() -> float:
         with mmap.mmap(-1, events * record_bytes + (2 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as fresh:
-            fresh.madvise(mmap.MADV_HUGEPAGE)       # As the core's segments are.
+            fresh.madvise(mmap.MADV_HUGEPAGE)  # As the core's segments are.
             view = numpy.frombuffer(fresh, dtype=numpy.uint8)
             rate = lay_out(at(view), events)
             del view
         return rate
 
-    report("columns into a queue that drains", *in_turn(rounds, lambda: enqueue(WARM_ROWS), lambda: lay_out(at(warm), WARM_ROWS)),
-           "the bare copy in C", "60%")
-    report(f"columns, queue grows to {events:,}", *in_turn(rounds, lambda: enqueue(events), lay_out_fresh), "the bare copy in C, fresh memory", "60%")
+    report(
+        "columns into a queue that drains",
+        *in_turn(rounds, lambda: enqueue(WARM_ROWS), lambda: lay_out(at(warm), WARM_ROWS)),
+        "the bare copy in C",
+        "60%",
+    )
+    report(
+        f"columns, queue grows to {events:,}",
+        *in_turn(rounds, lambda: enqueue(events), lay_out_fresh),
+        "the bare copy in C, fresh memory",
+        "60%",
+    )
 
     stored_queue, stored = queue_and_region("stored columns", stores=True)
 
     def with_table() -> float:
         def run() -> None:
             for row in range(0, events, ROWS_A_CALL):
-                stored.put_columns(keys[row:row + ROWS_A_CALL], values[row:row + ROWS_A_CALL])
+                stored.put_columns(keys[row : row + ROWS_A_CALL], values[row : row + ROWS_A_CALL])
+
         rate = events / cpu_seconds(run)
         stored_queue.clear()
         return rate
 
-    report("columns into a region and a queue", *in_turn(rounds, with_table, lay_out_fresh), f"the same; {events:,} keys")
+    report(
+        "columns into a region and a queue", *in_turn(rounds, with_table, lay_out_fresh), f"the same; {events:,} keys"
+    )
 
 
 def memory(events: int) -> None:
@@ -111,7 +138,14 @@ def memory(events: int) -> None:
     before = resident_bytes()
     for _ in range(events // ROWS_A_CALL):
         region.put_columns(keys, values)
-    report(f"resident, queue of {events:,}", (resident_bytes() - before) / 1e6, queue.bytes / 1e6, "their wire size", "under 150%", "MB")
+    report(
+        f"resident, queue of {events:,}",
+        (resident_bytes() - before) / 1e6,
+        queue.bytes / 1e6,
+        "their wire size",
+        "under 150%",
+        "MB",
+    )
 
 
 def main() -> None:
@@ -123,5 +157,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})     # One core: nothing here is parallel.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # One core: nothing here is parallel.
     main()

@@ -2,6 +2,7 @@
 proxy in a process of its own.
 
 16-byte keys, 100-byte values, batches of 1,000. `--quick` for a short run."""
+
 from __future__ import annotations
 
 from measure import arguments, in_turn, key_column, report, value_column
@@ -24,7 +25,12 @@ def main() -> None:
             return sites.send_all(sender, keys, values, events, ahead=500_000)
 
         warm_up(sites, keys, values, sender)
-        report("1 Gbit/s, 100 ms round trip", *in_turn(rounds, lambda: over(100), lambda: over(0), warm_up=not options.quick), "the same link without delay", "90%")
+        report(
+            "1 Gbit/s, 100 ms round trip",
+            *in_turn(rounds, lambda: over(100), lambda: over(0), warm_up=not options.quick),
+            "the same link without delay",
+            "90%",
+        )
         assert sites.remote_keys() == KEYS and sender.ledger()["balanced"]
 
 

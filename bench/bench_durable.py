@@ -2,6 +2,7 @@
 fast a queue of ten million events (one million with `--quick`) is recovered, beside reading its files.
 
 16-byte keys, 100-byte values; batches of 1,000 from four threads."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,10 +25,22 @@ LOG_ID = 1
 
 
 @contextlib.contextmanager
-def persistent_queue(directory: Path, *, synchronous: bool, memory: int = 4 << 30) -> Iterator[tuple[_core.EventQueue, _core.RegionCore]]:
+def persistent_queue(
+    directory: Path, *, synchronous: bool, memory: int = 4 << 30
+) -> Iterator[tuple[_core.EventQueue, _core.RegionCore]]:
     (directory / "log").mkdir(exist_ok=True)
-    queue = _core.EventQueue("ln", remote_site=2, partitions=THREADS, dispatchers=1, memory_limit=memory, directory=str(directory),
-                             log_directory=str(directory / "log"), log_id=LOG_ID, synchronous=synchronous, flush_ms=10)
+    queue = _core.EventQueue(
+        "ln",
+        remote_site=2,
+        partitions=THREADS,
+        dispatchers=1,
+        memory_limit=memory,
+        directory=str(directory),
+        log_directory=str(directory / "log"),
+        log_id=LOG_ID,
+        synchronous=synchronous,
+        flush_ms=10,
+    )
     queue.running = True
     committer = threading.Thread(target=queue.commit_loop)
     committer.start()
@@ -59,9 +72,10 @@ def durable(rounds: int, batches: int, directory: Path) -> None:
 
         def subject() -> float:
             def enqueue(n: int) -> None:
-                mine = keys[n * BATCH:(n + 1) * BATCH]
+                mine = keys[n * BATCH : (n + 1) * BATCH]
                 for _ in range(batches // THREADS):
                     region.put_columns(mine, values)
+
             threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(THREADS)]
             before = queue.log_state()["commits"]
 
@@ -70,6 +84,7 @@ def durable(rounds: int, batches: int, directory: Path) -> None:
                     thread.start()
                 for thread in threads:
                     thread.join()
+
             rate = batches * BATCH / seconds(run)
             commits.append(queue.log_state()["commits"] - before)
             settle()
@@ -77,13 +92,21 @@ def durable(rounds: int, batches: int, directory: Path) -> None:
 
         def reference() -> float:
             def run() -> None:
-                reason = bare.bare_write_sync(os.fsencode(directory / "bare"), at(block), ctypes.c_uint64(batch_bytes), ctypes.c_uint64(batches))
+                reason = bare.bare_write_sync(
+                    os.fsencode(directory / "bare"), at(block), ctypes.c_uint64(batch_bytes), ctypes.c_uint64(batches)
+                )
                 assert reason == 0, os.strerror(reason)
+
             return batches * BATCH / seconds(run)
 
         commits: list[int] = []
         rates = in_turn(rounds, subject, reference)
-        report("durable enqueue, 4 threads", *rates, f"one thread, write and fdatasync of a batch; {batches / (sum(commits) / len(commits)):.1f} batches a sync here", "50%")
+        report(
+            "durable enqueue, 4 threads",
+            *rates,
+            f"one thread, write and fdatasync of a batch; {batches / (sum(commits) / len(commits)):.1f} batches a sync here",
+            "50%",
+        )
 
 
 def recovery(events: int, directory: Path, memory: int, name: str) -> None:
@@ -105,8 +128,19 @@ def recovery(events: int, directory: Path, memory: int, name: str) -> None:
                     pass
 
     def recover() -> None:
-        opened.append(_core.EventQueue("ln", remote_site=2, partitions=THREADS, dispatchers=1, memory_limit=memory, directory=str(directory),
-                                       log_directory=str(directory / "log"), log_id=LOG_ID, synchronous=False))
+        opened.append(
+            _core.EventQueue(
+                "ln",
+                remote_site=2,
+                partitions=THREADS,
+                dispatchers=1,
+                memory_limit=memory,
+                directory=str(directory),
+                log_directory=str(directory / "log"),
+                log_id=LOG_ID,
+                synchronous=False,
+            )
+        )
 
     opened: list[_core.EventQueue] = []
 

@@ -2,6 +2,7 @@
 a queue, and beside a pickle-over-socket pipeline in pure Python. With lz4 beside the rate at which one core compresses the same batches.
 
 16-byte keys, 100-byte values, a million keys, batches of 1,000, no compression unless said. `--quick` for a short run."""
+
 from __future__ import annotations
 
 import collections
@@ -17,12 +18,25 @@ from typing import Callable
 import lz4.block
 import numpy
 
-from measure import VALUE_BYTES, Rates, arguments, busiest_thread_s, c_program, cpu_seconds, in_turn, key_column, processor_s, report, value_column
+from measure import (
+    VALUE_BYTES,
+    Rates,
+    arguments,
+    busiest_thread_s,
+    c_program,
+    cpu_seconds,
+    in_turn,
+    key_column,
+    processor_s,
+    report,
+    value_column,
+)
 from pywan import _core
 from two_sites import Child, two_sites
 
 BATCH = 1_000
 KEYS = 1_000_000
+
 
 class Pickled:
     """The reference: a queue of tuples, batches pickled over a socket, last writer wins into a dict, acknowledged in order."""
@@ -66,7 +80,7 @@ while head := stream.read(4):
         started = time.perf_counter()
         reader.start()
         for at in range(0, events, BATCH):
-            batch = [(key, value, at) for key in keys[at:at + BATCH]]
+            batch = [(key, value, at) for key in keys[at : at + BATCH]]
             queue.extend(batch)
             data = pickle.dumps(batch, 5)
             self.sock.sendall(struct.pack("<I", len(data)) + data)
@@ -89,7 +103,12 @@ def lz4_rate(keys: numpy.ndarray, values: numpy.ndarray, events: int) -> Callabl
     region.attach([queue])
     region.put_columns(keys[:events], values[:events])
     batches = [b"".join(queue.peek(0, BATCH)) for _ in range(events // BATCH)]
-    return lambda: events / cpu_seconds(lambda: [lz4.block.compress(batch, mode="fast", acceleration=1, store_size=False) for batch in batches])
+    return lambda: (
+        events
+        / cpu_seconds(
+            lambda: [lz4.block.compress(batch, mode="fast", acceleration=1, store_size=False) for batch in batches]
+        )
+    )
 
 
 def main() -> None:
@@ -100,8 +119,12 @@ def main() -> None:
     keys, values = key_column(KEYS), value_column(KEYS)
     try:
         with two_sites() as sites:
-            senders = {compression: sites.sender(f"ln-{compression}", batch_size=BATCH, batch_time_interval=5, compression=compression)
-                       for compression in ("none", "lz4")}
+            senders = {
+                compression: sites.sender(
+                    f"ln-{compression}", batch_size=BATCH, batch_time_interval=5, compression=compression
+                )
+                for compression in ("none", "lz4")
+            }
 
             def end_to_end(sender) -> float:
                 return sites.send_all(sender, keys, values, events)
@@ -114,12 +137,29 @@ def main() -> None:
 
             own, theirs = [], []
             sites.use(senders["none"])
-            report("end to end", *in_turn(options.rounds, lambda: with_processor_time(lambda: end_to_end(senders["none"]), sites.pids, own),
-                                          lambda: with_processor_time(lambda: float(bare.ask()), (bare.process.pid,), theirs)),
-                   "two bare C processes", "40%")
-            report("the same, processor time", Rates(own[1:]), Rates(theirs[1:]), "both processes of each", "250% or less", "ns an event")
-            report("end to end, beside Python", *in_turn(options.rounds, lambda: end_to_end(senders["none"]), lambda: pickled.rate(events // 10)),
-                   "pickle over a socket")
+            report(
+                "end to end",
+                *in_turn(
+                    options.rounds,
+                    lambda: with_processor_time(lambda: end_to_end(senders["none"]), sites.pids, own),
+                    lambda: with_processor_time(lambda: float(bare.ask()), (bare.process.pid,), theirs),
+                ),
+                "two bare C processes",
+                "40%",
+            )
+            report(
+                "the same, processor time",
+                Rates(own[1:]),
+                Rates(theirs[1:]),
+                "both processes of each",
+                "250% or less",
+                "ns an event",
+            )
+            report(
+                "end to end, beside Python",
+                *in_turn(options.rounds, lambda: end_to_end(senders["none"]), lambda: pickled.rate(events // 10)),
+                "pickle over a socket",
+            )
             sites.use(senders["lz4"])
             busiest: list[float] = []
 
@@ -130,8 +170,20 @@ def main() -> None:
                 return rate
 
             alone = lz4_rate(keys, values, 200_000)
-            report("end to end, lz4", *in_turn(options.rounds, with_busiest_thread, alone), "lz4.block on the same batches, one core", "80%")
-            report("the same, its busiest thread", Rates(busiest[1:]), 1e9 / alone(), "compressing alone", "125% or less", "ns an event")
+            report(
+                "end to end, lz4",
+                *in_turn(options.rounds, with_busiest_thread, alone),
+                "lz4.block on the same batches, one core",
+                "80%",
+            )
+            report(
+                "the same, its busiest thread",
+                Rates(busiest[1:]),
+                1e9 / alone(),
+                "compressing alone",
+                "125% or less",
+                "ns an event",
+            )
             assert sites.remote_keys() == KEYS, "the remote site has not all keys"
             for sender in senders.values():
                 assert sender.ledger()["balanced"] and sender.queue_size == 0

@@ -3,6 +3,7 @@ has been taken in and it has left the queue, which is later than its being appli
 message of the same size sent to another process and back at the same pace, one at a time.
 
 Percentiles over all events of a run; the tails hold whatever else runs on the machine."""
+
 from __future__ import annotations
 
 import collections
@@ -99,8 +100,14 @@ def main() -> None:
                 subject.append(percentiles(enqueue_to_acknowledged(sites, sender, seconds)))
                 reference.append(percentiles(round_trips(connection, seconds)))
             for n, (name, goal) in enumerate((("p50", ""), ("p99", "5 ms or less"))):
-                report(f"latency at 10,000/s, {name}", statistics.median(each[n] for each in subject), statistics.median(each[n] for each in reference),
-                       f"a bare round trip's {name}", goal, "ms")
+                report(
+                    f"latency at 10,000/s, {name}",
+                    statistics.median(each[n] for each in subject),
+                    statistics.median(each[n] for each in reference),
+                    f"a bare round trip's {name}",
+                    goal,
+                    "ms",
+                )
     finally:
         echo.close()
 

@@ -1,5 +1,6 @@
 """What queues take: the conflation index per key; and with `--long` a queue of 50 million events in 100 MB of memory, and both sites' memory
 while 100 million events go from one to the other through a queue of 10 MB."""
+
 from __future__ import annotations
 
 import gc
@@ -26,12 +27,14 @@ def conflation_index(keys: int) -> None:
         gc.collect()
         before = resident_bytes()
         for row in range(0, keys, ROWS_A_CALL):
-            region.put_columns(column[row:row + ROWS_A_CALL], values)
+            region.put_columns(column[row : row + ROWS_A_CALL], values)
         taken.append(resident_bytes() - before)
         assert len(queue) == keys
         region.attach([])
         del queue, region
-    report(f"conflation index, {keys:,} keys", (taken[1] - taken[0]) / keys, 100, "the limit", "100 or less", "bytes a key")
+    report(
+        f"conflation index, {keys:,} keys", (taken[1] - taken[0]) / keys, 100, "the limit", "100 or less", "bytes a key"
+    )
 
 
 def long_queue(events: int, memory: int) -> None:
@@ -46,15 +49,29 @@ def long_queue(events: int, memory: int) -> None:
             region.put_columns(keys, values)
             if n % 100 == 0:
                 most = max(most, resident_bytes() - before)
-        report(f"resident, {events:,} queued", most / 1e6, memory / 1e6, f"maximum-queue-memory; {queue.bytes / 1e6:,.0f} MB queued", "", "MB")
+        report(
+            f"resident, {events:,} queued",
+            most / 1e6,
+            memory / 1e6,
+            f"maximum-queue-memory; {queue.bytes / 1e6:,.0f} MB queued",
+            "",
+            "MB",
+        )
         removed = 0
-        while removed < events:                 # Taken out in order, as a dispatcher does; files go as they are emptied.
+        while removed < events:  # Taken out in order, as a dispatcher does; files go as they are emptied.
             removed += len(queue.peek(0, ROWS_A_CALL))
             queue.remove(0, removed)
             if removed % 1_000_000 == 0:
                 most = max(most, resident_bytes() - before)
         counts = queue.counts()
-        report("the same, most while it drains", most / 1e6, memory / 1e6, f"maximum-queue-memory; {counts['overflow_bytes']} bytes of overflow left", "", "MB")
+        report(
+            "the same, most while it drains",
+            most / 1e6,
+            memory / 1e6,
+            f"maximum-queue-memory; {counts['overflow_bytes']} bytes of overflow left",
+            "",
+            "MB",
+        )
         region.attach([])
 
 
@@ -69,7 +86,14 @@ def through(events: int, memory_mb: int) -> None:
             sites.send_all(sender, keys, values, events // 10)
             resident.append([resident_bytes(pid) for pid in sites.pids])
         for name, own in zip(("sending", "receiving"), zip(*resident)):
-            report(f"{name} site, after {events:,} events", own[-1] / 1e6, own[1] / 1e6, "after a fifth of them", "flat", "MB")
+            report(
+                f"{name} site, after {events:,} events",
+                own[-1] / 1e6,
+                own[1] / 1e6,
+                "after a fifth of them",
+                "flat",
+                "MB",
+            )
         assert sender.ledger()["balanced"] and sites.remote_keys() == len(keys)
 
 

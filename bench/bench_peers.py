@@ -3,6 +3,7 @@ redis-benchmark until the replica has them) and a NATS JetStream mirror (until t
 
 They have to be installed (Debian: apt-get install redis-server redis-tools nats-server); nats-py is put into a virtual environment
 under build/. 16-byte keys, 100-byte values; in memory on all sides."""
+
 from __future__ import annotations
 
 import contextlib
@@ -74,7 +75,9 @@ def server(*command: str, port: int) -> Iterator[None]:
 
 
 def redis_info(port: int, *fields: str) -> list[str]:
-    text = subprocess.run(["redis-cli", "-p", str(port), "info", "replication"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run(
+        ["redis-cli", "-p", str(port), "info", "replication"], capture_output=True, text=True, check=True
+    ).stdout
     found = dict(line.strip().split(":", 1) for line in text.splitlines() if ":" in line)
     return [found.get(field, "") for field in fields]
 
@@ -87,7 +90,9 @@ def redis(events: int) -> Iterator[Callable[[], float]]:
         first, second = free_port(), free_port()
         plain = ("--save", "", "--appendonly", "no", "--dir", directory, "--bind", "127.0.0.1")
         stack.enter_context(server("redis-server", "--port", str(first), *plain, port=first))
-        stack.enter_context(server("redis-server", "--port", str(second), "--replicaof", "127.0.0.1", str(first), *plain, port=second))
+        stack.enter_context(
+            server("redis-server", "--port", str(second), "--replicaof", "127.0.0.1", str(first), *plain, port=second)
+        )
         deadline = time.monotonic() + 20
         while redis_info(second, "master_link_status") != ["up"]:
             assert time.monotonic() < deadline, "the replica did not connect"
@@ -95,8 +100,28 @@ def redis(events: int) -> Iterator[Callable[[], float]]:
 
         def rate() -> float:
             started = time.perf_counter()
-            subprocess.run(["redis-benchmark", "-p", str(first), "-q", "-n", str(events), "-P", "1000", "-c", "1", "-d", str(VALUE_BYTES), "-r", str(KEYS), "-t", "set"],
-                           stdout=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                [
+                    "redis-benchmark",
+                    "-p",
+                    str(first),
+                    "-q",
+                    "-n",
+                    str(events),
+                    "-P",
+                    "1000",
+                    "-c",
+                    "1",
+                    "-d",
+                    str(VALUE_BYTES),
+                    "-r",
+                    str(KEYS),
+                    "-t",
+                    "set",
+                ],
+                stdout=subprocess.DEVNULL,
+                check=True,
+            )
             while int(redis_info(first, "master_repl_offset")[0]) > int(redis_info(second, "slave_repl_offset")[0]):
                 pass
             return events / (time.perf_counter() - started)
@@ -110,13 +135,19 @@ def nats_mirror(events: int) -> Iterator[Callable[[], float]]:
     python = BUILD / "nats" / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(BUILD / "nats")], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "nats-py"], check=True)
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "nats-py"], check=True
+        )
     from two_sites import Child
 
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         port = free_port()
-        stack.enter_context(server("nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(Path(directory) / "js"), port=port))
+        stack.enter_context(
+            server(
+                "nats-server", "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(Path(directory) / "js"), port=port
+            )
+        )
         client = Child(str(python), "-c", NATS, f"nats://127.0.0.1:{port}", str(events), str(VALUE_BYTES))
         stack.callback(client.close)
         yield lambda: float(client.ask())
@@ -127,7 +158,9 @@ def main() -> None:
     if not options.peers:
         print("beside Redis and NATS: not measured; install them and give --peers")
         return
-    missing = [name for name in ("redis-server", "redis-benchmark", "redis-cli", "nats-server") if not shutil.which(name)]
+    missing = [
+        name for name in ("redis-server", "redis-benchmark", "redis-cli", "nats-server") if not shutil.which(name)
+    ]
     if missing:
         sys.exit(f"{', '.join(missing)} not found; Debian: apt-get install redis-server redis-tools nats-server")
     events = 1_000_000 if options.quick else 5_000_000
@@ -140,9 +173,19 @@ def main() -> None:
             return sites.send_all(sender, keys, values, events)
 
         with redis(300_000 if options.quick else 1_000_000) as rate:
-            report("end to end, beside Redis", *in_turn(options.rounds, subject, rate), "replication of pipelined SETs", "10 times")
+            report(
+                "end to end, beside Redis",
+                *in_turn(options.rounds, subject, rate),
+                "replication of pipelined SETs",
+                "10 times",
+            )
         with nats_mirror(50_000 if options.quick else 200_000) as rate:
-            report("end to end, beside NATS", *in_turn(min(options.rounds, 3), subject, rate), "a JetStream mirror in memory, fed by nats-py", "10 times")
+            report(
+                "end to end, beside NATS",
+                *in_turn(min(options.rounds, 3), subject, rate),
+                "a JetStream mirror in memory, fed by nats-py",
+                "10 times",
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Spark: `enqueue` into a member in another process, beside `mapInArrow` doing nothing, in turn in one run.
 
 16-byte keys and 100-byte values; ratio of medians. `--quick` for a short run."""
+
 from __future__ import annotations
 
 import argparse
@@ -11,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PARTITIONS = 8     # More tasks than cores, as Spark advises: while one task ends, another goes on.
+PARTITIONS = 8  # More tasks than cores, as Spark advises: while one task ends, another goes on.
 
 MEMBER = """
 import sys, pywan
@@ -34,7 +35,7 @@ def compare(title, frame, rows, rounds, where, target=""):
     from pywan.spark import enqueue
 
     idle, busy = [], []
-    for turn in range(rounds + 1):      # The first turn warms up.
+    for turn in range(rounds + 1):  # The first turn warms up.
         started = time.perf_counter()
         counted = sum(row.rows for row in frame.mapInArrow(nothing, "rows bigint").collect())
         idle_s = time.perf_counter() - started
@@ -54,13 +55,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", type=int)
-    options, _ = parser.parse_known_args()      # What the other benchmarks take means nothing here.
+    options, _ = parser.parse_known_args()  # What the other benchmarks take means nothing here.
     rows, rounds = (options.rows or 1_000_000, 3) if options.quick else (options.rows or 5_000_000, 5)
 
     from pywan.demo import spark_session
 
     with tempfile.TemporaryDirectory() as directory:
-        member = subprocess.Popen([sys.executable, "-c", MEMBER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        member = subprocess.Popen(
+            [sys.executable, "-c", MEMBER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         session = None
         try:
             port = int(member.stdout.readline())

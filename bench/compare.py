@@ -23,10 +23,11 @@ from typing import Any, Callable, Iterator
 
 HERE = Path(__file__).resolve().parent
 KEYS = 1_000_000
-Measure = Callable[[], dict[str, float]]    # One round: {what is measured: figure}; "M/s" is better when higher.
+Measure = Callable[[], dict[str, float]]  # One round: {what is measured: figure}; "M/s" is better when higher.
 
 
 # In the process of a tree
+
 
 @contextlib.contextmanager
 def one_piece(name: str) -> Iterator[Measure]:
@@ -65,8 +66,12 @@ def end_to_end(*, stores: bool, events: int, **attributes: Any) -> Iterator[Meas
             rate = sites.send_all(sender, keys, values, events)
             did = threads.look()
             ns = {role: times[0] / events * 1e9 for role, times in shares(did).items()}
-            return {"M/s": rate / 1e6, "ns": sum(times[0] for times in did.values()) / events * 1e9, **ns,
-                    "busiest thread": max(times[0] for times in did.values()) / events * 1e9}
+            return {
+                "M/s": rate / 1e6,
+                "ns": sum(times[0] for times in did.values()) / events * 1e9,
+                **ns,
+                "busiest thread": max(times[0] for times in did.values()) / events * 1e9,
+            }
 
         yield measure
         assert sites.remote_keys() == KEYS and sender.ledger()["balanced"]
@@ -101,7 +106,7 @@ PROGRAMS: dict[str, Callable[[], contextlib.AbstractContextManager[Measure]]] = 
 def serve(point: str) -> None:
     import pywan
 
-    with (PROGRAMS[point]() if point in PROGRAMS else one_piece(point)) as measure:
+    with PROGRAMS[point]() if point in PROGRAMS else one_piece(point) as measure:
         print(Path(pywan.__file__).parent.parent, flush=True)
         for _ in sys.stdin:
             print(json.dumps(measure()), flush=True)
@@ -109,14 +114,21 @@ def serve(point: str) -> None:
 
 # In ours
 
+
 class Tree:
     def __init__(self, directory: Path, point: str, realtime: bool) -> None:
         command = [sys.executable, str(HERE / "compare.py"), "--serve", point]
         if realtime:
             command = ["chrt", "-r", "1", *command]
         # Its own children import what is in their directory first: there must be no `pywan`.
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE,
-                                        env={**os.environ, "PYTHONPATH": str(directory)})
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=HERE,
+            env={**os.environ, "PYTHONPATH": str(directory)},
+        )
         assert self.read() == str(directory), f"{directory} has no pywan that is imported from there"
 
     def read(self) -> str:
@@ -178,7 +190,7 @@ def main() -> None:
                     stack.callback(trees[-1].close)
                 for n in range(options.rounds + 1):
                     measured = {which: trees[which].measure() for which in ((0, 1) if n % 2 else (1, 0))}
-                    if n:       # The first one warmed up.
+                    if n:  # The first one warmed up.
                         rounds.append((measured[0], measured[1]))
         show(point, rounds)
 

@@ -83,7 +83,9 @@ class WrittenPut(EmptyCall):
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
-        self.queue, region = queue_and_region(stores=True, log_directory=self.directory.name, log_id=1, synchronous="written")
+        self.queue, region = queue_and_region(
+            stores=True, log_directory=self.directory.name, log_id=1, synchronous="written"
+        )
         self.put = region.put
         self.committer = threading.Thread(target=self.queue.commit_loop)
         self.committer.start()

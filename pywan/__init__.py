@@ -1,5 +1,6 @@
 """pywan: consistent regions over several sites. Names here are loaded when first used, so that a Spark executor
 that imports `pywan` pays for nothing it does not touch."""
+
 from __future__ import annotations
 
 import importlib
@@ -22,10 +23,30 @@ _HOME = {
     "Undecodable": "pywan.serializers",
 }
 _ERRORS = (
-    "PywanError", "ConfigurationError", "GatewaySenderConfigurationError", "AsyncEventQueueConfigurationError",
-    "CacheXmlError", "IllegalStateError", "GatewaySenderError", "GatewayReceiverError", "IncompatibleSystemError",
-    "NotFoundError", "RegionNotFoundError", "SerializationError", "EventTooLargeError", "ConnectivityError",
-    "NoLocatorError", "PortInUseError", "ProtocolError", "RemoteError", "QueueFullError", "DiskError", "DiskAccessError", "OutOfMemoryError", "BatchError", "DataLossError",
+    "PywanError",
+    "ConfigurationError",
+    "GatewaySenderConfigurationError",
+    "AsyncEventQueueConfigurationError",
+    "CacheXmlError",
+    "IllegalStateError",
+    "GatewaySenderError",
+    "GatewayReceiverError",
+    "IncompatibleSystemError",
+    "NotFoundError",
+    "RegionNotFoundError",
+    "SerializationError",
+    "EventTooLargeError",
+    "ConnectivityError",
+    "NoLocatorError",
+    "PortInUseError",
+    "ProtocolError",
+    "RemoteError",
+    "QueueFullError",
+    "DiskError",
+    "DiskAccessError",
+    "OutOfMemoryError",
+    "BatchError",
+    "DataLossError",
     "InternalError",
 )
 _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))

@@ -1,4 +1,5 @@
 """Owns the classes that user code derives from: filters, the conflict resolver, listeners."""
+
 from __future__ import annotations
 
 from typing import Any, Sequence

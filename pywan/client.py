@@ -1,5 +1,6 @@
 """Owns the client's connection to a member: the rows of one task, sent in bulk and applied as one. Imported by Spark's
 executors, so it imports no more than that takes."""
+
 from __future__ import annotations
 
 import random
@@ -45,7 +46,11 @@ class DataConnection:
         for member in members:
             place = f"{member['host']}:{member['port']}"
             try:
-                sock = connect((member["host"], member["port"]), max(0.1, min(10.0, deadline - time.monotonic())), what=f"member {member['name']}")
+                sock = connect(
+                    (member["host"], member["port"]),
+                    max(0.1, min(10.0, deadline - time.monotonic())),
+                    what=f"member {member['name']}",
+                )
             except PywanError as error:
                 trouble = str(error)
                 continue
@@ -78,9 +83,15 @@ class DataConnection:
         self._checked(self._sender.commit)
         try:
             done = gateway.decode(self._sender.answer, Committed)
-        except DiskError as told:       # The member's, not ours.
+        except DiskError as told:  # The member's, not ours.
             raise type(told)(f"member at {self.place}: {told}") from None
-        return {"rows": done.rows, "bytes": self._sender.bytes, "duplicate": done.duplicate, "applied": done.applied, "missing": done.missing}
+        return {
+            "rows": done.rows,
+            "bytes": self._sender.bytes,
+            "duplicate": done.duplicate,
+            "applied": done.applied,
+            "missing": done.missing,
+        }
 
     def close(self) -> None:
         self._sock.close()
@@ -119,4 +130,6 @@ def _members(locators: str, deadline: float) -> list[dict[str, Any]]:
         if servers:
             return servers
         trouble.append(f"{address}: no member is registered")
-    raise NoLocatorError(f"no member can be asked for at {locators}: {'; '.join(trouble) or 'no locator is given'}; nothing was sent")
+    raise NoLocatorError(
+        f"no member can be asked for at {locators}: {'; '.join(trouble) or 'no locator is given'}; nothing was sent"
+    )

@@ -1,4 +1,5 @@
 """Owns the tree of errors. Split by who is at fault; every message names the thing, the value and the remedy."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,6 +10,7 @@ class PywanError(Exception):
 
 
 # The caller's fault: a wrong value, a wrong name, a wrong state.
+
 
 class ConfigurationError(PywanError, ValueError):
     """A value in the configuration or in a call that cannot be used."""
@@ -60,6 +62,7 @@ class EventTooLargeError(PywanError, ValueError):
 
 # The world's fault: network, disk, the other side.
 
+
 class ConnectivityError(PywanError, ConnectionError):
     """No connection, or it broke; says where to and what became of the data."""
 
@@ -105,6 +108,7 @@ class BatchError(PywanError):
 
 
 # Our fault.
+
 
 class DataLossError(PywanError):
     """The ledger of a sender does not balance: events are unaccounted for. `ledger` holds all of its entries."""

@@ -1,4 +1,5 @@
 """Owns the events that user code sees: views of one change, decoded only where they are looked at."""
+
 from __future__ import annotations
 
 from typing import Any, NamedTuple
@@ -20,19 +21,37 @@ class EventSequenceID(NamedTuple):
 class GatewayQueueEvent(Face):
     """An event on its way through a gateway sender's queue."""
 
-    __slots__ = ("region", "operation", "creation_timestamp", "origin_site", "possible_duplicate", "event_id", "_key",
-                 "_value", "_argument")
+    __slots__ = (
+        "region",
+        "operation",
+        "creation_timestamp",
+        "origin_site",
+        "possible_duplicate",
+        "event_id",
+        "_key",
+        "_value",
+        "_argument",
+    )
 
     def __init__(
-        self, region: str, operation: str, key: Any, value: Any, callback_argument: Any, *, creation_timestamp: int,
-        origin_site: int, possible_duplicate: bool, event_id: EventSequenceID,
+        self,
+        region: str,
+        operation: str,
+        key: Any,
+        value: Any,
+        callback_argument: Any,
+        *,
+        creation_timestamp: int,
+        origin_site: int,
+        possible_duplicate: bool,
+        event_id: EventSequenceID,
     ) -> None:
         self.region = region
-        self.operation = operation                      # create, update or destroy
+        self.operation = operation  # create, update or destroy
         # Milliseconds since 1970, by the clock of the site that made it.
         self.creation_timestamp = creation_timestamp
         self.origin_site = origin_site
-        self.possible_duplicate = possible_duplicate    # It may have been applied at the remote site before.
+        self.possible_duplicate = possible_duplicate  # It may have been applied at the remote site before.
         self.event_id = event_id
         self._key, self._value, self._argument = key, value, callback_argument
 
@@ -57,10 +76,16 @@ def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQ
     """The event that a record in wire form holds; key, value and callback argument are decoded when read."""
     f = _core.record_fields(record)
     return GatewayQueueEvent(
-        _core.region_name(f["region"]) or "?", OPERATIONS[f["operation"]], _core.Encoded(*f["key"]),
-        _core.Encoded(*f["value"]), _core.Encoded(*f["callback"]), creation_timestamp=f["stamp"] >> 16,
-        origin_site=f["origin_site"], possible_duplicate=possible_duplicate,
-        event_id=EventSequenceID(*f["event_id"]))
+        _core.region_name(f["region"]) or "?",
+        OPERATIONS[f["operation"]],
+        _core.Encoded(*f["key"]),
+        _core.Encoded(*f["value"]),
+        _core.Encoded(*f["callback"]),
+        creation_timestamp=f["stamp"] >> 16,
+        origin_site=f["origin_site"],
+        possible_duplicate=possible_duplicate,
+        event_id=EventSequenceID(*f["event_id"]),
+    )
 
 
 def _plain(item: Any) -> Any:
@@ -78,7 +103,7 @@ class EntryEvent(NamedTuple):
     callback_argument: Any
     is_origin_remote: bool
     origin_site: int
-    event_id: EventSequenceID           # The same for filters and listeners, at every site.
+    event_id: EventSequenceID  # The same for filters and listeners, at every site.
 
 
 class TimestampedEntryEvent(NamedTuple):
@@ -90,9 +115,9 @@ class TimestampedEntryEvent(NamedTuple):
     key: Any
     old_value: Any
     new_value: Any
-    old_timestamp: int                  # Milliseconds since 1970.
+    old_timestamp: int  # Milliseconds since 1970.
     new_timestamp: int
     old_distributed_system_id: int
     new_distributed_system_id: int
     callback_argument: Any
-    event_id: EventSequenceID           # Of the proposed change.
+    event_id: EventSequenceID  # Of the proposed change.

@@ -3,6 +3,7 @@
 A child has copies of its parent's objects, and none of its threads. Its locks may be held by threads that are not there, and its
 sockets are the parent's. So an object works only in the process that made it; the child may make objects of its own.
 """
+
 from __future__ import annotations
 
 import functools
@@ -17,7 +18,7 @@ from pywan.errors import IllegalStateError
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
 
-STRAYED = 70        # Exit status of a child that came back out of a callback.
+STRAYED = 70  # Exit status of a child that came back out of a callback.
 
 _inherited: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
@@ -26,7 +27,8 @@ def error(what: str) -> IllegalStateError:
     """What a call raises whose object was made by the process from which this one was forked."""
     return IllegalStateError(
         f"{what} belongs to the process that this one (pid {os.getpid()}) was forked from, and works only there; nothing was done. Make a Cache, a Locator or"
-        " a connection in the child itself, or start the child without fork (multiprocessing's \"spawn\", subprocess)")
+        ' a connection in the child itself, or start the child without fork (multiprocessing\'s "spawn", subprocess)'
+    )
 
 
 def in_child(thing: T, let_go: Callable[[T], None]) -> T:
@@ -41,7 +43,7 @@ def _let_go() -> None:
         try:
             let_go(thing)
         except OSError:
-            pass        # A descriptor that was closed already.
+            pass  # A descriptor that was closed already.
 
 
 os.register_at_fork(after_in_child=_let_go)
@@ -61,9 +63,15 @@ def of_one_process(describe: Callable[[Any], str], *, nothing_in_child: tuple[st
             ends = name in nothing_in_child or name == "__exit__"
             if isinstance(member, property):
                 get, set_ = member.fget, member.fset
-                setattr(cls, name, property(
-                    _checked(get, describe, ends) if get is not None else None,
-                    _checked(set_, describe, ends) if set_ is not None else None, doc=member.__doc__))
+                setattr(
+                    cls,
+                    name,
+                    property(
+                        _checked(get, describe, ends) if get is not None else None,
+                        _checked(set_, describe, ends) if set_ is not None else None,
+                        doc=member.__doc__,
+                    ),
+                )
             elif callable(member) and not isinstance(member, (type, classmethod, staticmethod)):
                 setattr(cls, name, _checked(member, describe, ends))
         make: Callable[..., None] = vars(cls)["__init__"]
@@ -100,6 +108,10 @@ def is_inherited(thing: Any) -> bool:
 
 def end_strayed_child(where: str) -> None:
     """Ends a child that a user's callback forked and that came back out of the callback: what comes now is the parent's work."""
-    print(f"pywan: a callback forked, and its child (pid {os.getpid()}) came back into {where}, which is its parent's; the child ends. "
-          "End it inside the callback (os._exit), or start it without fork", file=sys.stderr, flush=True)
+    print(
+        f"pywan: a callback forked, and its child (pid {os.getpid()}) came back into {where}, which is its parent's; the child ends. "
+        "End it inside the callback (os._exit), or start it without fork",
+        file=sys.stderr,
+        flush=True,
+    )
     os._exit(STRAYED)

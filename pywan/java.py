@@ -1,4 +1,5 @@
 """Owns the search for a Java that Spark can run on: the machine's own, or the one a PyPI package carries."""
+
 from __future__ import annotations
 
 import os
@@ -41,7 +42,7 @@ def java_version(java: str | os.PathLike[str]) -> int | None:
     if answer.returncode != 0 or not found:
         return None
     major = int(found[1])
-    return int(found[2] or 0) if major == 1 else major      # Java 8 calls itself 1.8.
+    return int(found[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8.
 
 
 def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
@@ -104,5 +105,5 @@ def _write_launcher(java: str, directory: str | os.PathLike[str] | None) -> Path
     unfinished = launcher.with_name(f"java.{os.getpid()}")
     unfinished.write_text(text)
     unfinished.chmod(0o755)
-    unfinished.replace(launcher)       # Two processes may do this at once; each sees a whole file.
+    unfinished.replace(launcher)  # Two processes may do this at once; each sees a whole file.
     return home

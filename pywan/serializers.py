@@ -1,5 +1,6 @@
 """Owns the registry of user serializers, and how single objects that are neither containers, text, numbers nor bytes are tagged. docs/types.md
 is the table for users; docs/wire_format.md has the bytes."""
+
 from __future__ import annotations
 
 import datetime
@@ -23,27 +24,50 @@ _INSTANT, _DATE, _NAIVE, _DURATION, _TIME, _ZONED, _DECIMAL, _UUID, _ENUM, _USER
 _DAYS_TO_1970 = datetime.date(1970, 1, 1).toordinal()
 _NAIVE_1970 = datetime.datetime(1970, 1, 1)
 _SECOND = datetime.timedelta(seconds=1)
-_BILLION = 10 ** 9
-_ZONED_HEAD = struct.Struct(">Iqi")         # Nanoseconds, seconds since 1970, seconds east of UTC; then the zone's name.
+_BILLION = 10**9
+_ZONED_HEAD = struct.Struct(">Iqi")  # Nanoseconds, seconds since 1970, seconds east of UTC; then the zone's name.
 
 # Carried without asking: a serializer for one of these would never be called.
-_PLAIN = frozenset({bytes, str, int, float, bool, type(None), list, dict, tuple, set, frozenset, datetime.datetime, datetime.date,
-                    _core.Undecodable, _core.Encoded})
+_PLAIN = frozenset(
+    {
+        bytes,
+        str,
+        int,
+        float,
+        bool,
+        type(None),
+        list,
+        dict,
+        tuple,
+        set,
+        frozenset,
+        datetime.datetime,
+        datetime.date,
+        _core.Undecodable,
+        _core.Encoded,
+    }
+)
 
 _lock = threading.Lock()
 _by_type: dict[type, tuple[str, Callable[[Any], bytes]]] = {}
 _by_name: dict[str, Callable[[bytes], Any]] = {}
 
 
-def register_serializer(cls: type, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, name: str | None = None) -> None:
+def register_serializer(
+    cls: type, dumps: Callable[[Any], bytes], loads: Callable[[bytes], Any], *, name: str | None = None
+) -> None:
     """Teach pywan to carry instances of `cls` (exactly this class) as keys, as values, and within containers.
 
     `dumps` gives bytes, `loads` takes them back; both sites must register the same `name` (default: module:qualname).
     """
     if not isinstance(cls, type) or not callable(dumps) or not callable(loads):
-        raise ConfigurationError(f"register_serializer takes a class and two callables, not {cls!r}, {dumps!r}, {loads!r}")
+        raise ConfigurationError(
+            f"register_serializer takes a class and two callables, not {cls!r}, {dumps!r}, {loads!r}"
+        )
     if cls in _PLAIN:
-        raise ConfigurationError(f"register_serializer: every {cls.__qualname__} is carried without; use a class of your own")
+        raise ConfigurationError(
+            f"register_serializer: every {cls.__qualname__} is carried without; use a class of your own"
+        )
     name = name or f"{cls.__module__}:{cls.__qualname__}"
     with _lock:
         _by_type[cls] = (name, dumps)
@@ -51,6 +75,7 @@ def register_serializer(cls: type, dumps: Callable[[Any], bytes], loads: Callabl
 
 
 # Writing. What is worth the same as a plain object is written as that, so that it is the same key.
+
 
 def _tag(obj: Any, is_key: bool) -> tuple[int | None, Any]:
     user = _by_type.get(type(obj))
@@ -66,16 +91,22 @@ def _tag(obj: Any, is_key: bool) -> tuple[int | None, Any]:
 
 
 def _cannot(obj: Any, remedy: str) -> SerializationError:
-    return SerializationError(f"a {type(obj).__module__}.{type(obj).__qualname__} cannot be carried; {remedy} (nothing was stored)")
+    return SerializationError(
+        f"a {type(obj).__module__}.{type(obj).__qualname__} cannot be carried; {remedy} (nothing was stored)"
+    )
 
 
 def _dumped(obj: Any, name: str, dumps: Callable[[Any], bytes]) -> bytes:
     try:
         data = dumps(obj)
     except Exception as error:
-        raise SerializationError(f"the serializer {name!r} failed in dumps: {type(error).__name__}: {error} (nothing was stored)") from error
+        raise SerializationError(
+            f"the serializer {name!r} failed in dumps: {type(error).__name__}: {error} (nothing was stored)"
+        ) from error
     if not isinstance(data, bytes):
-        raise SerializationError(f"the serializer {name!r} gave a {type(data).__name__}, not bytes (nothing was stored)")
+        raise SerializationError(
+            f"the serializer {name!r} gave a {type(data).__name__}, not bytes (nothing was stored)"
+        )
     return bytes(data)
 
 
@@ -87,23 +118,32 @@ def _float_of(number: Any) -> float:
 
 
 _PLAIN_OF: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (int, int.__int__), (float, float.__float__), (str, str.__str__), (bytes, lambda data: bytes.__getitem__(data, slice(None))),
-    ((bytearray, memoryview), bytes), (numpy.bool_, bool), (numpy.floating, _float_of),
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, lambda data: bytes.__getitem__(data, slice(None))),
+    ((bytearray, memoryview), bytes),
+    (numpy.bool_, bool),
+    (numpy.floating, _float_of),
 )
 
 
 def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
     if moment != moment:
         raise _cannot(moment, "NaT is no time; pass None as a value")
-    wall = datetime.datetime(moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second, moment.microsecond)
+    wall = datetime.datetime(
+        moment.year, moment.month, moment.day, moment.hour, moment.minute, moment.second, moment.microsecond
+    )
     seconds, rest = divmod(wall - _NAIVE_1970, _SECOND)
-    nanoseconds = rest.microseconds * 1000 + getattr(moment, "nanosecond", 0)       # Those of pandas.
+    nanoseconds = rest.microseconds * 1000 + getattr(moment, "nanosecond", 0)  # Those of pandas.
     offset = moment.utcoffset()
     if offset is None:
         return _NAIVE, (seconds, nanoseconds)
     east, fraction = divmod(offset, _SECOND)
     if fraction:
-        raise SerializationError(f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds (nothing was stored)")
+        raise SerializationError(
+            f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds (nothing was stored)"
+        )
     if is_key or nanoseconds % 1000 or isinstance(moment.tzinfo, datetime.timezone) and not east:
         return _INSTANT, (seconds - east, nanoseconds)
     return _ZONED, _ZONED_HEAD.pack(nanoseconds, seconds - east, east) + _zone_name(moment).encode()
@@ -112,12 +152,12 @@ def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
 def _zone_name(moment: datetime.datetime) -> str:
     """The name by which other processes find the zone; "" where its distance from UTC has to do."""
     zone = moment.tzinfo
-    name = getattr(zone, "key", None) or getattr(zone, "zone", None)       # Of zoneinfo; of pytz.
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # Of zoneinfo; of pytz.
     if not isinstance(name, str):
         return ""
     try:
         found = zoneinfo.ZoneInfo(name)
-    except (KeyError, ValueError, OSError):     # Not found, a broken name, a file that is no zone.
+    except (KeyError, ValueError, OSError):  # Not found, a broken name, a file that is no zone.
         return ""
     if isinstance(zone, zoneinfo.ZoneInfo) or moment.replace(tzinfo=found).utcoffset() == moment.utcoffset():
         return name
@@ -129,18 +169,26 @@ def _tag_date(day: datetime.date, is_key: bool) -> tuple[int, Any]:
 
 
 def _tag_timedelta(duration: datetime.timedelta, is_key: bool) -> tuple[int, Any]:
-    return _DURATION, (duration.days * 86400 + duration.seconds, duration.microseconds * 1000 + getattr(duration, "nanoseconds", 0))
+    return _DURATION, (
+        duration.days * 86400 + duration.seconds,
+        duration.microseconds * 1000 + getattr(duration, "nanoseconds", 0),
+    )
 
 
 def _tag_time(time: datetime.time, is_key: bool) -> tuple[int, Any]:
     if time.tzinfo is not None:
-        raise _cannot(time, "a time of day with a zone means nothing without a date; pass a datetime, or the time without its zone")
-    return _TIME, struct.pack(">Q", (time.hour * 3600 + time.minute * 60 + time.second) * _BILLION + time.microsecond * 1000)
+        raise _cannot(
+            time,
+            "a time of day with a zone means nothing without a date; pass a datetime, or the time without its zone",
+        )
+    return _TIME, struct.pack(
+        ">Q", (time.hour * 3600 + time.minute * 60 + time.second) * _BILLION + time.microsecond * 1000
+    )
 
 
 def _tag_decimal(number: Decimal, is_key: bool) -> tuple[int, Any]:
     sign, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int):       # Infinite, or not a number.
+    if not isinstance(exponent, int):  # Infinite, or not a number.
         return _DECIMAL, str(number).encode()
     return _DECIMAL, f"{'-' * sign}{''.join(map(str, digits))}E{exponent}".encode()
 
@@ -151,7 +199,10 @@ def _tag_enum(member: enum.Enum, is_key: bool) -> tuple[int, Any]:
     if member.name is None or cls.__members__.get(member.name) is not member:
         raise _cannot(member, f"{member!r} has no name of its own; pass its value")
     if _imported(path) is not cls:
-        raise _cannot(member, "its class is not found by that name, so no other process could; define it at the top of a module, or pass its value")
+        raise _cannot(
+            member,
+            "its class is not found by that name, so no other process could; define it at the top of a module, or pass its value",
+        )
     return _ENUM, [path, member.name]
 
 
@@ -169,7 +220,7 @@ def _tag_numpy_time(moment: Any, is_key: bool) -> tuple[int | None, Any]:
     if a_second:
         parts = ticks * a_second, 0
     else:
-        per_second = {"ms": 10 ** 3, "us": 10 ** 6, "ns": 10 ** 9, "ps": 10 ** 12, "fs": 10 ** 15, "as": 10 ** 18}[unit]
+        per_second = {"ms": 10**3, "us": 10**6, "ns": 10**9, "ps": 10**12, "fs": 10**15, "as": 10**18}[unit]
         seconds, rest = divmod(ticks, per_second)
         nanoseconds, finer = divmod(rest * _BILLION, per_second)
         if finer:
@@ -186,14 +237,21 @@ def _days(moment: Any) -> int:
 
 
 _TAG_OF: tuple[tuple[Any, Callable[[Any, bool], tuple[int | None, Any]]], ...] = (
-    ((numpy.datetime64, numpy.timedelta64), _tag_numpy_time), (numpy.integer, lambda number, is_key: (None, int(number))),
-    (datetime.datetime, _tag_datetime), (datetime.date, _tag_date), (datetime.timedelta, _tag_timedelta), (datetime.time, _tag_time),
-    (Decimal, _tag_decimal), (uuid.UUID, lambda identity, is_key: (_UUID, identity.bytes)), (enum.Enum, _tag_enum),
+    ((numpy.datetime64, numpy.timedelta64), _tag_numpy_time),
+    (numpy.integer, lambda number, is_key: (None, int(number))),
+    (datetime.datetime, _tag_datetime),
+    (datetime.date, _tag_date),
+    (datetime.timedelta, _tag_timedelta),
+    (datetime.time, _tag_time),
+    (Decimal, _tag_decimal),
+    (uuid.UUID, lambda identity, is_key: (_UUID, identity.bytes)),
+    (enum.Enum, _tag_enum),
     (msgpack.Timestamp, lambda instant, is_key: (_INSTANT, (instant.seconds, instant.nanoseconds))),
 )
 
 
 # Reading. What is wrong here is told by an exception; the core makes an Undecodable of it.
+
 
 def _untag(tag: int, content: Any) -> Any:
     read = _READ.get(tag)
@@ -206,7 +264,9 @@ def _load(content: list[Any]) -> Any:
     name, data = content
     loads = _by_name.get(name) if isinstance(name, str) else None
     if loads is None:
-        raise SerializationError(f"no serializer named {name!r} here: call pywan.register_serializer as at the other site")
+        raise SerializationError(
+            f"no serializer named {name!r} here: call pywan.register_serializer as at the other site"
+        )
     try:
         return loads(data)
     except Exception as error:
@@ -237,9 +297,11 @@ def _zoned(content: bytes) -> datetime.datetime:
     nanoseconds, seconds, east = _ZONED_HEAD.unpack_from(content)
     if nanoseconds % 1000 or nanoseconds >= _BILLION:
         raise ValueError(f"{nanoseconds} nanoseconds")
-    name = content[_ZONED_HEAD.size:].decode()
+    name = content[_ZONED_HEAD.size :].decode()
     offset = datetime.timedelta(seconds=east)
-    wall = _NAIVE_1970 + datetime.timedelta(seconds=seconds + east, microseconds=nanoseconds // 1000)     # The instant itself may be beyond the years 1 to 9999.
+    wall = _NAIVE_1970 + datetime.timedelta(
+        seconds=seconds + east, microseconds=nanoseconds // 1000
+    )  # The instant itself may be beyond the years 1 to 9999.
     if not name:
         return wall.replace(tzinfo=datetime.timezone(offset))
     try:
@@ -250,12 +312,14 @@ def _zoned(content: bytes) -> datetime.datetime:
         moment = wall.replace(tzinfo=zone, fold=fold)
         if moment.utcoffset() == offset:
             return moment
-    return (wall - offset).replace(tzinfo=datetime.timezone.utc).astimezone(zone)       # The zone has changed since; the instant has not.
+    return (
+        (wall - offset).replace(tzinfo=datetime.timezone.utc).astimezone(zone)
+    )  # The zone has changed since; the instant has not.
 
 
 def _time(content: bytes) -> datetime.time:
     microseconds, finer = divmod(struct.unpack(">Q", content)[0], 1000)
-    seconds, microseconds = divmod(microseconds, 10 ** 6)
+    seconds, microseconds = divmod(microseconds, 10**6)
     if finer:
         raise ValueError("a time of day with nanoseconds")
     return datetime.time(seconds // 3600, seconds // 60 % 60, seconds % 60, microseconds)
@@ -263,6 +327,7 @@ def _time(content: bytes) -> datetime.time:
 
 def _far_moment(kind: str) -> Callable[[tuple[int, int]], Any]:
     """For what Python's own class does not hold: numpy's, in nanoseconds or in seconds."""
+
     def read(content: tuple[int, int]) -> Any:
         seconds, nanoseconds = content
         whole = seconds * _BILLION + nanoseconds
@@ -271,13 +336,21 @@ def _far_moment(kind: str) -> Callable[[tuple[int, int]], Any]:
         if nanoseconds or seconds == -(1 << 63):
             raise ValueError(f"{seconds} seconds and {nanoseconds} nanoseconds are too far away for numpy")
         return numpy.array(seconds, "i8").view(f"{kind}[s]")[()]
+
     return read
 
 
 _READ: dict[int, Callable[[Any], Any]] = {
-    _INSTANT: lambda content: msgpack.Timestamp(*content), _NAIVE: _far_moment("M8"), _DURATION: _far_moment("m8"),
-    _DATE: lambda days: numpy.datetime64(days, "D"), _TIME: _time, _ZONED: _zoned, _DECIMAL: lambda content: Decimal(content.decode("ascii")),
-    _UUID: lambda content: uuid.UUID(bytes=content), _ENUM: _enum_member, _USER: _load,
+    _INSTANT: lambda content: msgpack.Timestamp(*content),
+    _NAIVE: _far_moment("M8"),
+    _DURATION: _far_moment("m8"),
+    _DATE: lambda days: numpy.datetime64(days, "D"),
+    _TIME: _time,
+    _ZONED: _zoned,
+    _DECIMAL: lambda content: Decimal(content.decode("ascii")),
+    _UUID: lambda content: uuid.UUID(bytes=content),
+    _ENUM: _enum_member,
+    _USER: _load,
 }
 
 

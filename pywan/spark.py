@@ -2,6 +2,7 @@
 
 Executors import this module too: what it imports at the top must stay light.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -21,11 +22,26 @@ _COUNTS_SCHEMA = "partition int, rows bigint, bytes bigint, duplicate boolean"
 
 # The classes of Spark's types that have a Python value of their own; arrays, structs and maps hold them. Anything else has to be
 # made one of these by the caller.
-_KEY_TYPES = frozenset({"StringType", "CharType", "VarcharType", "BinaryType", "ByteType", "ShortType", "IntegerType", "LongType", "BooleanType",
-                        "DecimalType", "DateType", "TimestampType", "TimestampNTZType"})
+_KEY_TYPES = frozenset(
+    {
+        "StringType",
+        "CharType",
+        "VarcharType",
+        "BinaryType",
+        "ByteType",
+        "ShortType",
+        "IntegerType",
+        "LongType",
+        "BooleanType",
+        "DecimalType",
+        "DateType",
+        "TimestampType",
+        "TimestampNTZType",
+    }
+)
 _VALUE_TYPES = _KEY_TYPES | {"FloatType", "DoubleType", "NullType", "TimeType", "DayTimeIntervalType"}
 _OPERATION_TYPES = frozenset({"StringType", "CharType", "VarcharType"})
-_DEPTH_MAX = 60     # Of arrays, structs and maps in one another; a value has 64, the row's dict among them.
+_DEPTH_MAX = 60  # Of arrays, structs and maps in one another; a value has 64, the row's dict among them.
 
 
 @dataclass(frozen=True)
@@ -33,10 +49,10 @@ class EnqueueSummary:
     """What one `enqueue` did. All `rows` were applied at the site when this was made."""
 
     rows: int
-    bytes: int                  # Keys and values, as laid out for the wire.
-    seconds: float              # From the call to the last task's end, Spark's own work included.
+    bytes: int  # Keys and values, as laid out for the wire.
+    seconds: float  # From the call to the last task's end, Spark's own work included.
     partitions: int
-    repeated_partitions: int = 0    # Whose rows an earlier attempt of the task had applied; they were not applied again.
+    repeated_partitions: int = 0  # Whose rows an earlier attempt of the task had applied; they were not applied again.
 
 
 def enqueue(
@@ -81,11 +97,15 @@ def enqueue(
         counts = _enqueue_frame(data, target, key, value, operation)
     elif hasattr(data, "mapPartitionsWithIndex"):
         if operation is not None or value is not None or key != "key":
-            raise ConfigurationError("key, value and operation name columns of a DataFrame; an RDD's elements are (key, value)")
+            raise ConfigurationError(
+                "key, value and operation name columns of a DataFrame; an RDD's elements are (key, value)"
+            )
         with _errors_of_tasks():
             counts = data.mapPartitionsWithIndex(_WritePairs(target)).collect()
     else:
-        raise ConfigurationError(f"enqueue takes a Spark DataFrame or an RDD of pairs, not {type(data).__module__}.{type(data).__qualname__}")
+        raise ConfigurationError(
+            f"enqueue takes a Spark DataFrame or an RDD of pairs, not {type(data).__module__}.{type(data).__qualname__}"
+        )
     return EnqueueSummary(
         rows=sum(rows for _, rows, _, _ in counts),
         bytes=sum(size for _, _, size, _ in counts),
@@ -101,16 +121,20 @@ class _Target:
 
     locators: str
     region: str
-    run_id: bytes       # One call of enqueue; with the task's number it names rows that may be applied once.
+    run_id: bytes  # One call of enqueue; with the task's number it names rows that may be applied once.
     timeout: float
 
     def connect(self, task: int) -> Any:
         from pywan.client import DataConnection
 
-        return DataConnection.open(self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout)
+        return DataConnection.open(
+            self.locators, region=self.region, run_id=self.run_id, task=task, timeout=self.timeout
+        )
 
 
-def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[str] | None, operation: str | None) -> list[tuple[Any, ...]]:
+def _enqueue_frame(
+    frame: Any, target: _Target, key: str, value: str | Sequence[str] | None, operation: str | None
+) -> list[tuple[Any, ...]]:
     if frame.isStreaming:
         raise ConfigurationError("enqueue takes a batch DataFrame; for a stream call it inside foreachBatch")
     columns = frame.columns
@@ -128,29 +152,42 @@ def _enqueue_frame(frame: Any, target: _Target, key: str, value: str | Sequence[
     if sorted(chosen) != sorted(columns) or not all(name.isidentifier() for name in columns):
         frame = frame.selectExpr(*[f"{_quoted(name)} as c{n}" for n, name in enumerate(chosen)])
         columns = chosen
-    write = _WriteBatches(target, tuple(columns.index(name) for name in chosen), tuple(names) if together else None, operation is not None)
+    write = _WriteBatches(
+        target, tuple(columns.index(name) for name in chosen), tuple(names) if together else None, operation is not None
+    )
     with _errors_of_tasks():
         return [tuple(row) for row in frame.mapInArrow(write, _COUNTS_SCHEMA).collect()]
 
 
 def _check_columns(schema: Any, key: str, values: list[str], operation: str | None) -> None:
     columns = schema.names
-    for role, name in [("key", key), *([("operation", operation)] if operation is not None else []), *(("value", v) for v in values)]:
+    for role, name in [
+        ("key", key),
+        *([("operation", operation)] if operation is not None else []),
+        *(("value", v) for v in values),
+    ]:
         if columns.count(name) != 1:
             what = "more than one column" if name in columns else "no column"
-            raise ConfigurationError(f"{role}={name!r}: the DataFrame has {what} of that name (columns: {', '.join(columns)})")
+            raise ConfigurationError(
+                f"{role}={name!r}: the DataFrame has {what} of that name (columns: {', '.join(columns)})"
+            )
         kind = schema[name].dataType
         if role == "value":
             _check_value_type(name, kind, name, kind, 0)
         elif type(kind).__name__ not in (_KEY_TYPES if role == "key" else _OPERATION_TYPES):
-            raise ConfigurationError(f"{role} column {name!r} is {kind.simpleString()}, which cannot be carried as a {role}: cast it to string")
+            raise ConfigurationError(
+                f"{role} column {name!r} is {kind.simpleString()}, which cannot be carried as a {role}: cast it to string"
+            )
 
 
 def _check_value_type(column: str, whole: Any, path: str, kind: Any, depth: int) -> None:
     """ConfigurationError names the column, the part of it that has no form, and what to do instead."""
+
     def refuse(what: str, remedy: str) -> None:
         part = "" if path == column else f" (its part {path})"
-        raise ConfigurationError(f"value column {column!r} is {whole.simpleString():.200}{part}: {what} cannot be carried as a value: {remedy}")
+        raise ConfigurationError(
+            f"value column {column!r} is {whole.simpleString():.200}{part}: {what} cannot be carried as a value: {remedy}"
+        )
 
     name = type(kind).__name__
     if depth > _DEPTH_MAX:
@@ -180,8 +217,8 @@ class _WriteBatches:
     """The function that mapInArrow runs in a task."""
 
     target: _Target
-    places: tuple[int, ...]             # Of the key, the operation if there is one, and the values among a batch's columns.
-    together: tuple[str, ...] | None    # The names under which the value columns are encoded as one dict.
+    places: tuple[int, ...]  # Of the key, the operation if there is one, and the values among a batch's columns.
+    together: tuple[str, ...] | None  # The names under which the value columns are encoded as one dict.
     has_operation: bool
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -192,9 +229,15 @@ class _WriteBatches:
         assert task is not None, "this runs in a task"
         partition = task.partitionId()
         counts = _staged(self.target, partition, batches, self._put)
-        fields = [("partition", pyarrow.int32()), ("rows", pyarrow.int64()), ("bytes", pyarrow.int64()), ("duplicate", pyarrow.bool_())]
+        fields = [
+            ("partition", pyarrow.int32()),
+            ("rows", pyarrow.int64()),
+            ("bytes", pyarrow.int64()),
+            ("duplicate", pyarrow.bool_()),
+        ]
         yield pyarrow.RecordBatch.from_arrays(
-            [pyarrow.array([count], kind) for count, (_, kind) in zip(counts, fields)], names=[name for name, _ in fields]
+            [pyarrow.array([count], kind) for count, (_, kind) in zip(counts, fields)],
+            names=[name for name, _ in fields],
         )
 
     def _put(self, connection: Any, batch: Any) -> None:
@@ -224,7 +267,7 @@ def _staged(target: _Target, partition: int, chunks: Iterable[Any], put: Any) ->
     """Send all chunks, then have them applied together: (partition, rows, bytes, whether an earlier attempt had done it)."""
     chunks = iter(chunks)
     first = next(chunks, None)
-    if first is None:       # An empty partition needs no connection.
+    if first is None:  # An empty partition needs no connection.
         return partition, 0, 0, False
     with target.connect(partition) as connection:
         put(connection, first)
@@ -246,7 +289,8 @@ class _errors_of_tasks:
         if re.search(r"^ModuleNotFoundError: No module named 'pywan", str(error), re.MULTILINE):
             raise errors.ConfigurationError(
                 "the Python of Spark's workers has no pywan: install it there, or name another Python by PYSPARK_PYTHON "
-                "or spark.pyspark.python before the session is made; nothing was sent") from error
+                "or spark.pyspark.python before the session is made; nothing was sent"
+            ) from error
         found = re.search(r"^(?:\S*: )*pywan\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
         cls = getattr(errors, found[1], None) if found else None
         if found is not None and isinstance(cls, type) and issubclass(cls, errors.PywanError):

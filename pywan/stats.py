@@ -1,4 +1,5 @@
 """Owns what the counters mean to people: Geode's statistics in snake_case, and the ledger that must balance."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
@@ -6,7 +7,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 from pywan import _core
 from pywan.errors import DataLossError
 
-Counter = tuple[int, str, str, str, str, str]       # Number, field, statistic, entry, part of, about: as in wan_counts.h.
+Counter = tuple[int, str, str, str, str, str]  # Number, field, statistic, entry, part of, about: as in wan_counts.h.
 
 
 class Gauge(NamedTuple):
@@ -14,29 +15,54 @@ class Gauge(NamedTuple):
 
     name: str
     about: str
-    read: Callable[[Any, Mapping[str, int]], int]       # Of a sender at work, and the counters of its queue.
+    read: Callable[[Any, Mapping[str, int]], int]  # Of a sender at work, and the counters of its queue.
 
 
 # Counters are in csrc/session/wan_counts.h.
 SENDER_GAUGES = (
-    Gauge("event_queue_size", "waiting and on their way; a stopped serial sender shows 0 and keeps its events",
-          lambda sender, counts: sender.queue_size),
+    Gauge(
+        "event_queue_size",
+        "waiting and on their way; a stopped serial sender shows 0 and keeps its events",
+        lambda sender, counts: sender.queue_size,
+    ),
     Gauge("event_queue_bytes", "what is in the queue in bytes, as laid out", lambda sender, counts: counts["bytes"]),
     Gauge("events_not_queued_conflated", "replaced in the queue", lambda sender, counts: counts["conflated"]),
-    Gauge("events_in_flight_batches", "**batches** sent and not acknowledged",
-          lambda sender, counts: sum(flow["batches_in_flight"] for flow in sender.flows())),
-    Gauge("bytes_in_flight", "their bytes, over all dispatchers",
-          lambda sender, counts: sum(flow["bytes_in_flight"] for flow in sender.flows())),
-    Gauge("window_bytes", "how many there may be now, over all dispatchers",
-          lambda sender, counts: sum(flow["window_bytes"] for flow in sender.flows())),
-    Gauge("round_trip_us", "the shortest time from sending a batch to its acknowledgement that is known; of the slowest"
-          " dispatcher", lambda sender, counts: max(flow["round_trip_us"] for flow in sender.flows())),
-    Gauge("identities_renewed", "how often the queue found that its disk store is a copy, and went on under another"
-          " identity, in this process", lambda sender, counts: sender.renewals),
-    Gauge("queue_memory_bytes", "memory segments held (steps of 2 MiB and 256 KiB)",
-          lambda sender, counts: counts["memory_bytes"]),
+    Gauge(
+        "events_in_flight_batches",
+        "**batches** sent and not acknowledged",
+        lambda sender, counts: sum(flow["batches_in_flight"] for flow in sender.flows()),
+    ),
+    Gauge(
+        "bytes_in_flight",
+        "their bytes, over all dispatchers",
+        lambda sender, counts: sum(flow["bytes_in_flight"] for flow in sender.flows()),
+    ),
+    Gauge(
+        "window_bytes",
+        "how many there may be now, over all dispatchers",
+        lambda sender, counts: sum(flow["window_bytes"] for flow in sender.flows()),
+    ),
+    Gauge(
+        "round_trip_us",
+        "the shortest time from sending a batch to its acknowledgement that is known; of the slowest dispatcher",
+        lambda sender, counts: max(flow["round_trip_us"] for flow in sender.flows()),
+    ),
+    Gauge(
+        "identities_renewed",
+        "how often the queue found that its disk store is a copy, and went on under another identity, in this process",
+        lambda sender, counts: sender.renewals,
+    ),
+    Gauge(
+        "queue_memory_bytes",
+        "memory segments held (steps of 2 MiB and 256 KiB)",
+        lambda sender, counts: counts["memory_bytes"],
+    ),
     Gauge("entries_overflowed_bytes", "overflow files held", lambda sender, counts: counts["overflow_bytes"]),
-    Gauge("overflow_files_made", "overflow files that were made ever", lambda sender, counts: counts["overflow_files_made"]),
+    Gauge(
+        "overflow_files_made",
+        "overflow files that were made ever",
+        lambda sender, counts: counts["overflow_files_made"],
+    ),
 )
 
 
@@ -73,7 +99,7 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
                 entry[whole] = entry.get(whole, 0) + counts[field]
         if part_of:
             left[part_of] -= counts[field]
-    entry["conflated"] += counts["conflated"]       # In the queue, which counts them itself.
+    entry["conflated"] += counts["conflated"]  # In the queue, which counts them itself.
     entry["in_queue"] = counts["events"]
     entry["unexplained"] = sum(abs(rest) for rest in left.values())
     entry["balanced"] = entry["unexplained"] == 0
@@ -83,9 +109,15 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
 def check_ledger(sender_id: str, entry: Mapping[str, Any]) -> None:
     """DataLossError with the whole ledger if it does not balance."""
     if not entry["balanced"]:
-        raise DataLossError(f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}", dict(entry))
+        raise DataLossError(
+            f"gateway sender {sender_id!r}: {entry['unexplained']} events are unaccounted for: {dict(entry)}",
+            dict(entry),
+        )
 
 
 def volatile_text(events: Mapping[str, Mapping[str, int]]) -> str:
     """What `Cache.volatile_events` gives, in words."""
-    return "; ".join(f"sender {id}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}" for id, counts in sorted(events.items()))
+    return "; ".join(
+        f"sender {id}: {' and '.join(f'{count:,} {what}' for what, count in counts.items())}"
+        for id, counts in sorted(events.items())
+    )

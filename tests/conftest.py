@@ -1,4 +1,5 @@
 """Owns what tests share: sites on this machine, and the one Spark session of a run."""
+
 import os
 import sys
 import threading
@@ -57,7 +58,8 @@ def spark(tmp_path_factory):
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     session = (
-        sql.SparkSession.builder.master("local[2,4]").appName("pywan tests")
+        sql.SparkSession.builder.master("local[2,4]")
+        .appName("pywan tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

@@ -1,4 +1,5 @@
 """Owns how tests speak of a persistent queue: its folder, a commit at a chosen moment, a crash that leaves what was written."""
+
 from __future__ import annotations
 
 import contextlib
@@ -20,24 +21,53 @@ def budget_of(size: int) -> _core.LogBudget | None:
 class DurableQueue:
     """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs (`background`)."""
 
-    def __init__(self, folder: Path, *, background: bool = False, stores: bool = True, full_policy: str = "block", store_bytes: int = 0,
-                 **options: Any) -> None:
-        self.folder, self.background, self.stores, self.full_policy, self.store_bytes = folder, background, stores, full_policy, store_bytes
-        self.options = {"remote_site": 2, "partitions": 1, "memory_limit": 256 << 20, "log_id": 5, "synchronous": False, "flush_ms": 1, **options}
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        background: bool = False,
+        stores: bool = True,
+        full_policy: str = "block",
+        store_bytes: int = 0,
+        **options: Any,
+    ) -> None:
+        self.folder, self.background, self.stores, self.full_policy, self.store_bytes = (
+            folder,
+            background,
+            stores,
+            full_policy,
+            store_bytes,
+        )
+        self.options = {
+            "remote_site": 2,
+            "partitions": 1,
+            "memory_limit": 256 << 20,
+            "log_id": 5,
+            "synchronous": False,
+            "flush_ms": 1,
+            **options,
+        }
         self.clock = _core.Clock()
         self._committer: threading.Thread | None = None
         self.open()
 
     def open(self) -> None:
         (self.folder / "log").mkdir(parents=True, exist_ok=True)
-        self.queue = _core.EventQueue("ln", directory=str(self.folder), log_directory=str(self.folder / "log"), log_budget=budget_of(self.store_bytes),
-                                      **self.options)
+        self.queue = _core.EventQueue(
+            "ln",
+            directory=str(self.folder),
+            log_directory=str(self.folder / "log"),
+            log_budget=budget_of(self.store_bytes),
+            **self.options,
+        )
         self.queue.running = True
         self.queue.set_full_policy(self.full_policy)
         self.region = _core.RegionCore("data", self.clock, site=1, member=7, stores=self.stores)
         self.region.attach([self.queue])
         if self.background:
-            self._committer = threading.Thread(target=self.queue.commit_loop, daemon=True)   # A failed test leaves it behind.
+            self._committer = threading.Thread(
+                target=self.queue.commit_loop, daemon=True
+            )  # A failed test leaves it behind.
             self._committer.start()
 
     def commit(self) -> None:
@@ -68,7 +98,7 @@ class DurableQueue:
         """As kill -9 at this moment: what was written is there, what was only staged is not."""
         kept = self.folder / "after-the-crash"
         before = None
-        while before != self._written():        # A running committer must not come between one file and the next.
+        while before != self._written():  # A running committer must not come between one file and the next.
             shutil.rmtree(kept, ignore_errors=True)
             before = self._written()
             with contextlib.suppress(shutil.Error):
@@ -85,12 +115,17 @@ class DurableQueue:
     def _written(self) -> tuple[Any, ...]:
         """Changes with every block and every manifest that is written."""
         manifest = self.folder / "log" / "MANIFEST"
-        return self.queue.log_state()["commits"], manifest.exists() and (manifest.stat().st_ino, manifest.stat().st_mtime_ns)
+        return self.queue.log_state()["commits"], manifest.exists() and (
+            manifest.stat().st_ino,
+            manifest.stat().st_mtime_ns,
+        )
 
     # What is in it
 
     def events(self) -> list[Fields]:
-        return [read_record(record, sequence, partition) for partition, sequence, record in self.queue.records(1_000_000)]
+        return [
+            read_record(record, sequence, partition) for partition, sequence, record in self.queue.records(1_000_000)
+        ]
 
     def sequences(self) -> list[int]:
         return [event.sequence for event in self.events()]
@@ -104,12 +139,16 @@ class DurableQueue:
 
     def send(self, count: int, partition: int = 0) -> list[Fields]:
         """As a dispatcher: takes the next events, and has them acknowledged."""
-        taken = [read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)]
+        taken = [
+            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+        ]
         self.queue.remove(partition, self.queue.positions()[partition][1])
         return taken
 
     def peek(self, count: int = 1000, partition: int = 0) -> list[Fields]:
-        return [read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)]
+        return [
+            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+        ]
 
     def check_ledger(self) -> None:
         entry = ledger(self.queue.counts())
@@ -119,7 +158,7 @@ class DurableQueue:
     def disk_bytes(self) -> int:
         found = 0
         for file in (self.folder / "log").glob("*.seg"):
-            with contextlib.suppress(FileNotFoundError):    # The log is shortened meanwhile.
+            with contextlib.suppress(FileNotFoundError):  # The log is shortened meanwhile.
                 found += file.stat().st_blocks * 512
         return found
 

@@ -1,5 +1,6 @@
-/* Owns a disk that hangs or fails, for a real process: loaded before the C library. While the file named by FAULTY_DISK is there it holds up every sync
- * if it is empty; else it names calls and the error each of them has, "fdatasync 5 pwrite 28", for the files of disk stores and overflow. */
+/* Owns a disk that hangs or fails, for a real process: loaded before the C library. While the file named by FAULTY_DISK
+ * is there it holds up every sync if it is empty; else it names calls and the error each of them has, "fdatasync 5
+ * pwrite 28", for the files of disk stores and overflow. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
+#    define MADV_POPULATE_READ 22
 #endif
 
 /* The error that `call` is to have: 0 none, -1 it is to hang. */
@@ -44,7 +45,15 @@ static int fails(const char *call, int file)
 }
 
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define FAIL_OR(call, file, ...) do { int error = fails(call, file); if (error) { errno = error; return -1; } return __VA_ARGS__; } while (0)
+#define FAIL_OR(call, file, ...)                                                                                       \
+    do {                                                                                                               \
+        int error = fails(call, file);                                                                                 \
+        if (error) {                                                                                                   \
+            errno = error;                                                                                             \
+            return -1;                                                                                                 \
+        }                                                                                                              \
+        return __VA_ARGS__;                                                                                            \
+    } while (0)
 
 int fdatasync(int file)
 {
@@ -52,7 +61,10 @@ int fdatasync(int file)
     FAIL_OR("fdatasync", file, NEXT(fdatasync)(file));
 }
 
-ssize_t pwrite(int file, const void *data, size_t bytes, off_t at) { FAIL_OR("pwrite", file, NEXT(pwrite)(file, data, bytes, at)); }
+ssize_t pwrite(int file, const void *data, size_t bytes, off_t at)
+{
+    FAIL_OR("pwrite", file, NEXT(pwrite)(file, data, bytes, at));
+}
 
 ssize_t pread(int file, void *to, size_t bytes, off_t at) { FAIL_OR("pread", file, NEXT(pread)(file, to, bytes, at)); }
 
@@ -65,6 +77,9 @@ int posix_fallocate(int file, off_t at, off_t bytes)
 int madvise(void *at, size_t bytes, int advice)
 {
     int error = advice == MADV_POPULATE_READ ? fault("madvise") : 0;
-    if (error > 0) { errno = error; return -1; }
+    if (error > 0) {
+        errno = error;
+        return -1;
+    }
     return NEXT(madvise)(at, bytes, advice);
 }

@@ -1,4 +1,5 @@
 """Owns processes whose disk can be made to hang or to fail: a library before the C library's looks at a file with orders."""
+
 from __future__ import annotations
 
 import os
@@ -31,6 +32,18 @@ class FaultyDisk:
 
     def start(self, program: str, *arguments: object, **more: object) -> subprocess.Popen:
         """Runs a Python program that says a word a line and is told by lines when to go on."""
-        environment = {**os.environ, "LD_PRELOAD": str(self._library), "FAULTY_DISK": str(self.orders), "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                bufsize=1, **more)
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(self._library),
+            "FAULTY_DISK": str(self.orders),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, arguments)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            **more,
+        )

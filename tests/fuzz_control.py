@@ -3,6 +3,7 @@ connections, and answers to whoever asks. Everything must end in a reply or a cl
 
     make fuzz-python FUZZ_SECONDS=600 ARGS="--seed 7"
 """
+
 from __future__ import annotations
 
 import argparse
@@ -30,46 +31,174 @@ from pywan.transport.control import ControlClient, ControlServer
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
-NAMES = ("locator_f", "server_f", "data", "s", "x", "..", ".", "/", "a/b", "\x1b[2J\x07", "a\nb", "\x00", "-x", "", "\u202egnp", "N" * 300, "y" * 70_000, "data ")
-NUMBERS = (0, 1, -1, 2, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**53 - 1, 2**62, 2**62 - 1, 2**63 - 1, -2**63, 2**64 - 1)
+NAMES = (
+    "locator_f",
+    "server_f",
+    "data",
+    "s",
+    "x",
+    "..",
+    ".",
+    "/",
+    "a/b",
+    "\x1b[2J\x07",
+    "a\nb",
+    "\x00",
+    "-x",
+    "",
+    "\u202egnp",
+    "N" * 300,
+    "y" * 70_000,
+    "data ",
+)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    255,
+    256,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53 - 1,
+    2**62,
+    2**62 - 1,
+    2**63 - 1,
+    -(2**63),
+    2**64 - 1,
+)
 FLOATS = (0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e308)
 
-PROFILE = {"name": "m", "member_id": 7, "host": "127.0.0.1", "port": 1, "pid": 1, "load": 0, "receivers": [{"host": "127.0.0.1", "port": 5000, "load": 1}],
-           "distributed_system_id": 1}
+PROFILE = {
+    "name": "m",
+    "member_id": 7,
+    "host": "127.0.0.1",
+    "port": 1,
+    "pid": 1,
+    "load": 0,
+    "receivers": [{"host": "127.0.0.1", "port": 5000, "load": 1}],
+    "distributed_system_id": 1,
+}
 LOCATOR = {"distributed_system_id": 2, "host": "127.0.0.1", "port": 1, "name": "other"}
 ENTRY = {"kind": "region", "name": "r", "attributes": {"type": "PARTITION"}, "revision": 1, "id": "1"}
 ASKED_OF_LOCATOR = [
-    {"op": "ping", "uid": "u"}, {"op": "locator-join", "role": "remote", "uid": "u", "from": LOCATOR, "digest": "d", "digest_in_site": "d", "extra": [ENTRY]},
-    {"op": "member-join", "profile": PROFILE}, {"op": "member-heartbeat", "name": "m", "member_id": 7, "load": 1, "receivers": PROFILE["receivers"], "digest": "d"},
-    {"op": "member-leave", "name": "m", "member_id": 7}, {"op": "remote-locators", "distributed_system_id": 2}, {"op": "receiver", "exclude": [1, 2]},
-    {"op": "servers"}, {"op": "members"}, {"op": "known-sites"}, {"op": "status"}, {"op": "cluster-configuration"},
-    {"op": "change-configuration", "action": "put", "kind": "region", "name": "r", "attributes": {"type": "PARTITION", "gateway_sender_ids": ["s"]}},
+    {"op": "ping", "uid": "u"},
+    {
+        "op": "locator-join",
+        "role": "remote",
+        "uid": "u",
+        "from": LOCATOR,
+        "digest": "d",
+        "digest_in_site": "d",
+        "extra": [ENTRY],
+    },
+    {"op": "member-join", "profile": PROFILE},
+    {
+        "op": "member-heartbeat",
+        "name": "m",
+        "member_id": 7,
+        "load": 1,
+        "receivers": PROFILE["receivers"],
+        "digest": "d",
+    },
+    {"op": "member-leave", "name": "m", "member_id": 7},
+    {"op": "remote-locators", "distributed_system_id": 2},
+    {"op": "receiver", "exclude": [1, 2]},
+    {"op": "servers"},
+    {"op": "members"},
+    {"op": "known-sites"},
+    {"op": "status"},
+    {"op": "cluster-configuration"},
+    {
+        "op": "change-configuration",
+        "action": "put",
+        "kind": "region",
+        "name": "r",
+        "attributes": {"type": "PARTITION", "gateway_sender_ids": ["s"]},
+    },
     {"op": "change-configuration", "action": "remove", "kind": "gateway-sender", "name": "s"},
     {"op": "change-configuration", "action": "replace", "things": [{"kind": "region", "name": "r", "attributes": {}}]},
 ]
-SENDER = {"id": "s", "remote_distributed_system_id": 2, "parallel": False, "batch_size": 10, "dispatcher_threads": 1, "order_policy": "key", "manual_start": True}
+SENDER = {
+    "id": "s",
+    "remote_distributed_system_id": 2,
+    "parallel": False,
+    "batch_size": 10,
+    "dispatcher_threads": 1,
+    "order_policy": "key",
+    "manual_start": True,
+}
 ASKED_OF_MEMBER = [
-    {"op": "ping"}, {"op": "create region", "name": "r", "type": "PARTITION", "gateway_sender_ids": ["s"], "if_not_exists": True},
-    {"op": "alter region", "name": "data", "gateway_sender_ids": ""}, {"op": "destroy region", "name": "r", "if_exists": True}, {"op": "list regions"},
-    {"op": "describe region", "name": "data"}, {"op": "query size", "region": "data"}, {"op": "get", "region": "data", "key": "k"},
-    {"op": "put", "region": "data", "key": "k", "value": 1, "if_not_exists": False}, {"op": "remove", "region": "data", "key": "k", "all": False},
-    {"op": "scan region", "region": "data", "cursor": 0, "limit": 10}, {"op": "create gateway-sender", **SENDER}, {"op": "alter gateway-sender", "id": "s", "batch_size": 5},
-    {"op": "destroy gateway-sender", "id": "s", "if_exists": True}, {"op": "start gateway-sender", "id": "s", "clean_queues": False},
-    {"op": "stop gateway-sender", "id": "s"}, {"op": "pause gateway-sender", "id": "s"}, {"op": "resume gateway-sender", "id": "s"},
-    {"op": "status gateway-sender", "id": "s"}, {"op": "list parked-events", "id": "s", "limit": 5}, {"op": "replay parked-events", "id": "s"},
-    {"op": "drop parked-events", "id": "s"}, {"op": "create gateway-receiver", "start_port": 0, "end_port": 0, "if_not_exists": True, "bind_address": "127.0.0.1"},
-    {"op": "destroy gateway-receiver", "if_exists": True}, {"op": "start gateway-receiver"}, {"op": "stop gateway-receiver"}, {"op": "status gateway-receiver"},
-    {"op": "list gateways"}, {"op": "status member"}, {"op": "apply configuration", "things": [{"kind": "region", "name": "r", "attributes": {"type": "PARTITION"}}]},
+    {"op": "ping"},
+    {"op": "create region", "name": "r", "type": "PARTITION", "gateway_sender_ids": ["s"], "if_not_exists": True},
+    {"op": "alter region", "name": "data", "gateway_sender_ids": ""},
+    {"op": "destroy region", "name": "r", "if_exists": True},
+    {"op": "list regions"},
+    {"op": "describe region", "name": "data"},
+    {"op": "query size", "region": "data"},
+    {"op": "get", "region": "data", "key": "k"},
+    {"op": "put", "region": "data", "key": "k", "value": 1, "if_not_exists": False},
+    {"op": "remove", "region": "data", "key": "k", "all": False},
+    {"op": "scan region", "region": "data", "cursor": 0, "limit": 10},
+    {"op": "create gateway-sender", **SENDER},
+    {"op": "alter gateway-sender", "id": "s", "batch_size": 5},
+    {"op": "destroy gateway-sender", "id": "s", "if_exists": True},
+    {"op": "start gateway-sender", "id": "s", "clean_queues": False},
+    {"op": "stop gateway-sender", "id": "s"},
+    {"op": "pause gateway-sender", "id": "s"},
+    {"op": "resume gateway-sender", "id": "s"},
+    {"op": "status gateway-sender", "id": "s"},
+    {"op": "list parked-events", "id": "s", "limit": 5},
+    {"op": "replay parked-events", "id": "s"},
+    {"op": "drop parked-events", "id": "s"},
+    {
+        "op": "create gateway-receiver",
+        "start_port": 0,
+        "end_port": 0,
+        "if_not_exists": True,
+        "bind_address": "127.0.0.1",
+    },
+    {"op": "destroy gateway-receiver", "if_exists": True},
+    {"op": "start gateway-receiver"},
+    {"op": "stop gateway-receiver"},
+    {"op": "status gateway-receiver"},
+    {"op": "list gateways"},
+    {"op": "status member"},
+    {"op": "apply configuration", "things": [{"kind": "region", "name": "r", "attributes": {"type": "PARTITION"}}]},
 ]
 HELLOS = [
-    {"kind": "gateway", "site": 2, "remote_site": 1, "member": "m", "sender": "s", "dispatcher": 0, "incarnation": 1, "mount": 1, "partitions": 1, "version": 1},
+    {
+        "kind": "gateway",
+        "site": 2,
+        "remote_site": 1,
+        "member": "m",
+        "sender": "s",
+        "dispatcher": 0,
+        "incarnation": 1,
+        "mount": 1,
+        "partitions": 1,
+        "version": 1,
+    },
     {"kind": "rows", "region": "data", "run_id": bytes(16), "task": 1, "version": 1},
 ]
 # What a locator or a member answers, all of it in one map: whoever asks takes from it what it looks for.
 ANSWER = {
-    "distributed_system_id": 1, "cluster_configuration": [{"kind": "region", "name": "r", "attributes": {}}], "locator": "l", "digest": "d", "digest_in_site": "d",
-    "sites": {"1": ["127.0.0.1[1]"], "2": ["127.0.0.1[2]"]}, "known": True, "servers": [{key: PROFILE[key] for key in PROFILE if key != "receivers"}],
-    "receiver": {"host": "127.0.0.1", "port": 1, "member": "m", "member_id": 7}, "locators": ["127.0.0.1[2]"], "from": LOCATOR, "uid": "u", "extra": [ENTRY],
+    "distributed_system_id": 1,
+    "cluster_configuration": [{"kind": "region", "name": "r", "attributes": {}}],
+    "locator": "l",
+    "digest": "d",
+    "digest_in_site": "d",
+    "sites": {"1": ["127.0.0.1[1]"], "2": ["127.0.0.1[2]"]},
+    "known": True,
+    "servers": [{key: PROFILE[key] for key in PROFILE if key != "receivers"}],
+    "receiver": {"host": "127.0.0.1", "port": 1, "member": "m", "member_id": 7},
+    "locators": ["127.0.0.1[2]"],
+    "from": LOCATOR,
+    "uid": "u",
+    "extra": [ENTRY],
 }
 
 
@@ -103,7 +232,10 @@ class Grammar:
         if kind in (3, 4):
             return r.choice(NAMES)
         if kind == 5:
-            return "".join(chr(r.choice((r.randrange(32, 127), r.randrange(0x20), r.randrange(0x80, 0xd7ff)))) for _ in range(r.randrange(12)))
+            return "".join(
+                chr(r.choice((r.randrange(32, 127), r.randrange(0x20), r.randrange(0x80, 0xD7FF))))
+                for _ in range(r.randrange(12))
+            )
         if kind == 6:
             return r.randbytes(r.choice((0, 1, 8, 300)))
         if kind == 7:
@@ -116,7 +248,11 @@ class Grammar:
         if r.random() < 0.15:
             return self.value()
         if isinstance(message, dict):
-            made = {key: self.nearly(item) if r.random() < 0.3 else item for key, item in message.items() if r.random() > 0.04}
+            made = {
+                key: self.nearly(item) if r.random() < 0.3 else item
+                for key, item in message.items()
+                if r.random() > 0.04
+            }
             if r.random() < 0.05:
                 made[r.choice((*NAMES, "id", "name", "region", "port"))] = self.value()
             return made
@@ -143,11 +279,11 @@ class Grammar:
             if what == 0 and data:
                 data[r.randrange(len(data))] ^= 1 << r.randrange(8)
             elif what == 1 and data:
-                del data[r.randrange(len(data)):]
+                del data[r.randrange(len(data)) :]
             elif what == 2:
                 at = r.randrange(len(data) + 1)
                 data[at:at] = r.randbytes(r.randrange(20))
-            elif len(data) >= 16:      # Whole on the outside, anything inside.
+            elif len(data) >= 16:  # Whole on the outside, anything inside.
                 payload = r.randbytes(r.randrange(200))
                 data[:] = wire.HEADER.pack(wire.MAGIC, len(payload), _core.crc32c(payload), 1) + payload
         return bytes(data)
@@ -168,7 +304,9 @@ class Fuzzer:
         self.cache = self.new_member()
 
     def new_member(self) -> pywan.Cache:
-        self.cache = pywan.Cache("server_f", locators=str(self.locator.address), dir=os.path.join(self.directory, "member"))
+        self.cache = pywan.Cache(
+            "server_f", locators=str(self.locator.address), dir=os.path.join(self.directory, "member")
+        )
         self.cache.create_region("data", type="REPLICATE")
         self.cache.create_gateway_receiver(start_port=0, end_port=0)
         return self.cache
@@ -180,7 +318,9 @@ class Fuzzer:
     # One run each.
 
     def request(self, grammar: Grammar) -> None:
-        port, templates = grammar.random.choice(((self.locator.port, ASKED_OF_LOCATOR), (self.cache.port, ASKED_OF_MEMBER)))
+        port, templates = grammar.random.choice(
+            ((self.locator.port, ASKED_OF_LOCATOR), (self.cache.port, ASKED_OF_MEMBER))
+        )
         message = grammar.request(templates)
         try:
             frame = wire.encode(1, message)
@@ -195,20 +335,27 @@ class Fuzzer:
             raise Failure(f"an error of {len(reply['error'])} characters in reply to {message!r:.2000}")
 
     def damaged(self, grammar: Grammar) -> None:
-        port, templates = grammar.random.choice(((self.locator.port, ASKED_OF_LOCATOR), (self.cache.port, ASKED_OF_MEMBER)))
+        port, templates = grammar.random.choice(
+            ((self.locator.port, ASKED_OF_LOCATOR), (self.cache.port, ASKED_OF_MEMBER))
+        )
         with contextlib.suppress(errors.SerializationError):
             self.exchange(port, grammar.damaged(wire.encode(1, grammar.request(templates))), whole=False)
 
     def hello(self, grammar: Grammar) -> None:
         fields = grammar.nearly(grammar.random.choice(HELLOS))
         receiver = self.cache.gateway_receiver
-        port = receiver.port if receiver is not None and receiver.is_running and grammar.random.random() < 0.5 else self.cache.port
+        port = (
+            receiver.port
+            if receiver is not None and receiver.is_running and grammar.random.random() < 0.5
+            else self.cache.port
+        )
         with contextlib.suppress(OverflowError, ValueError):
             frame = _core.pack_frame(_core.FRAME_HELLO, msgpack.packb(fields))
             self.exchange(port, grammar.damaged(frame) if grammar.random.random() < 0.2 else frame, whole=False)
 
     def answers(self, grammar: Grammar) -> None:
         """A member and clients whose locator answers anything."""
+
         def answer(request: dict, peer: tuple) -> Any:
             made = grammar.nearly(ANSWER)
             return made if isinstance(made, dict) else {"field": made}
@@ -221,7 +368,11 @@ class Fuzzer:
             try:
                 with contextlib.suppress(pywan.PywanError):
                     member.join(0.3)
-                for ask in (lambda: member.servers(0.3), lambda: member.find_receiver(2, timeout=0.3), lambda: member.remote_locators(9, 0.3)):
+                for ask in (
+                    lambda: member.servers(0.3),
+                    lambda: member.find_receiver(2, timeout=0.3),
+                    lambda: member.remote_locators(9, 0.3),
+                ):
                     with contextlib.suppress(pywan.PywanError):
                         ask()
             finally:
@@ -250,7 +401,7 @@ class Fuzzer:
         """The reply to a whole request; for anything else the connection must end, once we send no more."""
         with socket.create_connection(("127.0.0.1", port), 30) as sock:
             decoder = wire.Decoder()
-            with contextlib.suppress(OSError):      # The connection may be ended while we still send.
+            with contextlib.suppress(OSError):  # The connection may be ended while we still send.
                 sock.sendall(data)
                 if not whole:
                     sock.shutdown(socket.SHUT_WR)
@@ -274,7 +425,9 @@ class Fuzzer:
         self.cache.close()
         if self.runs % 500 == 0:
             self.locator.stop()
-            self.locator = pywan.Locator("locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory).start()     # It reads what it wrote.
+            self.locator = pywan.Locator(
+                "locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory
+            ).start()  # It reads what it wrote.
         with ControlClient(("127.0.0.1", self.locator.port), 10) as client:
             client.call("member-leave", name="server_f", member_id=self.cache.member_id)
             client.call("change-configuration", action="replace", things=[])
@@ -294,7 +447,7 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
     logging.getLogger("pywan").setLevel(logging.INFO)
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as directory:
-        inner = os.path.join(directory, "a", "b", "c")      # Paths that lead upwards end in our own folder.
+        inner = os.path.join(directory, "a", "b", "c")  # Paths that lead upwards end in our own folder.
         os.makedirs(inner)
         os.chdir(inner)
         fuzzer = Fuzzer(inner, seed)
@@ -305,8 +458,10 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
                 try:
                     fuzzer.run(run_seed)
                 except Exception as error:
-                    raise Failure(f"run {fuzzer.runs} of seed {seed}: {type(error).__name__}: {error}\nrepeat with: make fuzz-python ARGS=\"--seed {seed} --runs "
-                                  f"{fuzzer.runs + 1}\"") from error
+                    raise Failure(
+                        f'run {fuzzer.runs} of seed {seed}: {type(error).__name__}: {error}\nrepeat with: make fuzz-python ARGS="--seed {seed} --runs '
+                        f'{fuzzer.runs + 1}"'
+                    ) from error
             return fuzzer.runs
         finally:
             logging.getLogger("pywan").removeHandler(fuzzer.records)
@@ -325,7 +480,9 @@ def main() -> int:
     print(f"control messages: seed {options.seed}", flush=True)
     end = time.monotonic() + options.seconds
     try:
-        runs = fuzz(options.seed, lambda runs: runs >= options.runs if options.runs is not None else time.monotonic() >= end)
+        runs = fuzz(
+            options.seed, lambda runs: runs >= options.runs if options.runs is not None else time.monotonic() >= end
+        )
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1

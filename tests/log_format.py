@@ -1,4 +1,5 @@
 """Owns how tests read a log by docs/segment_format.md, and not by the core's own code: manifest, segments, blocks, parts, items."""
+
 from __future__ import annotations
 
 import struct
@@ -42,26 +43,37 @@ class Block(NamedTuple):
     commit: int
     at: int
     end: int
-    parts: list[tuple[int, int, bytes]]     # (kind, items, bytes)
+    parts: list[tuple[int, int, bytes]]  # (kind, items, bytes)
 
 
 class State(NamedTuple):
     commit: int
     conflated: int
     counters: dict[str, int]
-    positions: list[tuple[int, int]]        # (removed, appended) of each partition.
+    positions: list[tuple[int, int]]  # (removed, appended) of each partition.
     names: dict[int, str]
 
 
 def read_manifest(folder: Path) -> Manifest:
     data = (folder / "MANIFEST").read_bytes()
-    magic, version, kind, number, next_number, commit, first, count, partitions, state_bytes, identity_bytes, crc = MANIFEST.unpack_from(data)
+    magic, version, kind, number, next_number, commit, first, count, partitions, state_bytes, identity_bytes, crc = (
+        MANIFEST.unpack_from(data)
+    )
     end = MANIFEST.size + 16 * count + identity_bytes + state_bytes
     assert (magic, version) == (b"PWANMAN\0", VERSION)
-    assert crc == _core.crc32c(data[MANIFEST.size:end], _core.crc32c(data[:MANIFEST.size - 4]))
+    assert crc == _core.crc32c(data[MANIFEST.size : end], _core.crc32c(data[: MANIFEST.size - 4]))
     segments = [struct.unpack_from("<QQ", data, MANIFEST.size + 16 * n) for n in range(count)]
-    return Manifest(kind, number, next_number, commit, first, partitions, segments,
-                    data[end - state_bytes - identity_bytes:end - state_bytes], data[end - state_bytes:end])
+    return Manifest(
+        kind,
+        number,
+        next_number,
+        commit,
+        first,
+        partitions,
+        segments,
+        data[end - state_bytes - identity_bytes : end - state_bytes],
+        data[end - state_bytes : end],
+    )
 
 
 def segment_file(folder: Path, number: int) -> Path:
@@ -72,15 +84,24 @@ def read_segment(folder: Path, number: int, manifest: Manifest) -> list[Block]:
     """Its whole blocks. Behind them are zeros."""
     data = segment_file(folder, number).read_bytes()
     magic, version, kind, log_id, own_number, secret, reserved, crc = SEGMENT.unpack_from(data)
-    assert (magic, version, kind, log_id, own_number, reserved) == (b"PWANSEG\0", VERSION, manifest.kind, manifest.id, number, 0)
-    assert crc == _core.crc32c(data[:SEGMENT.size - 4])
-    assert not any(data[SEGMENT.size:PAGE])
+    assert (magic, version, kind, log_id, own_number, reserved) == (
+        b"PWANSEG\0",
+        VERSION,
+        manifest.kind,
+        manifest.id,
+        number,
+        0,
+    )
+    assert crc == _core.crc32c(data[: SEGMENT.size - 4])
+    assert not any(data[SEGMENT.size : PAGE])
     found, at = [], PAGE
-    while data[at:at + 4] == b"PWBK":
+    while data[at : at + 4] == b"PWBK":
         _, crc, length, count, commit, segment, synced, seal = BLOCK.unpack_from(data, at)
         end = at + BLOCK.size + length
-        assert segment == number and synced < commit and crc == block_checksum(data, at) and seal == block_seal(data, at)
-        found.append(Block(commit, at, end, list(_parts(data[at + BLOCK.size:end], count))))
+        assert (
+            segment == number and synced < commit and crc == block_checksum(data, at) and seal == block_seal(data, at)
+        )
+        found.append(Block(commit, at, end, list(_parts(data[at + BLOCK.size : end], count))))
         at = end
     assert not any(data[at:])
     return found
@@ -121,13 +142,15 @@ def block_checksum(data: bytes, at: int) -> int:
     """Of the block at `at`: its head behind the field, up to the seal, and its payload."""
     payload = at + BLOCK.size
     length = struct.unpack_from("<I", data, at + 8)[0]
-    return _core.crc32c(bytes(data[payload:payload + length]), _core.crc32c(bytes(data[at + 8:payload - SEAL_BYTES])))
+    return _core.crc32c(
+        bytes(data[payload : payload + length]), _core.crc32c(bytes(data[at + 8 : payload - SEAL_BYTES]))
+    )
 
 
 def block_seal(data: bytes, at: int) -> int:
     """Of the block at `at` of the segment with these bytes."""
     secret = SEGMENT.unpack_from(data)[5]
-    return siphash(secret, struct.pack("<Q", at) + bytes(data[at:at + BLOCK.size - SEAL_BYTES]))
+    return siphash(secret, struct.pack("<Q", at) + bytes(data[at : at + BLOCK.size - SEAL_BYTES]))
 
 
 def seal_block(data: bytearray, at: int) -> None:
@@ -142,7 +165,7 @@ def _parts(payload: bytes, count: int):
         kind, items, length = PART.unpack_from(payload, at)
         at += PART.size + length
         assert length % 8 == 0
-        yield kind, items, payload[at - length:at]
+        yield kind, items, payload[at - length : at]
     assert at == len(payload)
 
 
@@ -157,7 +180,7 @@ def read_blocks(folder: Path) -> list[Block]:
 def records(part: bytes, items: int) -> dict[tuple[int, int], bytes]:
     """{(partition, sequence): record} of a part of a queue's log, in its order."""
     places = [PLACE.unpack_from(part, n * PLACE.size) for n in range(items)]
-    found = split_records(part[items * PLACE.size:])
+    found = split_records(part[items * PLACE.size :])
     each = [(partition, first + n) for partition, count, first in places for n in range(count)]
     assert len(each) == len(found) == len(set(each)) and all(count for _, count, _ in places)
     return dict(zip(each, found))
@@ -165,6 +188,7 @@ def records(part: bytes, items: int) -> dict[tuple[int, int], bytes]:
 
 class Logged(NamedTuple):
     """A change as it lies in a region's log."""
+
     kinds: int
     stamp: int
     site: int
@@ -181,11 +205,23 @@ def changes(part: bytes) -> list[Logged]:
     found, at = [], 0
     while at < len(part):
         value, key, kinds, site, stamp, other, operation, value_form = LOGGED.unpack_from(part, at)
-        assert not any(part[at + 26:at + 32])
+        assert not any(part[at + 26 : at + 32])
         at += LOGGED.size
-        found.append(Logged(kinds, stamp, site, other, operation & 15, part[at:at + key], part[at + key:at + key + value], operation >> 4, value_form))
+        found.append(
+            Logged(
+                kinds,
+                stamp,
+                site,
+                other,
+                operation & 15,
+                part[at : at + key],
+                part[at + key : at + key + value],
+                operation >> 4,
+                value_form,
+            )
+        )
         end = at + (key + value + 7 & ~7)
-        assert not any(part[at + key + value:end])
+        assert not any(part[at + key + value : end])
         at = end
     assert at == len(part)
     return found
@@ -200,7 +236,7 @@ def names(part: bytes) -> dict[int, str]:
     found, at = {}, 0
     while at < len(part):
         number, length, _ = NAME.unpack_from(part, at)
-        found[number] = part[at + NAME.size:at + NAME.size + length].decode()
+        found[number] = part[at + NAME.size : at + NAME.size + length].decode()
         at += NAME.size + (length + 7 & ~7)
     return found
 
@@ -213,11 +249,11 @@ def read_state(data: bytes) -> State:
     saved = [struct.unpack_from("<QQ", data, STATE.size + 16 * n) for n in range(counters)]
     fields = {number: field for number, field, *_ in _core.queue_counter_rows()}
     counts = {fields[number]: value for number, value in saved}
-    return State(commit, conflated, counts, positions, names(data[len(data) - names_bytes:]))
+    return State(commit, conflated, counts, positions, names(data[len(data) - names_bytes :]))
 
 
 class Recovered(NamedTuple):
-    events: dict[tuple[int, int], bytes]        # (partition, sequence) -> the record as it lies in the log.
+    events: dict[tuple[int, int], bytes]  # (partition, sequence) -> the record as it lies in the log.
     removed: list[int]
     appended: list[int]
     names: dict[int, str]
@@ -246,4 +282,6 @@ def recover_queue(folder: Path) -> Recovered:
         known |= newest.names
     removed = [removed for removed, _ in newest.positions]
     appended = [max(a, b) for a, (_, b) in zip(appended, newest.positions)]
-    return Recovered({place: record for place, record in events.items() if place[1] > removed[place[0]]}, removed, appended, known)
+    return Recovered(
+        {place: record for place, record in events.items() if place[1] > removed[place[0]]}, removed, appended, known
+    )

@@ -1,5 +1,6 @@
 """Owns how tests write records and read frames by the layouts of csrc/record/wan_record.h and
 csrc/record/wan_frame.h, so that a change of either is noticed here and not only by the code that makes both ends."""
+
 from __future__ import annotations
 
 import struct
@@ -9,9 +10,24 @@ from typing import Any, NamedTuple
 from pywan import _core
 
 # The head of a record: each field and its bits, in their order, least significant first. A new field is entered here too.
-RECORD = {"value_length": 32, "key_length": 16, "callback_length": 16, "stamp": 64, "event_sequence": 64, "event_member": 32,
-          "event_thread": 32, "region": 16, "flags": 8, "recipients_count": 8, "stamp_site": 8, "origin_site": 8,
-          "operation": 4, "key_form": 4, "value_form": 4, "callback_form": 4}
+RECORD = {
+    "value_length": 32,
+    "key_length": 16,
+    "callback_length": 16,
+    "stamp": 64,
+    "event_sequence": 64,
+    "event_member": 32,
+    "event_thread": 32,
+    "region": 16,
+    "flags": 8,
+    "recipients_count": 8,
+    "stamp_site": 8,
+    "origin_site": 8,
+    "operation": 4,
+    "key_form": 4,
+    "value_form": 4,
+    "callback_form": 4,
+}
 RECORD_BYTES = sum(RECORD.values()) // 8
 FRAME = struct.Struct("<IBBHIIIIQ")
 SECTION = struct.Struct("<IIQQQIIII")
@@ -26,16 +42,44 @@ MAGIC = 0x31445750
 REGION_NOT_FOUND, FUTURE_STAMP = 1, 2
 
 
-def make_record(key: bytes, value: bytes = b"", *, operation: int = UPDATE, stamp: int = 1, stamp_site: int = 1, origin_site: int = 1,
-                recipients: bytes = b"", region: int = 1, callback: bytes = b"", event: tuple[int, int, int] = (1, 1, 0),
-                key_form: int = BYTES, value_form: int = BYTES, flags: int = 0) -> bytes:
+def make_record(
+    key: bytes,
+    value: bytes = b"",
+    *,
+    operation: int = UPDATE,
+    stamp: int = 1,
+    stamp_site: int = 1,
+    origin_site: int = 1,
+    recipients: bytes = b"",
+    region: int = 1,
+    callback: bytes = b"",
+    event: tuple[int, int, int] = (1, 1, 0),
+    key_form: int = BYTES,
+    value_form: int = BYTES,
+    flags: int = 0,
+) -> bytes:
     body = key + value + callback + recipients
     member, thread, number = event
-    head = pack_head({
-        "value_length": len(value), "key_length": len(key), "callback_length": len(callback), "stamp": stamp,
-        "event_sequence": number, "event_member": member, "event_thread": thread, "region": region, "flags": flags,
-        "recipients_count": len(recipients), "stamp_site": stamp_site, "origin_site": origin_site, "operation": operation,
-        "key_form": key_form, "value_form": value_form, "callback_form": BYTES if callback else NONE})
+    head = pack_head(
+        {
+            "value_length": len(value),
+            "key_length": len(key),
+            "callback_length": len(callback),
+            "stamp": stamp,
+            "event_sequence": number,
+            "event_member": member,
+            "event_thread": thread,
+            "region": region,
+            "flags": flags,
+            "recipients_count": len(recipients),
+            "stamp_site": stamp_site,
+            "origin_site": origin_site,
+            "operation": operation,
+            "key_form": key_form,
+            "value_form": value_form,
+            "callback_form": BYTES if callback else NONE,
+        }
+    )
     return padded(head + body)
 
 
@@ -51,7 +95,7 @@ def pack_head(fields: dict[str, int]) -> bytes:
 
 def read_head(data: bytes, at: int = 0) -> dict[str, int]:
     """The fields of the record that begins there."""
-    head, found = int.from_bytes(data[at:at + RECORD_BYTES], "little"), {}
+    head, found = int.from_bytes(data[at : at + RECORD_BYTES], "little"), {}
     for name, bits in RECORD.items():
         found[name] = head & (1 << bits) - 1
         head >>= bits
@@ -72,7 +116,7 @@ def record_length(data: bytes, at: int = 0) -> int:
 def split_records(data: bytes) -> list[bytes]:
     found, at = [], 0
     while at < len(data):
-        found.append(data[at:at + record_length(data, at)])
+        found.append(data[at : at + record_length(data, at)])
         at += len(found[-1])
     assert at == len(data)
     return found
@@ -80,6 +124,7 @@ def split_records(data: bytes) -> list[bytes]:
 
 class Fields(NamedTuple):
     """What a test looks at of a record; where it stands, as it was said beside it."""
+
     sequence: int
     stamp: int
     operation: int
@@ -94,8 +139,16 @@ def read_record(record: bytes, sequence: int = 0, partition: int = 0, possible_d
     head = read_head(record)
     assert len(record) == record_length(record)
     key_end = RECORD_BYTES + head["key_length"]
-    return Fields(sequence, head["stamp"], head["operation"], head["flags"], partition, record[RECORD_BYTES:key_end],
-                  record[key_end:key_end + head["value_length"]], possible_duplicate)
+    return Fields(
+        sequence,
+        head["stamp"],
+        head["operation"],
+        head["flags"],
+        partition,
+        record[RECORD_BYTES:key_end],
+        record[key_end : key_end + head["value_length"]],
+        possible_duplicate,
+    )
 
 
 class Frame(NamedTuple):
@@ -110,8 +163,8 @@ def split_frames(data: bytes) -> list[Frame]:
     """Every whole frame in `data`, which must end with one."""
     found, at = [], 0
     while at < len(data):
-        kind, padded, _ = _core.check_frame_header(data[at:at + FRAME.size])
-        whole = data[at:at + FRAME.size + padded]
+        kind, padded, _ = _core.check_frame_header(data[at : at + FRAME.size])
+        whole = data[at : at + FRAME.size + padded]
         _, number, count, payload = _core.check_frame(whole)
         found.append(Frame(kind, number, count, payload, whole))
         at += len(whole)
@@ -134,23 +187,30 @@ def read_batch(payload: bytes) -> list[Section]:
     at = 8 + sections * SECTION.size
     found = []
     for n in range(sections):
-        partition, count, first, through, settled, size, _, duplicates, reserved = SECTION.unpack_from(payload, 8 + n * SECTION.size)
-        run = payload[at:at + size]
+        partition, count, first, through, settled, size, _, duplicates, reserved = SECTION.unpack_from(
+            payload, 8 + n * SECTION.size
+        )
+        run = payload[at : at + size]
         at += size
         sequences: Sequence[int] = range(first, through + 1)
         if count != through - first + 1:
             sequences = struct.unpack_from(f"<{count}Q", run)
-            run = run[8 * count:]
+            run = run[8 * count :]
         raw = split_records(run)
         assert len(raw) == len(sequences) == count and reserved == 0 and list(sequences) == sorted(set(sequences))
         assert not count or first <= sequences[0] and sequences[-1] <= through
-        records = [read_record(record, sequence, partition, k < duplicates) for k, (record, sequence) in enumerate(zip(raw, sequences))]
+        records = [
+            read_record(record, sequence, partition, k < duplicates)
+            for k, (record, sequence) in enumerate(zip(raw, sequences))
+        ]
         found.append(Section(partition, count, first, through, settled, records))
     assert at == len(payload)
     return found
 
 
-def make_batch(*sections: tuple[int, int, int, int, list[bytes] | list[tuple[int, bytes]]], duplicates: int = 0, unsure: int = 0) -> tuple[bytes, int]:
+def make_batch(
+    *sections: tuple[int, int, int, int, list[bytes] | list[tuple[int, bytes]]], duplicates: int = 0, unsure: int = 0
+) -> tuple[bytes, int]:
     """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or each with its sequence. Of each
     run the first `duplicates` are possible ones."""
     heads, body = b"", b""
@@ -159,7 +219,9 @@ def make_batch(*sections: tuple[int, int, int, int, list[bytes] | list[tuple[int
         run = b"".join(record for _, record in records)
         if len(records) != through - first + 1:
             run = struct.pack(f"<{len(records)}Q", *(sequence for sequence, _ in records)) + run
-        heads += SECTION.pack(partition, len(records), first, through, settled, len(run), unsure, min(duplicates, len(records)), 0)
+        heads += SECTION.pack(
+            partition, len(records), first, through, settled, len(run), unsure, min(duplicates, len(records)), 0
+        )
         body += run
     return struct.pack("<II", len(sections), 0) + heads + body, sum(len(records) for *_, records in sections)
 
@@ -172,7 +234,19 @@ def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:
 
 def check_queue_ledger(counts: dict[str, Any]) -> None:
     """What became of the events that were queued."""
-    went = sum(counts[name] for name in ("distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest", "restamped"))
+    went = sum(
+        counts[name]
+        for name in (
+            "distributed",
+            "conflated",
+            "conflated_batch",
+            "filtered_transmit",
+            "parked",
+            "dropped_cleared",
+            "dropped_oldest",
+            "restamped",
+        )
+    )
     assert counts["queued"] == went + counts["events"], counts
 
 

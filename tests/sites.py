@@ -1,4 +1,5 @@
 """Owns the words in which tests speak of sites: sites with a locator and a member, links between them, settling."""
+
 from __future__ import annotations
 
 import contextlib
@@ -46,8 +47,13 @@ class Site:
         self.network, self.name, self.id = network, name, IDS[name]
         self.proxy: FaultProxy | None = None
         self.locator = pywan.Locator(
-            f"locator_{name}", distributed_system_id=self.id, port=0, timings=QUICK,
-            remote_locators=",".join(str(r.locator.address) for r in remotes), **locator).start()
+            f"locator_{name}",
+            distributed_system_id=self.id,
+            port=0,
+            timings=QUICK,
+            remote_locators=",".join(str(r.locator.address) for r in remotes),
+            **locator,
+        ).start()
         self.cache = self.new_cache()
 
     def new_cache(self, **more: Any) -> pywan.Cache:
@@ -56,12 +62,16 @@ class Site:
 
     def send_to(self, other: "Site | str", id: str | None = None, **attributes: Any) -> Any:
         name = other if isinstance(other, str) else other.name
-        return self.cache.create_gateway_sender(id or name, **{"remote_distributed_system_id": IDS[name], **SENDER, **attributes})
+        return self.cache.create_gateway_sender(
+            id or name, **{"remote_distributed_system_id": IDS[name], **SENDER, **attributes}
+        )
 
     def receive(self, *, through_proxy: bool = False, **attributes: Any) -> Any:
         """A receiver on a free port; with `through_proxy`, senders reach it through `self.proxy`."""
         host = f"127.0.1.{next(_hosts) % 250 + 2}" if through_proxy else ""
-        receiver = self.cache.create_gateway_receiver(**{"start_port": 0, "end_port": 0, "hostname_for_senders": host, **attributes})
+        receiver = self.cache.create_gateway_receiver(
+            **{"start_port": 0, "end_port": 0, "hostname_for_senders": host, **attributes}
+        )
         if through_proxy:
             self.proxy = FaultProxy(("127.0.0.1", receiver.port), host, receiver.port).start()
         return receiver
@@ -119,7 +129,9 @@ class Network:
 
     # Topologies
 
-    def connect(self, links: Iterable[tuple[str, str]], *, type: str = "PARTITION", parallel: bool = True, **attributes: Any) -> None:
+    def connect(
+        self, links: Iterable[tuple[str, str]], *, type: str = "PARTITION", parallel: bool = True, **attributes: Any
+    ) -> None:
         """Senders along `links`, a receiver in every site that is sent to, and the region `data` everywhere."""
         links = list(links)
         for target in {to for _, to in links}:
@@ -157,10 +169,16 @@ class Network:
     # What must become true
 
     def senders(self) -> list[Any]:
-        return [sender for site in self.sites.values() if not site.cache.is_closed for sender in site.cache.gateway_senders().values()]
+        return [
+            sender
+            for site in self.sites.values()
+            if not site.cache.is_closed
+            for sender in site.cache.gateway_senders().values()
+        ]
 
     def settle(self, timeout: float = 15.0) -> None:
         """Every queue of every site is empty and nothing is on its way, and every ledger balances."""
+
         def quiet() -> bool:
             before = [sender.stats["events_received"] for sender in self.senders()]
             empty = not any(len(sender._core.queue) for sender in self.senders())

@@ -1,9 +1,10 @@
 """Owns the tables of the documents that are made from the code: `make tables` writes them between their marks.
 
-    <!-- table: attributes of gateway-sender -->
-    ...
-    <!-- end -->
+<!-- table: attributes of gateway-sender -->
+...
+<!-- end -->
 """
+
 from __future__ import annotations
 
 import re
@@ -32,9 +33,18 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _attributes(kind: str) -> str:
     cls = THINGS[kind]
     alterable = {row.name for base in cls.__mro__ if base.__name__.endswith("Changes") for row in table(base)}
-    return _table(("attribute", "default", "allowed", "meaning"), (
-        (f"`{row.geode_name}`{' (alter)' * (row.name in alterable)}", row.shown_default(), row.limits(), _meaning(row))
-        for row in table(cls)))
+    return _table(
+        ("attribute", "default", "allowed", "meaning"),
+        (
+            (
+                f"`{row.geode_name}`{' (alter)' * (row.name in alterable)}",
+                row.shown_default(),
+                row.limits(),
+                _meaning(row),
+            )
+            for row in table(cls)
+        ),
+    )
 
 
 def _meaning(row: Row) -> str:
@@ -48,8 +58,10 @@ def _meaning(row: Row) -> str:
 
 
 def _refused(kind: str) -> str:
-    return _table(("attribute", "why it has no effect"), (
-        (f"`{name.replace('_', '-')}`", why) for name, why in THINGS[kind].refused.items()))
+    return _table(
+        ("attribute", "why it has no effect"),
+        ((f"`{name.replace('_', '-')}`", why) for name, why in THINGS[kind].refused.items()),
+    )
 
 
 def _commands(group: str) -> str:
@@ -57,8 +69,10 @@ def _commands(group: str) -> str:
         return ". ".join([command.help, *([command.more] if command.more else [])])
 
     shown = [command for command in COMMANDS if command.group == group]
-    return _table(("command", "options", "what it does"), (
-        (f"`{command.name}`", _options(command), about(command)) for command in shown))
+    return _table(
+        ("command", "options", "what it does"),
+        ((f"`{command.name}`", _options(command), about(command)) for command in shown),
+    )
 
 
 def _options(command: Command) -> str:
@@ -109,8 +123,12 @@ def _record(whose: str) -> str:
 
 
 MAKERS: dict[str, Callable[[str], str]] = {
-    "attributes of": _attributes, "refused attributes of": _refused, "commands of": _commands,
-    "statistics of": _statistics, "counters of": _counters, "reasons of": _failures,
+    "attributes of": _attributes,
+    "refused attributes of": _refused,
+    "commands of": _commands,
+    "statistics of": _statistics,
+    "counters of": _counters,
+    "reasons of": _failures,
     "fields of": _record,
 }
 

@@ -1,4 +1,5 @@
 """Every operation on a synchronous persistent region: what is acknowledged is there when the power goes at that very moment."""
+
 from __future__ import annotations
 
 import contextlib
@@ -32,11 +33,25 @@ class Member:
         self.open()
 
     def open(self) -> None:
-        self.core = MemberRegion("acknowledged", self.clock, site=1, member=7, stores=True, forwards=True, buckets=0,
-                                 attributes=RegionAttributes.make("acknowledged", type="REPLICATE_PERSISTENT"))
+        self.core = MemberRegion(
+            "acknowledged",
+            self.clock,
+            site=1,
+            member=7,
+            stores=True,
+            forwards=True,
+            buckets=0,
+            attributes=RegionAttributes.make("acknowledged", type="REPLICATE_PERSISTENT"),
+        )
         self.region = self.core.face
-        self.core.make_persistent("/region", log_id=6, synchronous=True, flush_ms=1, environment=self.disk.environment,
-                                  start_writer=self.start_writer)
+        self.core.make_persistent(
+            "/region",
+            log_id=6,
+            synchronous=True,
+            flush_ms=1,
+            environment=self.disk.environment,
+            start_writer=self.start_writer,
+        )
 
     def start_writer(self, name: str, write: Callable[[], None]) -> None:
         self.writer = threading.Thread(target=write, name=name, daemon=True)
@@ -47,13 +62,23 @@ class Member:
         self.writer.join()
 
     def fill(self) -> None:
-        for key, value in (("text", "v"), ("none", None), ("invalid", "v"), ("gone", "v"), ("old", {"a": [1]}), (7, 7), (b"bytes", b"v" * 5000)):
+        for key, value in (
+            ("text", "v"),
+            ("none", None),
+            ("invalid", "v"),
+            ("gone", "v"),
+            ("old", {"a": [1]}),
+            (7, 7),
+            (b"bytes", b"v" * 5000),
+        ):
             self.region.put(key, value)
         self.region.invalidate("invalid")
         self.region.destroy("gone")
 
     def contents(self) -> dict:
-        return {key: (self.core.lookup(key), self.region.get(key, "no value")) for key in KEYS}    # An invalidated key has none, not None.
+        return {
+            key: (self.core.lookup(key), self.region.get(key, "no value")) for key in KEYS
+        }  # An invalidated key has none, not None.
 
     def lose_power(self) -> None:
         self.close()
@@ -95,6 +120,7 @@ def listened(operate):
     def with_a_listener(region):
         region.add_listener(Listener())
         operate(region)
+
     return with_a_listener
 
 
@@ -103,7 +129,7 @@ def receive(region: Region, *changes: tuple) -> None:
     queue = _core.EventQueue("to us", remote_site=1)
     queue.running = True
     clock = _core.Clock()
-    clock.see(clock.take() + (60_000 << 16))        # Later than all that is here.
+    clock.see(clock.take() + (60_000 << 16))  # Later than all that is here.
     there = _core.RegionCore("acknowledged", clock, site=9)
     there.attach([queue])
     for operation, key, value in changes:
@@ -111,9 +137,15 @@ def receive(region: Region, *changes: tuple) -> None:
     dispatcher = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
     dispatcher.configure(100, -1)
     dispatcher.connected(1000, 1 << 20, 1)
-    receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), lambda name: core_of(region), lambda core, record, place: core.callbacks.apply_record(record, place), credit_bytes=1 << 20)
+    receiver = _core.ReceiverSession(
+        _core.SourceMemory(1),
+        _core.ReceiverCounts(),
+        lambda name: core_of(region),
+        lambda core, record, place: core.callbacks.apply_record(record, place),
+        credit_bytes=1 << 20,
+    )
     receiver.receive_data(b"".join(iter(lambda: dispatcher.data_to_send(1), b"")))
-    acknowledgement, = split_frames(receiver.data_to_send())
+    (acknowledgement,) = split_frames(receiver.data_to_send())
     assert acknowledgement.type == FRAME_ACK and read_ack(acknowledgement.payload)[2] == []
     assert region.applied == len(changes)
 
@@ -136,13 +168,17 @@ def stage_rows(region: Region) -> None:
 def take_out_and_bring_back(region: Region) -> None:
     stamp, site = core_of(region).lookup("text")[1:3]
     region.local_destroy("text")
-    assert core_of(region).change(CREATE, "text", "v", version=(stamp, site), origin_=(site, b"", (1, 1, 1))) == "created"
+    assert (
+        core_of(region).change(CREATE, "text", "v", version=(stamp, site), origin_=(site, b"", (1, 1, 1))) == "created"
+    )
     region.wait_durable()
 
 
 def repeat_what_was_invalidated(region: Region) -> None:
     stamp, site = core_of(region).lookup("invalid")[1:3]
-    assert core_of(region).change(UPDATE, "invalid", "v", version=(stamp, site), origin_=(site, b"", (1, 1, 1))) == "same"
+    assert (
+        core_of(region).change(UPDATE, "invalid", "v", version=(stamp, site), origin_=(site, b"", (1, 1, 1))) == "same"
+    )
     assert region["invalid"] is None
 
 
@@ -165,8 +201,12 @@ OPERATIONS = {
     "popitem": lambda region: region.popitem(),
     "remove_all": lambda region: region.remove_all(["text", "absent", b"bytes"]),
     "put_columns": lambda region: region.put_columns(["a", "b", "text"], ["1", "2", "3"]),
-    "put_columns that destroy": lambda region: region.put_columns(["a", "text"], ["1", None], operations=["create", "destroy"]),
-    "put_columns with timestamps": lambda region: region.put_columns(["a", "text"], ["1", "2"], timestamps=numpy.array([10, 20])),
+    "put_columns that destroy": lambda region: region.put_columns(
+        ["a", "text"], ["1", None], operations=["create", "destroy"]
+    ),
+    "put_columns with timestamps": lambda region: region.put_columns(
+        ["a", "text"], ["1", "2"], timestamps=numpy.array([10, 20])
+    ),
     "local_destroy": lambda region: region.local_destroy("text"),
     "local_destroy of an invalidated key": lambda region: region.local_destroy("invalid"),
     "local_destroy, and the same event again": take_out_and_bring_back,
@@ -180,7 +220,11 @@ OPERATIONS = {
     "clear": lambda region: region.clear(),
     "clear, and a put": lambda region: (region.clear(), region.put("text", "again")),
     "put_if_absent": lambda region: (region.put_if_absent("text", "other"), region.put_if_absent("new", "v")),
-    "setdefault": lambda region: (region.setdefault("text", "other"), region.setdefault("new", "v"), region.setdefault("invalid", "v")),
+    "setdefault": lambda region: (
+        region.setdefault("text", "other"),
+        region.setdefault("new", "v"),
+        region.setdefault("invalid", "v"),
+    ),
     "replace": lambda region: (region.replace("text", "other"), region.replace("new", "v")),
     "replace of an expected value": lambda region: region.replace("text", region["text"], "other"),
     "remove": lambda region: (region.remove("text", region["text"]), region.remove("none", 1)),
@@ -189,9 +233,15 @@ OPERATIONS = {
     "change_if, with a listener": listened(lambda region: region.put_if_absent("new", "v")),
     "put, with a listener": listened(lambda region: region.put("new", "v")),
     "destroy, with a listener": listened(lambda region: region.destroy("text")),
-    "put_columns, with a listener": listened(lambda region: region.put_columns(["a", "text"], ["1", None], operations=["create", "destroy"])),
-    "changes of another site": lambda region: receive(region, (CREATE, "new", "theirs"), (UPDATE, "text", "theirs"), (DESTROY, "old", None), (DESTROY, "a", None)),
-    "changes of another site, with a listener": listened(lambda region: receive(region, (CREATE, "new", "theirs"), (DESTROY, "old", None))),
+    "put_columns, with a listener": listened(
+        lambda region: region.put_columns(["a", "text"], ["1", None], operations=["create", "destroy"])
+    ),
+    "changes of another site": lambda region: receive(
+        region, (CREATE, "new", "theirs"), (UPDATE, "text", "theirs"), (DESTROY, "old", None), (DESTROY, "a", None)
+    ),
+    "changes of another site, with a listener": listened(
+        lambda region: receive(region, (CREATE, "new", "theirs"), (DESTROY, "old", None))
+    ),
     "a change that a resolver decided": resolve,
     "rows of a client": stage_rows,
     "rows of a client, with a listener": listened(stage_rows),

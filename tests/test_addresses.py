@@ -1,4 +1,5 @@
 """Addresses: the grammar people type, and names mapped to this machine."""
+
 import pytest
 
 from pywan.base.addresses import Address, parse_locators, resolve
@@ -22,7 +23,9 @@ def test_a_locator_list_is_read_as_geode_writes_it(text, expected):
     assert parse_locators(text) == expected
 
 
-@pytest.mark.parametrize("text", ["h1", "h1[]", "h1[x]", "h1[0]", "h1[65536]", "[10334]", "h1[1", "h 1[1]", "a:b:1", "h1[-1]", "@[1]"])
+@pytest.mark.parametrize(
+    "text", ["h1", "h1[]", "h1[x]", "h1[0]", "h1[65536]", "[10334]", "h1[1", "h 1[1]", "a:b:1", "h1[-1]", "@[1]"]
+)
 def test_a_bad_address_is_refused_with_its_text(text):
     with pytest.raises(ConfigurationError) as error:
         parse_locators(f"good[1],{text}")

@@ -1,4 +1,5 @@
 """A driver that knows nothing but bytes and time keeps a connection alive, and ends one that is not."""
+
 from __future__ import annotations
 
 import gc
@@ -33,7 +34,9 @@ class Driver:
         self.there = _core.RegionCore(REGION, _core.Clock(), site=2)
         self.dispatcher = _core.DispatcherSession(self.queue, 0, _core.EventQueue("parked", partitions=8))
         self.dispatcher.configure(100, 1000)
-        self.receiver = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), lambda name: self.there, None)
+        self.receiver = _core.ReceiverSession(
+            _core.SourceMemory(1), _core.ReceiverCounts(), lambda name: self.there, None
+        )
         self.dispatcher.connected(1000, 1 << 20, self.now_us)
         self.receiver.connected(self.now_us, SILENCE_MS)
         self.sent = 0
@@ -52,13 +55,16 @@ class Driver:
         """From deadline to deadline: a driver that looks more often than it is told to would keep anything alive."""
         while self.now_us < end_us:
             self.pump()
-            self.now_us = min(end_us, max(self.now_us + 1, min(self.dispatcher.next_us(self.now_us), self.receiver.next_us(self.now_us))))
+            self.now_us = min(
+                end_us,
+                max(self.now_us + 1, min(self.dispatcher.next_us(self.now_us), self.receiver.next_us(self.now_us))),
+            )
 
 
 def test_an_idle_connection_lives_by_its_own_deadlines():
     driver = Driver()
     driver.run_until(driver.now_us + 600 * SECOND)
-    assert driver.sent == 119           # A ping just behind every 5 s, and nothing else.
+    assert driver.sent == 119  # A ping just behind every 5 s, and nothing else.
 
 
 def test_a_batch_that_is_not_full_leaves_when_its_time_is_over():
@@ -100,6 +106,7 @@ def test_a_sender_that_says_nothing_is_given_up():
 
 
 # The receiver
+
 
 def region_of_callbacks(apply):
     """A receiver's session with a region whose events go through `apply`, user's Python."""
@@ -217,12 +224,13 @@ def test_parts_of_a_frame_that_come_slowly_are_progress():
     data = batch_for(region, 1)
     heard = []
     for n, at in enumerate(range(0, len(data), 16)):
-        session.receive_data(data[at:at + 16], 1000 * SECOND + n * SECOND)
+        session.receive_data(data[at : at + 16], 1000 * SECOND + n * SECOND)
         heard += types(session.data_to_send(1000 * SECOND + n * SECOND))
     assert heard[-1] == FRAME_ACK and set(heard[:-1]) == {PROGRESS} and len(heard) > 5
 
 
 # The dispatcher
+
 
 def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
     """Over 200 s of filtering the receiver, which bears 60 s of silence, hears pings by the driver's clock."""
@@ -231,7 +239,7 @@ def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
     def choose(records):
         for _ in records:
             driver.now_us += 10 * SECOND
-            assert driver.receiver.data_to_send(driver.now_us) is not None     # By its deadlines, it is content.
+            assert driver.receiver.data_to_send(driver.now_us) is not None  # By its deadlines, it is content.
             yield True
 
     driver.dispatcher.set_callbacks(choose, None)
@@ -250,6 +258,7 @@ def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
 
 
 # A client's rows
+
 
 class Task:
     """A client's rows and the member's stage, by bytes and time."""
@@ -278,7 +287,9 @@ def test_a_stage_that_only_the_garbage_collector_finds_gives_its_share_of_the_bu
     sender.put_pairs((n, n) for n in range(1000))
     sender.flush()
     stage.receive_data(sender.data_to_send(SECOND), SECOND)
-    stage.driven_by(lambda stage=stage: SECOND)     # A cycle, in which the collector meets the stage first: it is the oldest.
+    stage.driven_by(
+        lambda stage=stage: SECOND
+    )  # A cycle, in which the collector meets the stage first: it is the oldest.
     del stage
     assert budget.used > 0
     gc.collect()
@@ -327,7 +338,7 @@ def test_a_member_that_takes_nothing_is_given_up_by_what_the_driver_could_not_se
     task.sender.put_pairs([("a", bytes(1000))])
     task.sender.flush()
     unsent = len(task.sender.data_to_send(task.now_us))
-    for _ in range(5):                      # It takes a little now and then.
+    for _ in range(5):  # It takes a little now and then.
         task.now_us += 50 * SECOND
         unsent -= 100
         assert task.sender.data_to_send(task.now_us, unsent) == b""
@@ -345,7 +356,7 @@ def test_a_member_that_works_on_a_task_is_waited_for_and_one_that_hangs_is_not()
     for steps in range(1, 10):
         task.now_us += 50 * SECOND
         task.stage.tell_progress(steps)
-        task.stage.tell_progress(steps)     # No progress: it is not told again.
+        task.stage.tell_progress(steps)  # No progress: it is not told again.
         data = task.stage.data_to_send(task.now_us)
         assert types(data) == [PROGRESS] and task.answer(data)
         assert task.sender.data_to_send(task.now_us) == b""
@@ -361,12 +372,13 @@ def test_the_members_answer_ends_a_task():
     task.sender.commit()
     assert not task.pump() and task.stage.apply(task.region)
     answer = _core.pack_frame(_core.FRAME_COMMITTED, b"done")
-    assert task.answer(answer[:20])         # A part of it.
+    assert task.answer(answer[:20])  # A part of it.
     assert not task.answer(answer[20:])
     assert task.sender.answer == answer[:36] and task.sender.next_us(task.now_us) is None
 
 
 # Another driver
+
 
 class Loop:
     """Drives a session in an event loop, over a socket: bytes as they come, deadlines as they are due."""

@@ -1,4 +1,5 @@
 """Owns the check of the table in docs/architecture.md: every file has its row, and uses only what stands in it and above it."""
+
 from __future__ import annotations
 
 import ast
@@ -19,9 +20,9 @@ CODE = (".py", ".pyx", ".pxd", ".c", ".h")
 
 class Row(NamedTuple):
     number: int
-    files: tuple[str, ...]      # As the table names them.
-    never: tuple[str, ...]      # Modules of the library, headers, or modules of ours that none of them uses.
-    also: tuple[str, ...]       # Files of rows below that they use all the same.
+    files: tuple[str, ...]  # As the table names them.
+    never: tuple[str, ...]  # Modules of the library, headers, or modules of ours that none of them uses.
+    also: tuple[str, ...]  # Files of rows below that they use all the same.
 
 
 def rows() -> list[Row]:
@@ -55,7 +56,7 @@ def file_of(path: Path) -> str:
     return str(relative if relative.parts[0] == "csrc" else relative.relative_to("pywan"))
 
 
-GIVEN = pywan._HOME     # The package gives names of modules below it.
+GIVEN = pywan._HOME  # The package gives names of modules below it.
 FILES = sorted(path for folder in ("csrc", "pywan") for path in (ROOT / folder).rglob("*") if path.suffix in CODE)
 KNOWN = {file_of(path) for path in FILES}
 
@@ -70,8 +71,8 @@ def file_of_module(module: str) -> str | None:
 
 class Use(NamedTuple):
     line: int
-    name: str               # As it is written: a module, a header.
-    file: str | None        # Of ours.
+    name: str  # As it is written: a module, a header.
+    file: str | None  # Of ours.
 
 
 def python_uses(path: Path) -> Iterator[Use]:
@@ -88,7 +89,7 @@ def python_uses(path: Path) -> Iterator[Use]:
             elif isinstance(child, ast.ImportFrom):
                 home = child.module or ""
                 if child.level:
-                    base = package.split(".")[:len(package.split(".")) - child.level + 1]
+                    base = package.split(".")[: len(package.split(".")) - child.level + 1]
                     home = ".".join([*base, home] if home else base)
                 yield from uses_from(child.lineno, home, [alias.name for alias in child.names])
             yield from walk(child)
@@ -128,7 +129,7 @@ def cython_uses(path: Path) -> Iterator[Use]:
     for number, line in import_lines(text):
         if found := re.match(r"from (\.*)([\w.]*) c?import (.*)", line):
             home = found[2]
-            if found[1]:        # Relative to the package of units.
+            if found[1]:  # Relative to the package of units.
                 home = ".".join(part for part in ("pywan._core" if found[1] == "." else "pywan", home) if part)
             names = re.findall(r"\w+|\*", re.sub(r"\bas \w+", "", found[3]))
             yield from uses_from(number, home, names)
@@ -137,8 +138,8 @@ def cython_uses(path: Path) -> Iterator[Use]:
                 yield Use(number, module, file_of_module(module) if is_ours(module) else None)
         elif found := re.match(r'cdef extern from "<?([^">]+)>?"', line):
             yield from header_uses(number, found[1])
-    for found in re.finditer(r'^\s*#\s*include\s*[<"]([^>"]+)', text, re.MULTILINE):      # In C that stands in Cython.
-        yield from header_uses(text[:found.start()].count("\n") + 1, found[1])
+    for found in re.finditer(r'^\s*#\s*include\s*[<"]([^>"]+)', text, re.MULTILINE):  # In C that stands in Cython.
+        yield from header_uses(text[: found.start()].count("\n") + 1, found[1])
 
 
 def header_uses(line: int, header: str) -> Iterator[Use]:
@@ -160,17 +161,20 @@ def is_never(name: str, never: str) -> bool:
     return name == never or name.startswith((f"{never}.", never if never.endswith("/") else f"{never}/"))
 
 
-@pytest.mark.parametrize("text, used", [
-    ("from pywan._core.queue cimport a, b", {"pywan._core.queue"}),
-    ("from pywan._core cimport queue, put", {"pywan._core.queue", "pywan._core.put"}),
-    ("from pywan._core cimport (  # These.\n    queue,\n    put as p)", {"pywan._core.queue", "pywan._core.put"}),
-    ("from .queue cimport *", {"pywan._core.queue"}),
-    ("from . cimport queue", {"pywan._core.queue"}),
-    ("cimport pywan._core.queue, pywan._core.put as p", {"pywan._core.queue", "pywan._core.put"}),
-    ("def f():\n    from pywan import Cache, \\\n        Locator", {"pywan.member.cache", "pywan.site.locator"}),
-    ('cdef extern from * nogil:\n    """\n    #include "store/wan_queue.h"\n    """', {"store/wan_queue.h"}),
-    ('cdef extern from "<store/wan_queue.h>" nogil:', {"store/wan_queue.h"}),
-])
+@pytest.mark.parametrize(
+    "text, used",
+    [
+        ("from pywan._core.queue cimport a, b", {"pywan._core.queue"}),
+        ("from pywan._core cimport queue, put", {"pywan._core.queue", "pywan._core.put"}),
+        ("from pywan._core cimport (  # These.\n    queue,\n    put as p)", {"pywan._core.queue", "pywan._core.put"}),
+        ("from .queue cimport *", {"pywan._core.queue"}),
+        ("from . cimport queue", {"pywan._core.queue"}),
+        ("cimport pywan._core.queue, pywan._core.put as p", {"pywan._core.queue", "pywan._core.put"}),
+        ("def f():\n    from pywan import Cache, \\\n        Locator", {"pywan.member.cache", "pywan.site.locator"}),
+        ('cdef extern from * nogil:\n    """\n    #include "store/wan_queue.h"\n    """', {"store/wan_queue.h"}),
+        ('cdef extern from "<store/wan_queue.h>" nogil:', {"store/wan_queue.h"}),
+    ],
+)
 def test_every_way_of_using_something_in_cython_is_seen(tmp_path, text, used):
     (tmp_path / "unit.pyx").write_text(text)
     found = list(cython_uses(tmp_path / "unit.pyx"))
@@ -220,11 +224,15 @@ def test_the_core_includes_no_text():
 def test_an_import_brings_no_library_that_it_does_not_need(module):
     """Spark's workers and small programs import these; what a shell or a file parser needs stays away."""
     program = f"import {module}, sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not {"click", "rich", "defusedxml", "prompt_toolkit", "pyspark", "pandas"} & set(loaded)
 
 
 def test_the_package_itself_imports_next_to_nothing():
     program = "import pywan, sys; print(*[name for name in sys.modules if name.startswith('pywan')])"
-    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert loaded == ["pywan"]

@@ -1,4 +1,5 @@
 """What users and the network do wrong: a clear error at the right place, the process lives, nothing is lost."""
+
 import contextlib
 import os
 import random
@@ -12,14 +13,23 @@ import pytest
 import pywan
 from pywan import _core
 from pywan.errors import (
-    CacheXmlError, ConfigurationError, ConnectivityError, EventTooLargeError, GatewaySenderConfigurationError, NoLocatorError, NotFoundError,
-    ProtocolError, RegionNotFoundError, SerializationError,
+    CacheXmlError,
+    ConfigurationError,
+    ConnectivityError,
+    EventTooLargeError,
+    GatewaySenderConfigurationError,
+    NoLocatorError,
+    NotFoundError,
+    ProtocolError,
+    RegionNotFoundError,
+    SerializationError,
 )
 from pywan.protocol.gateway import SenderHello, encode
 from pywan.testing.waiting import eventually
 
 
 # Finding a site
+
 
 def test_no_locator_there(network):
     """C-133: nobody listens, or what listens is no locator."""
@@ -77,15 +87,23 @@ def test_a_known_site_without_receiver_is_said(network):
 
 # Files
 
-@pytest.mark.parametrize(("text", "line", "says"), [
-    ('<!DOCTYPE cache [<!ENTITY a "b">]>\n<cache/>', 1, "DTD|DOCTYPE|entit"),
-    ("<cache>\n  <gateway-sendr id='ln'/>\n</cache>", 2, "gateway-sendr"),
-    ("<cache>\n\n  <gateway-sender id='ln' remote-distributed-system-id='two'/>\n</cache>", 3, "two"),
-    ("<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='1'/>\n</cache>", 2, "own id"),
-    ("<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='2'>\n <gateway-event-filter><class-name>nowhere:F</class-name></gateway-event-filter></gateway-sender>\n</cache>", 3, "nowhere"),
-    ("<cache>\n  <gateway-receiver start-port='9' end-port='5'/>\n</cache>", 2, "end"),
-    ("<cache>\n  <region", 2, "region|XML|token|element"),
-])
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ('<!DOCTYPE cache [<!ENTITY a "b">]>\n<cache/>', 1, "DTD|DOCTYPE|entit"),
+        ("<cache>\n  <gateway-sendr id='ln'/>\n</cache>", 2, "gateway-sendr"),
+        ("<cache>\n\n  <gateway-sender id='ln' remote-distributed-system-id='two'/>\n</cache>", 3, "two"),
+        ("<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='1'/>\n</cache>", 2, "own id"),
+        (
+            "<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='2'>\n <gateway-event-filter><class-name>nowhere:F</class-name></gateway-event-filter></gateway-sender>\n</cache>",
+            3,
+            "nowhere",
+        ),
+        ("<cache>\n  <gateway-receiver start-port='9' end-port='5'/>\n</cache>", 2, "end"),
+        ("<cache>\n  <region", 2, "region|XML|token|element"),
+    ],
+)
 def test_a_wrong_cache_xml_is_told_by_file_and_line(network, tmp_path, text, line, says):
     ny = network.site("ny")
     file = tmp_path / "wrong.xml"
@@ -104,6 +122,7 @@ def test_a_cache_xml_that_is_not_there(network, tmp_path):
 
 # Keys and values
 
+
 @pytest.mark.parametrize("slow", [False, True], ids=["compiled", "with-a-listener"])
 def test_what_cannot_be_stored_is_refused_and_changes_nothing(two_sites, network, slow):
     ny, ln = two_sites
@@ -111,10 +130,15 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(two_sites, network
         ny.keep_history()
     ny.data["k"] = "before"
     for key, value, error, says in (
-        ("k", object(), SerializationError, "register_serializer"), ("k", {"deep": [object()]}, SerializationError, "object"),
-        ("k", "\ud800", SerializationError, "UTF-8"), (object(), 1, SerializationError, "object"), (None, 1, SerializationError, "None"),
-        ("k" * 65_536, 1, EventTooLargeError, "65535"), (b"k" * 70_000, 1, EventTooLargeError, "limit"),
-        ("k", bytes((60 << 20) + 1), EventTooLargeError, "limit"), ("k", lambda: 0, SerializationError, "function"),
+        ("k", object(), SerializationError, "register_serializer"),
+        ("k", {"deep": [object()]}, SerializationError, "object"),
+        ("k", "\ud800", SerializationError, "UTF-8"),
+        (object(), 1, SerializationError, "object"),
+        (None, 1, SerializationError, "None"),
+        ("k" * 65_536, 1, EventTooLargeError, "65535"),
+        (b"k" * 70_000, 1, EventTooLargeError, "limit"),
+        ("k", bytes((60 << 20) + 1), EventTooLargeError, "limit"),
+        ("k", lambda: 0, SerializationError, "function"),
     ):
         with pytest.raises(error, match=says):
             ny.data[key] = value
@@ -132,9 +156,13 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(two_sites, network
 def test_wrong_columns_change_nothing(two_sites, network):
     ny, ln = two_sites
     for call in (
-        lambda: ny.data.put_columns([b"a", b"b"], [b"1"]), lambda: ny.data.put_columns([b"a"], None),
-        lambda: ny.data.put_columns([b"a"], [b"1"], operations=["explode"]), lambda: ny.data.put_columns([b"a"], [b"1"], operations=["update"] * 2),
-        lambda: ny.data.put_columns([b"a"], [b"1"], timestamps=[1, 2]), lambda: ny.data.put_columns(5, 6), lambda: ny.data.put_columns(None, None),
+        lambda: ny.data.put_columns([b"a", b"b"], [b"1"]),
+        lambda: ny.data.put_columns([b"a"], None),
+        lambda: ny.data.put_columns([b"a"], [b"1"], operations=["explode"]),
+        lambda: ny.data.put_columns([b"a"], [b"1"], operations=["update"] * 2),
+        lambda: ny.data.put_columns([b"a"], [b"1"], timestamps=[1, 2]),
+        lambda: ny.data.put_columns(5, 6),
+        lambda: ny.data.put_columns(None, None),
     ):
         with pytest.raises((pywan.PywanError, TypeError)):
             call()
@@ -175,8 +203,11 @@ def test_names_that_are_not_there(network):
 
 # The network
 
+
 def hello(**changes):
-    fields = dict(site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, incarnation=7, mount=1, partitions=1)
+    fields = dict(
+        site=3, remote_site=2, member="evil", sender="evil", dispatcher=0, incarnation=7, mount=1, partitions=1
+    )
     return encode(SenderHello(**{**fields, **changes}), _core.FRAME_HELLO)
 
 
@@ -210,15 +241,43 @@ def answer(port, data, after_hello=None, wait=5.0):
 
 
 HOSTILE = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "short-http": b"GET /\r\n\r\n", "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
-    "redis": b"*1\r\n$4\r\nPING\r\n", "zeros": bytes(4096), "ones": b"\xff" * 4096, "2GB": frame(length=2**31), "4GB": frame(length=2**32 - 1),
-    "checksum": frame(type=1, payload=b"x" * 40, crc=1), "not-msgpack": _core.pack_frame(_core.FRAME_HELLO, b"\xc1\xc1\xc1"),
-    "not-a-map": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb([1, 2])), "no-kind": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"a": 1})),
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "short-http": b"GET /\r\n\r\n",
+    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "redis": b"*1\r\n$4\r\nPING\r\n",
+    "zeros": bytes(4096),
+    "ones": b"\xff" * 4096,
+    "2GB": frame(length=2**31),
+    "4GB": frame(length=2**32 - 1),
+    "checksum": frame(type=1, payload=b"x" * 40, crc=1),
+    "not-msgpack": _core.pack_frame(_core.FRAME_HELLO, b"\xc1\xc1\xc1"),
+    "not-a-map": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb([1, 2])),
+    "no-kind": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"a": 1})),
     "missing-fields": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"kind": "gateway"})),
-    "types": _core.pack_frame(_core.FRAME_HELLO, msgpack.packb({"kind": "gateway", "site": "x", "remote_site": 2, "member": 1, "sender": b"", "dispatcher": 0,
-                                                                 "incarnation": 1, "mount": 1, "partitions": 1, "version": 1})),
-    "old-version": hello(version=99), "wrong-site": hello(remote_site=9), "own-site": hello(site=2), "no-partitions": hello(partitions=0),
-    "many-partitions": hello(partitions=10**6), "negative": hello(partitions=-1), "nested": _core.pack_frame(_core.FRAME_HELLO, b"\x91" * 20_000),
+    "types": _core.pack_frame(
+        _core.FRAME_HELLO,
+        msgpack.packb(
+            {
+                "kind": "gateway",
+                "site": "x",
+                "remote_site": 2,
+                "member": 1,
+                "sender": b"",
+                "dispatcher": 0,
+                "incarnation": 1,
+                "mount": 1,
+                "partitions": 1,
+                "version": 1,
+            }
+        ),
+    ),
+    "old-version": hello(version=99),
+    "wrong-site": hello(remote_site=9),
+    "own-site": hello(site=2),
+    "no-partitions": hello(partitions=0),
+    "many-partitions": hello(partitions=10**6),
+    "negative": hello(partitions=-1),
+    "nested": _core.pack_frame(_core.FRAME_HELLO, b"\x91" * 20_000),
     "batch-first": frame(payload=b"x" * 64),
 }
 
@@ -259,11 +318,22 @@ def batch_of(records=b"", sections=1, **changes):
 
 
 HOSTILE_LATER = {
-    "http": HOSTILE["http"] + bytes(32), "2GB": frame(length=2**31), "checksum": frame(payload=b"x" * 64, crc=5), "zeros": bytes(256),
-    "unknown-type": frame(type=99), "hello-again": hello(), "empty-batch": frame(), "no-records": batch_of(), "garbage-record": batch_of(b"\xff" * 96),
-    "zero-record": batch_of(bytes(96)), "many-sections": batch_of(sections=2**31), "wrong-partition": batch_of(bytes(96), partition=60_000),
-    "huge-section": batch_of(bytes(96), bytes=2**63), "acknowledgement": frame(type=5, payload=bytes(16)),
-    "region-name": _core.pack_frame(3, b"\xff\xfe", 1), "region-number": _core.pack_frame(3, b"data", 2**40),
+    "http": HOSTILE["http"] + bytes(32),
+    "2GB": frame(length=2**31),
+    "checksum": frame(payload=b"x" * 64, crc=5),
+    "zeros": bytes(256),
+    "unknown-type": frame(type=99),
+    "hello-again": hello(),
+    "empty-batch": frame(),
+    "no-records": batch_of(),
+    "garbage-record": batch_of(b"\xff" * 96),
+    "zero-record": batch_of(bytes(96)),
+    "many-sections": batch_of(sections=2**31),
+    "wrong-partition": batch_of(bytes(96), partition=60_000),
+    "huge-section": batch_of(bytes(96), bytes=2**63),
+    "acknowledgement": frame(type=5, payload=bytes(16)),
+    "region-name": _core.pack_frame(3, b"\xff\xfe", 1),
+    "region-number": _core.pack_frame(3, b"data", 2**40),
 }
 
 
@@ -314,7 +384,7 @@ def test_random_bytes(busy, network, caplog):
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         with socket.create_connection(("127.0.0.1", ln.receiver.port), timeout=5) as sock:
-            with contextlib.suppress(OSError):     # It may be given up while we still send.
+            with contextlib.suppress(OSError):  # It may be given up while we still send.
                 sock.sendall(bytes(data) + rng.randbytes(rng.randint(0, 300)))
                 sock.shutdown(socket.SHUT_WR)
                 while sock.recv(4096):
@@ -324,6 +394,7 @@ def test_random_bytes(busy, network, caplog):
 
 
 # Disks that are full are in test_overflow.py; a folder that cannot be used is here.
+
 
 def test_a_folder_that_cannot_be_used(network, tmp_path):
     ny = network.site("ny")

@@ -1,4 +1,5 @@
 """A check of our own that fails breaks the queue that it is about, and nothing else: not the process, and not its other regions and senders."""
+
 from __future__ import annotations
 
 import itertools
@@ -53,11 +54,23 @@ LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", 
 PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
 # All the others, by the arguments of a call that a whole queue takes.
 REFUSED = {
-    "append_record": lambda queue: (make_record(b"l"),), "clear": lambda queue: (), "is_past": lambda queue: (1, 0, 1),
-    "made_replicated": lambda queue: (0, 1), "peek": lambda queue: (0, 1), "peek_placed": lambda queue: (0, 1), "punch": lambda queue: (0, 1),
-    "remove": lambda queue: (0, 0), "renew": lambda queue: (1, 2), "replay_into": lambda queue: (_core.EventQueue("other"),), "rewind": lambda queue: (0,),
-    "set_copied": lambda queue: (True,), "set_full_policy": lambda queue: ("refuse",), "wait_durable": lambda queue: (),
-    "wait_removed": lambda queue: (), "wait_replicated": lambda queue: ()}
+    "append_record": lambda queue: (make_record(b"l"),),
+    "clear": lambda queue: (),
+    "is_past": lambda queue: (1, 0, 1),
+    "made_replicated": lambda queue: (0, 1),
+    "peek": lambda queue: (0, 1),
+    "peek_placed": lambda queue: (0, 1),
+    "punch": lambda queue: (0, 1),
+    "remove": lambda queue: (0, 0),
+    "renew": lambda queue: (1, 2),
+    "replay_into": lambda queue: (_core.EventQueue("other"),),
+    "rewind": lambda queue: (0,),
+    "set_copied": lambda queue: (True,),
+    "set_full_policy": lambda queue: ("refuse",),
+    "wait_durable": lambda queue: (),
+    "wait_removed": lambda queue: (),
+    "wait_replicated": lambda queue: (),
+}
 
 
 def state(queue):
@@ -100,7 +113,7 @@ def test_what_was_staged_when_its_queue_broke_gets_to_the_disk(tmp_path):
     eventually(lambda: queue.log_state()["staged"] == 1)
     break_queue(queue)
     assert queue.commit_once()
-    writer.join()           # Its event is where it was promised to be: no error.
+    writer.join()  # Its event is where it was promised to be: no error.
     assert queue.log_state()["staged"] == 0
 
 
@@ -122,12 +135,18 @@ def test_a_broken_sender_neither_drops_its_events_nor_starts_without_them(networ
     with pytest.raises(InternalError, match=WHERE):
         sender.start(clean_queues=True)
     assert not sender.is_running and len(sender._core.queue) == 1 and sender.ledger()["balanced"]
-    ny.data.put("l", 1)     # It is stopped: the region goes on.
+    ny.data.put("l", 1)  # It is stopped: the region goes on.
     assert ny.data["l"] == 1
 
 
-@pytest.mark.parametrize("change", [
-    lambda region: region.put("k", 2), lambda region: region.destroy("k"), lambda region: region.put_columns([b"k", b"l"], [b"2", b"3"])])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda region: region.put("k", 2),
+        lambda region: region.destroy("k"),
+        lambda region: region.put_columns([b"k", b"l"], [b"2", b"3"]),
+    ],
+)
 def test_a_change_that_would_enter_a_broken_queue_is_not_made(queue, change):
     region = region_of(queue)
     region.put("k", 1)

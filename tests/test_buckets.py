@@ -1,5 +1,6 @@
 """A bucket is a part of a region, and a partition of a parallel sender's queue: each key is in one, and what is done with
 one touches no other."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,8 +12,11 @@ from pywan.errors import IllegalStateError, InternalError
 
 counts = st.sampled_from([1, 2, 3, 7, 113, 512, 1000, 1024, 1025, 4096])
 keys = st.lists(
-    st.one_of(st.text(max_size=8), st.integers(), st.binary(max_size=20)), max_size=60, unique_by=lambda key: (type(key), key))
-FIELDS = 32     # Of an entry in a scan, before its key.
+    st.one_of(st.text(max_size=8), st.integers(), st.binary(max_size=20)),
+    max_size=60,
+    unique_by=lambda key: (type(key), key),
+)
+FIELDS = 32  # Of an entry in a scan, before its key.
 
 
 def region_of(buckets: int, name: str = "buckets", **more: object) -> _core.RegionCore:
@@ -23,8 +27,8 @@ def keys_in(run: bytes) -> list[tuple[int, bytes]]:
     """(form, bytes) of each key of a scan."""
     found, at = [], 0
     while at < len(run):
-        length = int.from_bytes(run[at:at + 2], "little")
-        found.append((run[at + 2], run[at + FIELDS:at + FIELDS + length]))
+        length = int.from_bytes(run[at : at + 2], "little")
+        found.append((run[at + 2], run[at + FIELDS : at + FIELDS + length]))
         at += FIELDS + length
     return found
 
@@ -118,6 +122,7 @@ def test_a_bucket_that_is_not_there_and_a_log_that_would_not_know_are_refused(tm
 
 
 # Senders: a partition of the queue of a parallel one is a bucket.
+
 
 def partitions_of(sender) -> int:
     return sender._core.queue.partitions

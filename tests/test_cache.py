@@ -1,4 +1,5 @@
 """A member's calls as a program makes them: what it is told when it may not, and what an alteration leaves alone."""
+
 import pytest
 
 import pywan
@@ -10,7 +11,10 @@ from pywan.region.region import core_of
 
 @pytest.fixture
 def cache():
-    with pywan.Locator("locator", distributed_system_id=1, port=0) as locator, pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]") as cache:
+    with (
+        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
+        pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]") as cache,
+    ):
         yield cache
 
 
@@ -54,31 +58,66 @@ def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(netwo
     """Other sites have waited for its receiver, and send at once: what is for a region that is not there would be parked."""
     ny = network.site("ny")
     if not in_file:
-        call_once(ny.locator.address, "change-configuration", action="put", kind="gateway-receiver", name="", attributes={"start_port": 0, "end_port": 0})
-    call_once(ny.locator.address, "change-configuration", action="put", kind="region", name="data", attributes={"type": "REPLICATE"})
+        call_once(
+            ny.locator.address,
+            "change-configuration",
+            action="put",
+            kind="gateway-receiver",
+            name="",
+            attributes={"start_port": 0, "end_port": 0},
+        )
+    call_once(
+        ny.locator.address,
+        "change-configuration",
+        action="put",
+        kind="region",
+        name="data",
+        attributes={"type": "REPLICATE"},
+    )
     file = tmp_path / "cache.xml"
     receiver = '<gateway-receiver start-port="0" end-port="0"/>' if in_file else ""
     file.write_text(f"<cache>{receiver}<region name='first'/></cache>")
     there = []
     create = MemberCore.create_gateway_receiver
-    monkeypatch.setattr(MemberCore, "create_gateway_receiver",
-                        lambda member, made: (there.extend(member.regions.faces()), create(member, made))[1])
+    monkeypatch.setattr(
+        MemberCore,
+        "create_gateway_receiver",
+        lambda member, made: (there.extend(member.regions.faces()), create(member, made))[1],
+    )
     ny.cache.close()
     ny.new_cache(cache_xml_file=file)
     assert there == ["first", "data"] and ny.receiver.is_running
 
 
 READS = {
-    "get": lambda region: region.get("k"), "[]": lambda region: region["k"], "in": lambda region: "k" in region, "len": len, "iteration": list,
-    "items": lambda region: list(region.items()), "values": lambda region: list(region.values()), "scan": lambda region: core_of(region).scan(),
-    "lookup": lambda region: core_of(region).lookup("k"), "get of another": lambda region: region.get("no", 1), "pop": lambda region: region.pop("no", 1),
+    "get": lambda region: region.get("k"),
+    "[]": lambda region: region["k"],
+    "in": lambda region: "k" in region,
+    "len": len,
+    "iteration": list,
+    "items": lambda region: list(region.items()),
+    "values": lambda region: list(region.values()),
+    "scan": lambda region: core_of(region).scan(),
+    "lookup": lambda region: core_of(region).lookup("k"),
+    "get of another": lambda region: region.get("no", 1),
+    "pop": lambda region: region.pop("no", 1),
 }
 CHANGES = {
-    "put": lambda region: region.put("k", 1), "destroy": lambda region: region.destroy("k"), "invalidate": lambda region: region.invalidate("k"),
-    "local_destroy": lambda region: region.local_destroy("k"), "put_all": lambda region: region.put_all({"k": 1}), "del": lambda region: region.__delitem__("k"),
-    "put_columns": lambda region: region.put_columns([b"k"], [b"v"]), "remove_all": lambda region: region.remove_all(["k"]), "judge": lambda region: core_of(region).judge(1, "k"),
-    "put_if_absent": lambda region: region.put_if_absent("k", 1), "setdefault": lambda region: region.setdefault("k", 1), "replace": lambda region: region.replace("k", 1),
-    "replace a value": lambda region: region.replace("k", 0, 1), "remove a value": lambda region: region.remove("k", 0), "update": lambda region: region.update(k=1),
+    "put": lambda region: region.put("k", 1),
+    "destroy": lambda region: region.destroy("k"),
+    "invalidate": lambda region: region.invalidate("k"),
+    "local_destroy": lambda region: region.local_destroy("k"),
+    "put_all": lambda region: region.put_all({"k": 1}),
+    "del": lambda region: region.__delitem__("k"),
+    "put_columns": lambda region: region.put_columns([b"k"], [b"v"]),
+    "remove_all": lambda region: region.remove_all(["k"]),
+    "judge": lambda region: core_of(region).judge(1, "k"),
+    "put_if_absent": lambda region: region.put_if_absent("k", 1),
+    "setdefault": lambda region: region.setdefault("k", 1),
+    "replace": lambda region: region.replace("k", 1),
+    "replace a value": lambda region: region.replace("k", 0, 1),
+    "remove a value": lambda region: region.remove("k", 0),
+    "update": lambda region: region.update(k=1),
     "clear here": lambda region: region.clear(local=True),
 }
 
@@ -86,7 +125,7 @@ CHANGES = {
 @pytest.mark.parametrize("end", ["the region is destroyed", "the cache is closed"])
 @pytest.mark.parametrize("with_listener", [False, True])
 def test_every_operation_of_a_closed_region_raises_the_same_error(network, end, with_listener):
-    ny, = network.add("ny")
+    (ny,) = network.add("ny")
     region = ny.region(type="REPLICATE")
     region.put_all({f"k{n}": n for n in range(5000)} | {"k": 0})
     if with_listener:
@@ -105,7 +144,7 @@ def test_every_operation_of_a_closed_region_raises_the_same_error(network, end, 
 
 
 def test_numbers_that_would_ruin_a_member_are_refused_by_name(network):
-    ny, = network.add("ny")
+    (ny,) = network.add("ny")
     for timeout in (0, -1, None, "soon", float("inf"), True):
         with pytest.raises(pywan.ConfigurationError, match="join_timeout"):
             pywan.Cache("other", locators=str(ny.locator.address), join_timeout=timeout)

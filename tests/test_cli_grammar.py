@@ -1,4 +1,5 @@
 """gfsh's grammar, properties, and what the program says when a line does not fit."""
+
 from __future__ import annotations
 
 import io
@@ -39,11 +40,14 @@ def test_geodes_example_scripts_are_understood():
     ]
 
 
-@pytest.mark.parametrize("line", [
-    r"start locator --name=a --port=1 --J=\'-Dgemfire.remote-locators=b[1],c[2]\'",
-    "start locator --name=a --port=1 --J='-Dgemfire.remote-locators=b[1],c[2]'",
-    "start locator --name a --port 1 --J=-Dgemfire.remote-locators=b[1],c[2]",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"start locator --name=a --port=1 --J=\'-Dgemfire.remote-locators=b[1],c[2]\'",
+        "start locator --name=a --port=1 --J='-Dgemfire.remote-locators=b[1],c[2]'",
+        "start locator --name a --port 1 --J=-Dgemfire.remote-locators=b[1],c[2]",
+    ],
+)
 def test_geodes_start_commands_are_understood_however_they_are_quoted(line):
     name, values = values_of(line)
     assert (name, values["name"], values["port"]) == ("start locator", "a", "1")
@@ -55,33 +59,51 @@ def test_the_shells_literal_quotes_around_a_property_are_removed():
 
 
 def test_quotes_group_values_and_stay_inside_words():
-    assert tokenize("put --key='a b' --value=\"it's\" --x={\"a\":1} \"c d\"") == ["put", "--key=a b", "--value=it's", '--x={"a":1}', "c d"]
-    assert tokenize("alter region --gateway-sender-id=\"\"") == ["alter", "region", "--gateway-sender-id="]
+    assert tokenize('put --key=\'a b\' --value="it\'s" --x={"a":1} "c d"') == [
+        "put",
+        "--key=a b",
+        "--value=it's",
+        '--x={"a":1}',
+        "c d",
+    ]
+    assert tokenize('alter region --gateway-sender-id=""') == ["alter", "region", "--gateway-sender-id="]
     with pytest.raises(GrammarError, match="not closed"):
         tokenize("put --key='a")
 
 
 def test_scripts_have_comments_continuations_and_several_commands_a_line():
     text = "# first\n\nconnect \\\n  --locator=a[1]\n// x\nget --key='a;b'; version\nlist members"
-    assert split_lines(text) == [(3, "connect  --locator=a[1]"), (6, "get --key='a;b'"), (6, "version"), (7, "list members")]
+    assert split_lines(text) == [
+        (3, "connect  --locator=a[1]"),
+        (6, "get --key='a;b'"),
+        (6, "version"),
+        (7, "list members"),
+    ]
 
 
 def test_flags_may_stand_alone_or_with_a_value():
-    assert values_of("create gateway-sender --id=a --remote-distributed-system-id=2 --parallel --manual-start false")[1] == {
-        "id": "a", "remote_distributed_system_id": "2", "parallel": "true", "manual_start": "false"}
+    assert values_of("create gateway-sender --id=a --remote-distributed-system-id=2 --parallel --manual-start false")[
+        1
+    ] == {"id": "a", "remote_distributed_system_id": "2", "parallel": "true", "manual_start": "false"}
     assert values_of("create gateway-receiver --maximum-time-between-ping=5")[1] == {"maximum_time_between_pings": "5"}
 
 
-@pytest.mark.parametrize("line, words", [
-    ("creat gateway-sender", ["create gateway-sender"]),
-    ("create", ["create gateway-receiver", "create region"]),
-    ("create gateway-sender --remote-distributed-system-id=2", ["--id is required"]),
-    ("create gateway-sender --id=a --remote-distributed-systemid=2", ["did you mean --remote-distributed-system-id"]),
-    ("create gateway-receiver --start-port", ["--start-port needs a value"]),
-    ("create gateway-receiver 5000", ["'5000'", "--start-port"]),
-    ("get --region=a --region=b --key=c", ["given twice"]),
-    ("disconnect --now", ["it has none"]),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("creat gateway-sender", ["create gateway-sender"]),
+        ("create", ["create gateway-receiver", "create region"]),
+        ("create gateway-sender --remote-distributed-system-id=2", ["--id is required"]),
+        (
+            "create gateway-sender --id=a --remote-distributed-systemid=2",
+            ["did you mean --remote-distributed-system-id"],
+        ),
+        ("create gateway-receiver --start-port", ["--start-port needs a value"]),
+        ("create gateway-receiver 5000", ["'5000'", "--start-port"]),
+        ("get --region=a --region=b --key=c", ["given twice"]),
+        ("disconnect --now", ["it has none"]),
+    ],
+)
 def test_a_line_that_does_not_fit_says_what_would(line, words):
     with pytest.raises(GrammarError) as caught:
         parse(tokenize(line), COMMANDS)
@@ -91,14 +113,18 @@ def test_a_line_that_does_not_fit_says_what_would(line, words):
 
 def test_completion_knows_commands_and_their_options():
     assert complete("start g", COMMANDS) == ["start gateway-receiver", "start gateway-sender"]
-    assert complete("create gateway-sender --remote", COMMANDS) == ["create gateway-sender --remote-distributed-system-id="]
+    assert complete("create gateway-sender --remote", COMMANDS) == [
+        "create gateway-sender --remote-distributed-system-id="
+    ]
     assert "create gateway-sender --id=a --parallel" in complete("create gateway-sender --id=a --p", COMMANDS)
     assert complete("create gateway-sender --id=", COMMANDS) == []
     assert "create gateway-sender --id=" not in complete("create gateway-sender --id=a --", COMMANDS)
 
 
 def test_properties_come_from_the_strongest_source(tmp_path):
-    (tmp_path / "gemfire.properties").write_text("# site\ndistributed-system-id=3\nremote-locators: a[1]\njmx-manager-port=1\n")
+    (tmp_path / "gemfire.properties").write_text(
+        "# site\ndistributed-system-id=3\nremote-locators: a[1]\njmx-manager-port=1\n"
+    )
     chosen = tmp_path / "other"
     chosen.write_text("distributed-system-id=2\n")
     environment = {"PYWAN_DISTRIBUTED_SYSTEM_ID": "4"}
@@ -107,7 +133,12 @@ def test_properties_come_from_the_strongest_source(tmp_path):
     assert (found.get("distributed-system-id"), found.get("remote-locators")) == ("3", "a[1]")
     assert "jmx-manager-port has no meaning" in found.notes[0]
     assert properties.gather([], str(chosen), [tmp_path], environment).get("distributed-system-id") == "2"
-    assert properties.gather(["-Dgemfire.distributed-system-id=1"], str(chosen), [tmp_path], environment).get("distributed-system-id") == "1"
+    assert (
+        properties.gather(["-Dgemfire.distributed-system-id=1"], str(chosen), [tmp_path], environment).get(
+            "distributed-system-id"
+        )
+        == "1"
+    )
 
 
 def test_properties_that_cannot_be_are_refused(tmp_path):
@@ -149,7 +180,11 @@ def test_a_script_stops_at_the_first_failure_unless_told_to_go_on(tmp_path):
     commands = grammar.Command("works", "", works), grammar.Command("fails", "", fails)
     session, out, err = session_with(*commands)
     assert session.run(["run", f"--file={file}"]) is False
-    assert out.getvalue().count("│ x") == 1 and "no way" in err.getvalue() and "x.gfsh:2: `fails` failed; the rest was not run" in err.getvalue()
+    assert (
+        out.getvalue().count("│ x") == 1
+        and "no way" in err.getvalue()
+        and "x.gfsh:2: `fails` failed; the rest was not run" in err.getvalue()
+    )
     session, out, err = session_with(*commands)
     assert session.run(["run", f"--file={file}", "--continue-on-error"]) is False
     assert out.getvalue().count("│ x") == 2
@@ -186,15 +221,24 @@ def test_only_a_regular_file_of_a_fitting_size_is_run(tmp_path):
     link.symlink_to(good)
     os.mkfifo(fifo)
     large.write_bytes(b"#" * (1024 * 1024 + 1))
-    for path, says in ((link, f"symbolic link.*{good}"), (fifo, "not a regular file"), (tmp_path, "not a regular file"), ("/dev/zero", "not a regular file"),
-                       (large, "more than 1048576 bytes"), ("/no/such", "No such file"), ("a\0b", "no name that a file can have")):
+    for path, says in (
+        (link, f"symbolic link.*{good}"),
+        (fifo, "not a regular file"),
+        (tmp_path, "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (large, "more than 1048576 bytes"),
+        ("/no/such", "No such file"),
+        ("a\0b", "no name that a file can have"),
+    ):
         session, out, err = session_with(grammar.Command("works", "", works))
         assert session.run(["run", f"--file={path}"]) is False
         assert re.search(says, err.getvalue()) and out.getvalue() == ""
 
 
 def test_json_is_one_object_a_line():
-    session, out, _ = session_with(grammar.Command("works", "", works), grammar.Command("fails", "", fails), as_json=True)
+    session, out, _ = session_with(
+        grammar.Command("works", "", works), grammar.Command("fails", "", fails), as_json=True
+    )
     assert session.run_line("works; works; fails; works") is False
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [line["ok"] for line in lines] == [True, True, False] and lines[2]["errors"] == ["no way"]
@@ -214,18 +258,27 @@ def test_the_shell_reads_lines_until_exit():
     assert out.getvalue().count("│ x") == 1 and "no command 'nonsense'" in err.getvalue()
 
 
-ECHO = grammar.Command("echo", "", lambda session, values: Result(lines=[repr(values)]), (grammar.Option("a"), grammar.Option("b")))
+ECHO = grammar.Command(
+    "echo", "", lambda session, values: Result(lines=[repr(values)]), (grammar.Option("a"), grammar.Option("b"))
+)
 
 
-@pytest.mark.parametrize("lines", ["echo --a=1 \\\n  --b=2\n", "echo \\\n\\\n--a=1 \\\n--b=2", "# no command \\\necho --a=1 \\\n --b=2\n"])
+@pytest.mark.parametrize(
+    "lines", ["echo --a=1 \\\n  --b=2\n", "echo \\\n\\\n--a=1 \\\n--b=2", "# no command \\\necho --a=1 \\\n --b=2\n"]
+)
 def test_the_shell_waits_for_the_rest_of_a_command_that_goes_on(lines):
     session, out, err = session_with(ECHO)
     assert shell.run(session, stdin=io.StringIO(lines), stdout=out) is True
     assert out.getvalue() == "{'a': '1', 'b': '2'}\n" and err.getvalue() == ""
 
 
-@pytest.mark.parametrize("run", [
-    lambda session, text: shell.run(session, stdin=io.StringIO(text), stdout=io.StringIO()), lambda session, text: session.run_line(text)])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda session, text: shell.run(session, stdin=io.StringIO(text), stdout=io.StringIO()),
+        lambda session, text: session.run_line(text),
+    ],
+)
 def test_a_command_that_goes_on_and_has_no_rest_is_not_run(run):
     session, out, err = session_with(ECHO)
     assert run(session, "echo --a=1 \\\n") is False
@@ -252,11 +305,27 @@ def test_docs_name_every_command():
     assert [c.name for c in COMMANDS if f"`{c.name}`" not in text] == []
 
 
-ODD = ["", " ", "-1", "1e999", "9" * 40, "~nosuch/x", "a" * 5000, "\0", "\ud800", "\x1b[31m", "[" * 100_000, "host[99999]", "../x"]
+ODD = [
+    "",
+    " ",
+    "-1",
+    "1e999",
+    "9" * 40,
+    "~nosuch/x",
+    "a" * 5000,
+    "\0",
+    "\ud800",
+    "\x1b[31m",
+    "[" * 100_000,
+    "host[99999]",
+    "../x",
+]
 STARTS_OR_ENDS = {"start locator", "start server", "exit", "quit"}
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command.name not in STARTS_OR_ENDS], ids=lambda command: command.name)
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command.name not in STARTS_OR_ENDS], ids=lambda command: command.name
+)
 def test_no_value_of_an_option_is_answered_by_a_traceback(command, tmp_path, monkeypatch):
     """Whatever is given is an error in words, which no terminal obeys. Where no locator is."""
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
 """The program with real processes: Geode's example commands as they stand, and what goes wrong when members start and stop."""
+
 from __future__ import annotations
 
 import errno
@@ -59,15 +60,25 @@ class Machine:
         commands = directory / "bin"
         commands.mkdir()
         gfsh = commands / "gfsh"
-        gfsh.write_text(f"#!/bin/sh\nexec {sys.executable} -m pywan.cli.main \"$@\"\n")
+        gfsh.write_text(f'#!/bin/sh\nexec {sys.executable} -m pywan.cli.main "$@"\n')
         gfsh.chmod(0o755)
         self.environment = {
-            **os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "PYWAN_HOSTS": ",".join(f"{h}={a}" for h, a in self.hosts.items()),
+            **os.environ,
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PYWAN_HOSTS": ",".join(f"{h}={a}" for h, a in self.hosts.items()),
             "PYTHONPATH": str(Path(process.__file__).parent.parent),
         }
 
     def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(command, shell=True, cwd=self.directory, env={**self.environment, **environment}, capture_output=True, text=True, timeout=90)
+        return subprocess.run(
+            command,
+            shell=True,
+            cwd=self.directory,
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
 
     def do(self, command: str, **environment: str) -> str:
         done = self.shell(command, **environment)
@@ -110,33 +121,65 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
     (machine.directory / "ny.xml").write_text(NY_XML)
     for site in SITES:
         xml = "--cache-xml-file=ny.xml" if site == "ny" else ""
-        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} {xml}")
+        machine.do(
+            f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} {xml}"
+        )
     for site, script in SCRIPTS.items():
         machine.do(f'gfsh -e "connect --locator={site}_host[10331]" -e "create region --name=data --type=PARTITION"')
         (machine.directory / f"{site}.gfsh").write_text(script)
         machine.do(f"gfsh run --file={site}.gfsh")
 
     for site in SITES:
-        machine.do(f"gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} --value='{{\"at\": \"{site}\"}}' --value-type=json")
+        machine.do(
+            f'gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} --value=\'{{"at": "{site}"}}\' --value-type=json'
+        )
     for site in SITES:
-        machine.until(lambda: machine.ask(f"--locator={site}_host[10331] query size --region=data")["data"].get("size") == 3, f"three keys at {site}")
-        assert machine.ask(f"--locator={site}_host[10331] get --region=data --key=from-tk")["data"]["value"] == {"at": "tk"}
+        machine.until(
+            lambda: machine.ask(f"--locator={site}_host[10331] query size --region=data")["data"].get("size") == 3,
+            f"three keys at {site}",
+        )
+        assert machine.ask(f"--locator={site}_host[10331] get --region=data --key=from-tk")["data"]["value"] == {
+            "at": "tk"
+        }
 
-    machine.until(lambda: all(s["status"] == "Running and Connected" and s["queue_size"] == 0 for site in SITES
-                              for s in machine.ask(f"--locator={site}_host[10331] list gateways")["data"]["senders"]), "queues empty")
+    machine.until(
+        lambda: all(
+            s["status"] == "Running and Connected" and s["queue_size"] == 0
+            for site in SITES
+            for s in machine.ask(f"--locator={site}_host[10331] list gateways")["data"]["senders"]
+        ),
+        "queues empty",
+    )
     shown = machine.do("gfsh --locator=tk_host[10331] list gateways")
-    for word in ("GatewaySender Id", "Remote Cluster Id", "Queued Events", "Receiver Location", "Sender Count", "Senders Connected", "Parallel"):
+    for word in (
+        "GatewaySender Id",
+        "Remote Cluster Id",
+        "Queued Events",
+        "Receiver Location",
+        "Sender Count",
+        "Senders Connected",
+        "Parallel",
+    ):
         assert word in shown
 
     # A member that is killed gets its part of the cluster configuration again when it is started again.
-    machine.do(f"gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'")
+    machine.do(
+        f"gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'"
+    )
     os.kill(machine.pid_of("server_ln"), signal.SIGKILL)
-    machine.until(lambda: machine.ask("status server --name=server_ln")["data"]["state"] == "stopped", "server_ln is gone")
-    machine.do(f"gfsh start server --name=server_ln --locators=ln_host[10331] --bind-address={machine.hosts['ln_host']}")
+    machine.until(
+        lambda: machine.ask("status server --name=server_ln")["data"]["state"] == "stopped", "server_ln is gone"
+    )
+    machine.do(
+        f"gfsh start server --name=server_ln --locators=ln_host[10331] --bind-address={machine.hosts['ln_host']}"
+    )
     found = machine.ask("--locator=ln_host[10331] list gateways")["data"]
     assert [s["id"] for s in found["senders"]] == ["ny", "tk"] and len(found["receivers"]) == 1
     machine.do("gfsh --locator=ln_host[10331] put --region=data --key=again --value=1")
-    machine.until(lambda: machine.ask("--locator=ny_host[10331] query size --region=data")["data"].get("size") == 4, "the fourth key at ny")
+    machine.until(
+        lambda: machine.ask("--locator=ny_host[10331] query size --region=data")["data"].get("size") == 4,
+        "the fourth key at ny",
+    )
 
     for site in SITES:
         machine.do(f"gfsh stop server --name=server_{site}")
@@ -145,7 +188,9 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
 
 
 def start_locator(machine: Machine, name: str = "loc", more: str = "") -> subprocess.CompletedProcess:
-    return machine.shell(f"gfsh start locator --name={name} --port=10341 --bind-address={machine.hosts['ny_host']} --distributed-system-id=1 {more}")
+    return machine.shell(
+        f"gfsh start locator --name={name} --port=10341 --bind-address={machine.hosts['ny_host']} --distributed-system-id=1 {more}"
+    )
 
 
 def test_a_locator_that_cannot_start_says_why_and_leaves_no_process(machine):
@@ -155,7 +200,11 @@ def test_a_locator_that_cannot_start_says_why_and_leaves_no_process(machine):
         busy = start_locator(machine)
     assert busy.returncode == 1 and "10341" in busy.stderr and "in use" in busy.stderr
     assert process.recorded(process.Place.of(machine.directory, "loc")) is None
-    for more, word in (("--remote-locators=nonsense", "nonsense"), ("--J=-Dgemfire.ssl-enabled-components=all", "ssl-enabled-components"), ("--log-level=loud", "loud")):
+    for more, word in (
+        ("--remote-locators=nonsense", "nonsense"),
+        ("--J=-Dgemfire.ssl-enabled-components=all", "ssl-enabled-components"),
+        ("--log-level=loud", "loud"),
+    ):
         failed = start_locator(machine, more=more)
         assert failed.returncode == 1 and word in failed.stderr, failed.stderr
     no_site = machine.shell("gfsh start locator --name=x --remote-locators=ln_host[1]")
@@ -169,8 +218,11 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_process(machine):
     locator = f"--locators={machine.hosts['ny_host']}[10341]"
     (machine.directory / "bad.xml").write_text("<cache>\n<gateway-sendr/></cache>")
     (machine.directory / "filter.xml").write_text(
-        '<cache><gateway-sender id="ln" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter></gateway-sender></cache>')
-    (machine.directory / "own.xml").write_text('<cache>\n<gateway-sender id="ny" remote-distributed-system-id="1"/></cache>')
+        '<cache><gateway-sender id="ln" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter></gateway-sender></cache>'
+    )
+    (machine.directory / "own.xml").write_text(
+        '<cache>\n<gateway-sender id="ny" remote-distributed-system-id="1"/></cache>'
+    )
     for options, words in (
         (f"{locator} --cache-xml-file=bad.xml", ["bad.xml:2: ", "<gateway-sendr>"]),
         (f"{locator} --cache-xml-file=filter.xml", ["filter.xml:2: ", "'no.such:F'"]),
@@ -193,16 +245,22 @@ def test_filter_classes_come_from_the_classpath(machine):
     assert start_locator(machine).returncode == 0
     classes = machine.directory / "classes"
     classes.mkdir()
-    (classes / "shop_filters.py").write_text("import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n        return event.key != 'secret'\n")
+    (classes / "shop_filters.py").write_text(
+        "import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n        return event.key != 'secret'\n"
+    )
     locator = f"{machine.hosts['ny_host']}[10341]"
     machine.do(f"gfsh start server --name=s --locators={locator} --classpath=classes --allow-callbacks=shop_filters")
-    machine.do(f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep")
+    machine.do(
+        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep"
+    )
     machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     for key in ("a", "secret"):
         machine.do(f"gfsh --locator={locator} put --region=data --key={key} --value=1")
     ledger = machine.ask(f"--locator={locator} status gateway-sender --id=ln")["data"]["members"][0]["ledger"]
     assert (ledger["received"], ledger["queued"], ledger["filtered_before_enqueue"]) == (2, 1, 1)
-    missing = machine.shell(f"gfsh --locator={locator} create gateway-sender --id=tk --remote-distributed-system-id=3 --gateway-event-filter=shop_filters:Nope")
+    missing = machine.shell(
+        f"gfsh --locator={locator} create gateway-sender --id=tk --remote-distributed-system-id=3 --gateway-event-filter=shop_filters:Nope"
+    )
     assert missing.returncode == 1 and "Nope" in missing.stderr
     attached = machine.shell(f"gfsh --locator={locator} destroy gateway-sender --id=ln")
     assert attached.returncode == 1 and "attached to region" in attached.stderr
@@ -210,19 +268,29 @@ def test_filter_classes_come_from_the_classpath(machine):
 
 def test_a_server_says_what_of_the_cluster_configuration_it_lacks(machine):
     assert start_locator(machine).returncode == 0
-    (machine.directory / "shop_filters.py").write_text("import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    pass\n")
+    (machine.directory / "shop_filters.py").write_text(
+        "import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    pass\n"
+    )
     locator = f"{machine.hosts['ny_host']}[10341]"
     (machine.directory / "gemfire.properties").write_text("allow-callbacks=shop_filters\n")
     machine.do(f"gfsh start server --name=s --locators={locator} --classpath=.")
-    machine.do(f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep")
+    machine.do(
+        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep"
+    )
     machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     machine.do("gfsh stop server --name=s")
     (machine.directory / "gemfire.properties").unlink()
     started = machine.shell(f"gfsh start server --name=s --locators={locator} --classpath=.")
-    assert started.returncode == 0 and "note: cluster configuration: gateway-sender ln was not made: " in started.stderr and "--allow-callbacks=shop_filters" in started.stderr
-    problem, = machine.ask("status server --name=s")["data"]["status"]["cluster_configuration_problems"]
+    assert (
+        started.returncode == 0
+        and "note: cluster configuration: gateway-sender ln was not made: " in started.stderr
+        and "--allow-callbacks=shop_filters" in started.stderr
+    )
+    (problem,) = machine.ask("status server --name=s")["data"]["status"]["cluster_configuration_problems"]
     assert problem.startswith("gateway-sender ln was not made")
-    assert machine.ask(f"--locator={locator} list regions")["data"]["members"][0]["regions"][0]["gateway_sender_ids"] == ["ln"]
+    assert machine.ask(f"--locator={locator} list regions")["data"]["members"][0]["regions"][0][
+        "gateway_sender_ids"
+    ] == ["ln"]
     machine.do("gfsh stop server --name=s")
     machine.do(f"gfsh start server --name=s --locators={locator} --classpath=. --allow-callbacks=shop_filters")
     assert machine.ask(f"--locator={locator} status gateway-sender --id=ln")["ok"]
@@ -278,7 +346,7 @@ def test_an_old_pid_file_does_not_hurt_the_process_that_has_the_number_now(tmp_p
     try:
         place = process.Place.of(tmp_path, "old")
         place.folder.mkdir()
-        place.pid_file.write_text(f"{bystander.pid} 1\n{{\"kind\": \"server\"}}\n")
+        place.pid_file.write_text(f'{bystander.pid} 1\n{{"kind": "server"}}\n')
         with pytest.raises(NotFoundError):
             process.stop("server", "old", directory=tmp_path)
         assert bystander.poll() is None
@@ -296,13 +364,32 @@ def test_a_member_that_hangs_is_killed_in_the_end(machine, monkeypatch):
     pid = machine.pid_of("loc")
     os.kill(pid, signal.SIGSTOP)
     assert process.status("locator", "loc", directory=machine.directory)["state"] == "not responding"
-    assert process.stop("locator", "loc", directory=machine.directory, timeout=0.2) == {"name": "loc", "pid": pid, "how": "SIGKILL"}
+    assert process.stop("locator", "loc", directory=machine.directory, timeout=0.2) == {
+        "name": "loc",
+        "pid": pid,
+        "how": "SIGKILL",
+    }
 
 
 def test_a_member_in_the_foreground_says_when_it_is_ready_and_ends_on_ctrl_c(machine):
     child = subprocess.Popen(
-        [sys.executable, "-m", "pywan.cli.main", "start", "locator", "--name=loc", "--port=0", "--distributed-system-id=1", "--foreground"],
-        cwd=machine.directory, env=machine.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "pywan.cli.main",
+            "start",
+            "locator",
+            "--name=loc",
+            "--port=0",
+            "--distributed-system-id=1",
+            "--foreground",
+        ],
+        cwd=machine.directory,
+        env=machine.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert "locator loc is ready on 127.0.0.1[" in child.stdout.readline()
         child.send_signal(signal.SIGINT)
@@ -330,9 +417,19 @@ def test_a_member_whose_starter_is_gone_before_it_was_ready_does_not_stay(tmp_pa
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        spec = {"kind": "locator", "name": "x", "directory": str(tmp_path), "options": {"distributed_system_id": 1, "port": 0}, "path": []}
-        child = subprocess.run([sys.executable, "-m", "pywan.member.process", "locator", "x", str(write_end)], input=json.dumps(spec).encode(),
-                               pass_fds=[write_end], timeout=LIMIT_S)
+        spec = {
+            "kind": "locator",
+            "name": "x",
+            "directory": str(tmp_path),
+            "options": {"distributed_system_id": 1, "port": 0},
+            "path": [],
+        }
+        child = subprocess.run(
+            [sys.executable, "-m", "pywan.member.process", "locator", "x", str(write_end)],
+            input=json.dumps(spec).encode(),
+            pass_fds=[write_end],
+            timeout=LIMIT_S,
+        )
     finally:
         os.close(write_end)
     assert child.returncode == 1
@@ -344,13 +441,25 @@ def test_an_interactive_terminal_completes_and_keeps_its_history(tmp_path):
     import pty
 
     main_end, terminal = pty.openpty()
-    shell = subprocess.Popen([sys.executable, "-m", "pywan.cli.main"], stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
-                             env={**os.environ, "PYWAN_HISTORY": str(tmp_path / "history"), "TERM": "dumb", "INPUTRC": os.devnull})
+    shell = subprocess.Popen(
+        [sys.executable, "-m", "pywan.cli.main"],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        env={**os.environ, "PYWAN_HISTORY": str(tmp_path / "history"), "TERM": "dumb", "INPUTRC": os.devnull},
+    )
     os.close(terminal)
     try:
         shown = b""
         # The first word is completed, then the second, then the line is run.
-        for typed, awaited in ((b"", b"pywan> "), (b"vers\t", b"version"), (b"\n", b"pywan 0."), (b"describe conn\t\n", b"Not connected"), (b"exit\n", b"")):
+        for typed, awaited in (
+            (b"", b"pywan> "),
+            (b"vers\t", b"version"),
+            (b"\n", b"pywan 0."),
+            (b"describe conn\t\n", b"Not connected"),
+            (b"exit\n", b""),
+        ):
             before = len(shown)
             os.write(main_end, typed)
             deadline = time.monotonic() + LIMIT_S
@@ -393,25 +502,34 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
     (classes / "causes.py").write_text(CAUSES.format(folder=str(machine.directory)))
     (machine.directory / "ln.xml").write_text(
         '<cache><gateway-receiver start-port="0" end-port="0" manual-start="true"/><region name="data" refid="REPLICATE"><region-attributes><cache-listener>'
-        "<class-name>causes:Standing</class-name></cache-listener></region-attributes></region></cache>")
+        "<class-name>causes:Standing</class-name></cache-listener></region-attributes></region></cache>"
+    )
     for site in ("ny", "ln"):
         machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
         xml = "--cache-xml-file=ln.xml" if site == "ln" else ""
-        machine.do(f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes --allow-callbacks=causes {xml}")
+        machine.do(
+            f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes --allow-callbacks=causes {xml}"
+        )
     ny = "gfsh --locator=ny_host[10331]"
     for id, more in (("plain", ""), ("filtered", "--gateway-event-filter=causes:Slow")):
-        machine.do(f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false --dispatcher-threads=1 --batch-time-interval=10 {more}")
+        machine.do(
+            f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false --dispatcher-threads=1 --batch-time-interval=10 {more}"
+        )
     machine.do(f"{ny} create region --name=data --type=REPLICATE --gateway-sender-id=plain,filtered")
 
     def shown(id):
         table = machine.do(f"{ny} status gateway-sender --id={id}")
-        cause = machine.ask(f"--locator=ny_host[10331] status gateway-sender --id={id}")["data"]["members"][0]["lag"]["cause"]
+        cause = machine.ask(f"--locator=ny_host[10331] status gateway-sender --id={id}")["data"]["members"][0]["lag"][
+            "cause"
+        ]
         return cause, table
 
     machine.do(f"{ny} pause gateway-sender --id=filtered")
     for key in range(3):
         machine.do(f"{ny} put --region=data --key=k{key} --value=1")
-    machine.until(lambda: shown("plain")[0].startswith("link down: no receiver of site 2"), "the link that is not there")
+    machine.until(
+        lambda: shown("plain")[0].startswith("link down: no receiver of site 2"), "the link that is not there"
+    )
     assert "3 events" in shown("plain")[1] and "link down" in shown("plain")[1]
     assert shown("filtered")[0] == "paused" and "paused" in shown("filtered")[1]
     machine.do("gfsh --locator=ln_host[10331] start gateway-receiver")
@@ -423,7 +541,10 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
     machine.do(f"{ny} stop gateway-sender --id=plain")
     machine.do(f"{ny} put --region=data --key=k3 --value=1")
     (machine.directory / "filter-may-go-on").touch()
-    machine.until(lambda: machine.ask("--locator=ln_host[10331] query size --region=data")["data"].get("size") == 4, "the fourth key at ln")
+    machine.until(
+        lambda: machine.ask("--locator=ln_host[10331] query size --region=data")["data"].get("size") == 4,
+        "the fourth key at ln",
+    )
     assert shown("plain")[0] == "stopped" and "stopped" in shown("plain")[1]
     running = machine.shell(f"{ny} start gateway-sender --id=filtered --clean-queues")
     assert running.returncode != 0 and "runs on server_ny; stop it everywhere first" in running.stderr
@@ -451,7 +572,12 @@ def test_shutdown_says_what_it_would_lose_and_takes_consent(machine):
     locator = start_server_with_events(machine)
     for command in ("shutdown", "shutdown --include-locators --time-out=1"):
         refused = machine.shell(f"gfsh {locator} {command}")
-        assert refused.returncode == 1 and "nothing was stopped" in refused.stderr and "s: sender ln: 3 queued" in refused.stderr and "--force" in refused.stderr
+        assert (
+            refused.returncode == 1
+            and "nothing was stopped" in refused.stderr
+            and "s: sender ln: 3 queued" in refused.stderr
+            and "--force" in refused.stderr
+        )
     assert machine.ask(f"{locator} query size --region=data")["data"]["size"] == 3
     done = machine.shell(f"gfsh {locator} shutdown --force --include-locators")
     assert done.returncode == 0 and "sender ln: 3 queued" in done.stderr
@@ -462,9 +588,13 @@ def test_shutdown_says_what_it_would_lose_and_takes_consent(machine):
 def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
     locator = start_server_with_events(machine)
     ended: list[subprocess.CompletedProcess] = []
-    waiting = threading.Thread(target=lambda: ended.append(machine.shell(f"gfsh {locator} shutdown --time-out=-1 --include-locators")))
+    waiting = threading.Thread(
+        target=lambda: ended.append(machine.shell(f"gfsh {locator} shutdown --time-out=-1 --include-locators"))
+    )
     waiting.start()
-    machine.do(f"gfsh start locator --name=ln --port=10342 --bind-address={machine.hosts['ln_host']} --distributed-system-id=2 --remote-locators={machine.hosts['ny_host']}[10341]")
+    machine.do(
+        f"gfsh start locator --name=ln --port=10342 --bind-address={machine.hosts['ln_host']} --distributed-system-id=2 --remote-locators={machine.hosts['ny_host']}[10341]"
+    )
     other = f"{machine.hosts['ln_host']}[10342]"
     machine.do(f"gfsh start server --name=t --locators={other} --bind-address={machine.hosts['ln_host']}")
     machine.do(f"gfsh --locator={other} create region --name=data --type=REPLICATE")
@@ -479,8 +609,10 @@ def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
 @pytest.mark.parametrize("given", ["start server", "a property", "Geode's property", "stop server"])
 def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, given):
     start, stop = {
-        "start server": ("--maximum-shutdown-wait-time=1", ""), "a property": ("--J=-Dgemfire.maximum-shutdown-wait-time=1", ""),
-        "Geode's property": ("--J=-DGatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME=1", ""), "stop server": ("", "--maximum-shutdown-wait-time=1"),
+        "start server": ("--maximum-shutdown-wait-time=1", ""),
+        "a property": ("--J=-Dgemfire.maximum-shutdown-wait-time=1", ""),
+        "Geode's property": ("--J=-DGatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME=1", ""),
+        "stop server": ("", "--maximum-shutdown-wait-time=1"),
     }[given]
     start_server_with_events(machine, start)
     done = machine.shell(f"gfsh stop server --name=s {stop}")
@@ -499,17 +631,27 @@ def test_a_second_signal_ends_the_waiting_of_a_server(machine):
     assert "sender ln: 3 queued" in (machine.directory / "s" / "s.log").read_text()
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda file: file.write_text("garbled"), lambda file: file.write_text(""), lambda file: file.unlink(), lambda file: file.write_bytes(b"\xff\xfe 1\n{"),
-    lambda file: file.write_text(file.read_text().partition("\n")[0] + "\n[1, 2]\n"), lambda file: file.write_text("1 2\n{}\n")], ids=[
-    "no pid", "empty", "gone", "no text", "no map", "another process"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.write_text("garbled"),
+        lambda file: file.write_text(""),
+        lambda file: file.unlink(),
+        lambda file: file.write_bytes(b"\xff\xfe 1\n{"),
+        lambda file: file.write_text(file.read_text().partition("\n")[0] + "\n[1, 2]\n"),
+        lambda file: file.write_text("1 2\n{}\n"),
+    ],
+    ids=["no pid", "empty", "gone", "no text", "no map", "another process"],
+)
 def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, spoil):
     assert start_locator(machine).returncode == 0
     place = process.Place.of(machine.directory, "loc")
     pid = machine.pid_of("loc")
     spoil(place.pid_file)
     found = machine.ask("status locator --name=loc")
-    assert found["data"]["state"] == "not responding" and found["data"]["pid"] == pid and "loc.pid" in found["errors"][0]
+    assert (
+        found["data"]["state"] == "not responding" and found["data"]["pid"] == pid and "loc.pid" in found["errors"][0]
+    )
     again = start_locator(machine)
     assert again.returncode == 1 and "running already" in again.stderr
     stopped = machine.do("gfsh stop locator --name=loc")
@@ -527,7 +669,9 @@ def test_a_server_whose_pid_file_is_damaged_says_what_it_loses_as_it_stops(machi
     assert done.returncode == 0 and "by SIGTERM" in done.stdout and "sender ln: 3 queued" in done.stderr
 
 
-@pytest.mark.parametrize("name, is_refused", [(".loc.lock", True), ("loc.log", True), (".loc.pid.new", False), ("loc.pid", False)])
+@pytest.mark.parametrize(
+    "name, is_refused", [(".loc.lock", True), ("loc.log", True), (".loc.pid.new", False), ("loc.pid", False)]
+)
 def test_a_member_writes_through_no_link_in_its_folder(machine, name, is_refused):
     precious = machine.directory / "precious"
     precious.write_text("precious")
@@ -553,7 +697,9 @@ def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
     if os.getuid():
         place.folder.chmod(0)
     try:
-        told = ask(f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\nprint(found['state'], found['problem'])")
+        told = ask(
+            f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\nprint(found['state'], found['problem'])"
+        )
         assert told.stdout.startswith("unknown ") and "another user" in told.stdout, told
         refused = ask(f"process.stop('locator', 'loc', directory={str(machine.directory)!r})")
         assert "IllegalStateError" in refused.stderr and "another user" in refused.stderr

@@ -1,5 +1,6 @@
 """A member whose stamps ran ahead of the time: one command stamps with the time what is ahead, in regions and queues,
 and sends it again."""
+
 from __future__ import annotations
 
 import itertools
@@ -25,7 +26,19 @@ from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
 from sites import keep_doing
 from durable import DurableQueue
-from log_format import FORGET, HOLES, INVALID, MARK, RESTAMPED, changes, holes, read_blocks, read_manifest, read_state, segment_file
+from log_format import (
+    FORGET,
+    HOLES,
+    INVALID,
+    MARK,
+    RESTAMPED,
+    changes,
+    holes,
+    read_blocks,
+    read_manifest,
+    read_state,
+    segment_file,
+)
 from records import check_ledger
 from test_clock import HOUR, Machine
 
@@ -49,11 +62,14 @@ def ahead_of(region):
     return {key for key in region if (core_of(region).lookup(key)[1] >> 16) - now_ms() > DRIFT}
 
 
-KINDS = pytest.mark.parametrize("kind", [
-    pytest.param({"type": "PARTITION", "parallel": True}, id="parallel"),
-    pytest.param({"type": "REPLICATE", "parallel": False}, id="serial"),
-    pytest.param({"type": "PARTITION", "parallel": True, "enable_batch_conflation": True}, id="conflating"),
-])
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param({"type": "PARTITION", "parallel": True}, id="parallel"),
+        pytest.param({"type": "REPLICATE", "parallel": False}, id="serial"),
+        pytest.param({"type": "PARTITION", "parallel": True, "enable_batch_conflation": True}, id="conflating"),
+    ],
+)
 
 
 @KINDS
@@ -78,7 +94,12 @@ def test_what_was_parked_arrives_and_newer_writes_of_others_win(network, kind):
     network.settle()
     network.assert_equal()
     assert len(ln.data) == 501 and ln.data["both"] == "ny" and "gone" not in ln.data
-    assert sender.parked_count == 0 and sender.ledger()["restamped"] == 502 and sender.lag()["cause"] == "none" and not ahead_of(ny.data)
+    assert (
+        sender.parked_count == 0
+        and sender.ledger()["restamped"] == 502
+        and sender.lag()["cause"] == "none"
+        and not ahead_of(ny.data)
+    )
     ln.data["both"], ln.data["gone"] = "ln, newer", 2
     ny.data[0] = "ny, newer"
     network.settle()
@@ -114,7 +135,10 @@ def test_changes_go_on_while_it_runs(network):
     run_ahead(ny.cache)
     for n in range(3000):
         ny.data[n % 1000] = n
-    with keep_doing(lambda n: ny.data.put(n % 1000, -n)) as mine, keep_doing(lambda n: ln.data.put(n % 1000, f"ln {n}")) as others:
+    with (
+        keep_doing(lambda n: ny.data.put(n % 1000, -n)) as mine,
+        keep_doing(lambda n: ln.data.put(n % 1000, f"ln {n}")) as others,
+    ):
         eventually(lambda: len(mine) > 200 and len(others) > 200, what="changes")
         found = ny.cache.repair_clock()
         at = len(mine), len(others)
@@ -149,7 +173,7 @@ def test_a_site_that_took_over_stamps_of_the_future_is_repaired_too_and_all_are_
     for site in (ny, ln):
         site.cache._core.state.clock.set_time(now_ms() + HOUR)
     receiving = ln.cache._core.state.clock
-    receiving.set_time(now_ms() + HOUR, 10 * HOUR)      # Judged, so that its receiver goes by it.
+    receiving.set_time(now_ms() + HOUR, 10 * HOUR)  # Judged, so that its receiver goes by it.
     ny.data["a"], ny.data["b"] = "ny", "ny"
     eventually(lambda: ln.data.get("b") == "ny", what="an event of the future at ln")
     del ny.data["b"]
@@ -197,7 +221,10 @@ def test_events_of_keys_that_are_not_here_are_sent_with_one_new_version_to_all(n
             assert core_of(ln.cache.region(name)).lookup(key) == core_of(tk.cache.region(name)).lookup(key)
     assert {n: ln.cache.region("proxied")[n] for n in range(40)} == {n: 80 + n if n < 20 else 40 + n for n in range(40)}
     assert ln.data["taken out"] == 1 and ln.data["invalidated"] == 2 and "taken out" not in ny.data
-    assert core_of(ny.data).lookup("invalidated")[1] == core_of(ln.data).lookup("invalidated")[1] and core_of(ny.data).lookup("invalidated")[0] is None
+    assert (
+        core_of(ny.data).lookup("invalidated")[1] == core_of(ln.data).lookup("invalidated")[1]
+        and core_of(ny.data).lookup("invalidated")[0] is None
+    )
 
 
 class Asked(GatewayEventFilter):
@@ -261,7 +288,9 @@ def test_of_some_regions_only(network):
     found = ny.cache.repair_clock(["data"])
     assert found["regions"] == {"data": {"entries": 1, "tombstones": 0}} and found["senders"]["ln"]["parked"] == 1
     network.settle()
-    assert ln.data["a"] == 1 and "a" not in ln.cache.region("more") and ny.sender(ln).parked_count == 1 and ahead_of(more)
+    assert (
+        ln.data["a"] == 1 and "a" not in ln.cache.region("more") and ny.sender(ln).parked_count == 1 and ahead_of(more)
+    )
     ny.cache.repair_clock()
     network.settle()
     assert ln.cache.region("more")["a"] == 1 and ny.sender(ln).parked_count == 0
@@ -305,7 +334,17 @@ def test_a_floor_that_was_told_while_the_clock_was_ahead_is_taken_back(network, 
     ny.data["a"] = 1
 
     def told():
-        return next((source.clock for source in ln.cache._core.tombstones.sources._sources.values() if source.site == ny.id), 0) >> 16
+        return (
+            next(
+                (
+                    source.clock
+                    for source in ln.cache._core.tombstones.sources._sources.values()
+                    if source.site == ny.id
+                ),
+                0,
+            )
+            >> 16
+        )
 
     eventually(lambda: told() > now_ms() + HOUR // 2, what="a floor of the future")
     ny.cache.repair_clock()
@@ -345,10 +384,13 @@ def test_a_floor_of_the_future_is_not_believed(network, monkeypatch):
 
 # Persistent
 
-PERSISTENT = pytest.mark.parametrize("kind", [
-    pytest.param({"type": "PARTITION_PERSISTENT", "parallel": True}, id="parallel"),
-    pytest.param({"type": "REPLICATE_PERSISTENT", "parallel": False}, id="serial"),
-])
+PERSISTENT = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param({"type": "PARTITION_PERSISTENT", "parallel": True}, id="parallel"),
+        pytest.param({"type": "REPLICATE_PERSISTENT", "parallel": False}, id="serial"),
+    ],
+)
 
 
 def make_member(site, folder, kind):
@@ -387,8 +429,10 @@ def test_a_restart_keeps_what_was_repaired(network, tmp_path, kind):
         assert ny.cache.repair_clock()["total"] == 0
     ny.data["new"] = 1
     network.settle()
-    assert {key: ln.data[key] for key in ln.data if key not in (1, 2)} == {key: ny.data[key] for key in ny.data if key != 1}
-    assert ln.data[1] == 201 and ln.data[2] == 202      # Of what ny invalidated and took out on its own.
+    assert {key: ln.data[key] for key in ln.data if key not in (1, 2)} == {
+        key: ny.data[key] for key in ny.data if key != 1
+    }
+    assert ln.data[1] == 201 and ln.data[2] == 202  # Of what ny invalidated and took out on its own.
     assert 0 not in ln.data and ln.data[120] == "queued" and ln.data["new"] == 1
 
 
@@ -409,7 +453,12 @@ class ServerProcess:
         self.start()
 
     def start(self):
-        process.start("server", "process_ny", {"locators": str(self.site.locator.address), "cache_xml_file": str(self.xml)}, directory=self.directory)
+        process.start(
+            "server",
+            "process_ny",
+            {"locators": str(self.site.locator.address), "cache_xml_file": str(self.xml)},
+            directory=self.directory,
+        )
 
     def kill(self):
         member = process.recorded(self.place)
@@ -417,8 +466,13 @@ class ServerProcess:
         assert process.wait_until_gone(member, 10.0)
 
     def command(self, *words, **options):
-        return subprocess.Popen([sys.executable, "-m", "pywan.cli.main", f"--locator={self.site.locator.address}", *words], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, **options)
+        return subprocess.Popen(
+            [sys.executable, "-m", "pywan.cli.main", f"--locator={self.site.locator.address}", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
+        )
 
     def run(self, *words):
         asked = self.command(*words)
@@ -432,7 +486,9 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
     ny, ln = network.add("ny ln")
     ny.cache.close()
     with pywan.Cache("process_ny", locators=str(ny.locator.address), dir=tmp_path / "process_ny") as cache:
-        cache.create_gateway_sender("ln", remote_distributed_system_id=2, parallel=kind["parallel"], enable_persistence=True)
+        cache.create_gateway_sender(
+            "ln", remote_distributed_system_id=2, parallel=kind["parallel"], enable_persistence=True
+        )
         data = cache.create_region("data", type=kind["type"], gateway_sender_ids=["ln"])
         data["before"] = 1
         run_ahead(cache)
@@ -456,7 +512,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
             interrupted.append(asked.wait(60) != 0)
             asked.stdout.close()
             server.start()
-        assert any(interrupted)         # Sending may be behind it.
+        assert any(interrupted)  # Sending may be behind it.
         status, told = server.run("repair", "clock")
         assert status == 0 and "were stamped anew" in told, told
         status, told = server.run("repair", "clock", "--dry-run", "--region=data")
@@ -466,11 +522,17 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
             process.stop("server", "process_ny", directory=tmp_path)
     assert queued == 40_001
     with pywan.Cache("process_ny", locators=str(ny.locator.address), dir=tmp_path / "process_ny") as cache:
-        sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, parallel=kind["parallel"], enable_persistence=True)
+        sender = cache.create_gateway_sender(
+            "ln", remote_distributed_system_id=2, parallel=kind["parallel"], enable_persistence=True
+        )
         data = cache.create_region("data", type=kind["type"], gateway_sender_ids=["ln"])
         assert cache._core.state.clock.ahead_ms == 0 and sender.parked_count == 0 and sender.ledger()["balanced"]
         eventually(lambda: not len(sender._core.queue), what="an empty queue")
-        expected = {"before": 1, **{key: b"%d" % n for n, key in enumerate(keys)}, **{key: b"new%d" % n for n, key in enumerate(keys[:5000])}}
+        expected = {
+            "before": 1,
+            **{key: b"%d" % n for n, key in enumerate(keys)},
+            **{key: b"new%d" % n for n, key in enumerate(keys[:5000])},
+        }
         for key in keys[20_000:25_000]:
             del expected[key]
         assert dict(data.items()) == expected
@@ -525,16 +587,24 @@ def test_the_log_of_a_region_holds_each_entry_whenever_a_crash_comes(tmp_path):
     for key in ("k0", "k2", "k3", "k4"):
         assert repair.restamp_key(region, key)
         region.commit_once()
-    assert not repair.restamp_key(region, "k1") and not repair.restamp_key(region, "none") and repair.count_entries(region) == (0, 0)
+    assert (
+        not repair.restamp_key(region, "k1")
+        and not repair.restamp_key(region, "none")
+        and repair.count_entries(region) == (0, 0)
+    )
     repair.settle_region(region)
     region.put("after", b"v")
     region.commit_once()
     new = {key: region.lookup(key)[1] for key in values}
 
-    written = [change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)]
+    written = [
+        change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)
+    ]
     *_, reset, after = written
     assert [(c.kinds, c.key.decode(), c.other_stamp, c.stamp) for c in written[7:12]] == [
-        (INVALID | RESTAMPED, "k1", old["k1"], new["k1"]), *((RESTAMPED, key, old[key], new[key]) for key in ("k0", "k2", "k3", "k4"))]
+        (INVALID | RESTAMPED, "k1", old["k1"], new["k1"]),
+        *((RESTAMPED, key, old[key], new[key]) for key in ("k0", "k2", "k3", "k4")),
+    ]
     assert [c.operation == DESTROYED for c in written[7:12]] == [False, True, False, False, False]
     assert (reset.kinds, reset.other_stamp, reset.operation, reset.key) == (MARK | FORGET, 0, DESTROYED, b"")
     assert max(new.values()) <= reset.stamp < after.stamp and not after.kinds
@@ -543,7 +613,11 @@ def test_the_log_of_a_region_holds_each_entry_whenever_a_crash_comes(tmp_path):
         if commit == 1:
             continue
         recovered, clock = open_region(image)
-        assert {key: recovered.get(key) for key in values} == {**values, "k0": None, "k1": None} and "k0" not in recovered and "k1" in recovered
+        assert (
+            {key: recovered.get(key) for key in values} == {**values, "k0": None, "k1": None}
+            and "k0" not in recovered
+            and "k1" in recovered
+        )
         is_whole = "after" in recovered
         assert (clock.ahead_ms > HOUR // 2) == (not is_whole)
         repair = _core.ClockRepair(clock, [recovered], site=1)
@@ -654,22 +728,34 @@ def test_a_queue_says_on_the_disk_that_later_stamps_are_history(tmp_path):
     queue.commit()
     queue.clock = _core.Clock()
     queue.crash()
-    assert queue.clock.ahead_ms > HOUR // 2         # It had not said so yet.
+    assert queue.clock.ahead_ms > HOUR // 2  # It had not said so yet.
     repair, again = repaired()
     repair.settle_queue(queue.queue)
     for end in (queue.crash, queue.reopen):
         queue.clock = _core.Clock()
         end()
-        assert queue.clock.ahead_ms == 0 and len(queue.queue) == 101 + again    # Of these it was not on the disk that they were taken out.
+        assert (
+            queue.clock.ahead_ms == 0 and len(queue.queue) == 101 + again
+        )  # Of these it was not on the disk that they were taken out.
         counts = queue.queue.counts()
         check_ledger(counts)
         assert counts["restamped"] == 101
     stamps = [event.stamp for event in queue.events()]
-    assert max(stamps) < repair.limit and queue.latest() == {"before": b"v", **{f"k{n}": b"v" for n in range(100)}, "k0": b"later"}
+    assert max(stamps) < repair.limit and queue.latest() == {
+        "before": b"v",
+        **{f"k{n}": b"v" for n in range(100)},
+        "k0": b"later",
+    }
     queue.close()
     state = read_state(read_manifest(tmp_path / "log").state)
     counters = state.counters
     assert counters["clock_repairs"] == 1 and counters["restamped"] == 101
     assert max(stamps) <= counters["newest_stamp"] < repair.limit
-    reasons = [reason for block in read_blocks(tmp_path / "log") for kind, _, part in block.parts if kind == HOLES for _, reason, _ in holes(part)]
+    reasons = [
+        reason
+        for block in read_blocks(tmp_path / "log")
+        for kind, _, part in block.parts
+        if kind == HOLES
+        for _, reason, _ in holes(part)
+    ]
     assert set(reasons) == {6}

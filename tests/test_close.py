@@ -1,4 +1,5 @@
 """What closes a member, while it writes: no lock is given up while anybody writes under it, and nothing is written afterwards."""
+
 from __future__ import annotations
 
 import threading
@@ -66,7 +67,11 @@ def test_a_store_stays_locked_while_the_disk_holds_up_who_writes_in_it(ny, tmp_p
         disk.hold()
         tell(process)
         said = word(process)
-        assert said.startswith("held") and "queue-ln, region-data did not end within 1 s" in said and "stays locked" in said
+        assert (
+            said.startswith("held")
+            and "queue-ln, region-data did not end within 1 s" in said
+            and "stays locked" in said
+        )
         with pytest.raises(IllegalStateError, match=f"open in process {process.pid}"):
             StoreCore(DiskStoreAttributes("DEFAULT"), folder)
         disk.let_go()

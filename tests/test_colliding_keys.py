@@ -1,4 +1,5 @@
 """Keys whose hashes are all the same, as whoever knows the hash function can make them, cost no more than others."""
+
 import re
 import struct
 import subprocess

@@ -1,4 +1,5 @@
 """The committer of a log, through both of its owners: callers that wait, rounds that fail, rounds of other threads, its end."""
+
 from __future__ import annotations
 
 import contextlib
@@ -38,7 +39,7 @@ class QueueOwner:
     def __init__(self, **options: Any) -> None:
         self.logged = _core.EventQueue("ln", remote_site=2, log_directory="/log", log_id=7, **options)
         self.logged.running = True
-        self.logged.set_full_policy("refuse")       # At once, as a region does whose disk fails.
+        self.logged.set_full_policy("refuse")  # At once, as a region does whose disk fails.
         self.region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
         self.region.attach([self.logged])
 
@@ -114,9 +115,11 @@ def kind(request):
 def made(kind):
     logs = []
     with ThreadPoolExecutor(64) as callers:
+
         def make(synchronous: bool) -> Log:
             logs.append(Log(kind, synchronous, callers))
             return logs[-1]
+
         yield make
         for log in logs:
             log.owner.end()
@@ -200,14 +203,14 @@ def test_rounds_of_several_threads_come_one_after_the_other(log):
         with lock:
             inside += 1
             most = max(most, inside)
-        time.sleep(0.0005)      # The disk takes its time, so that other threads come meanwhile.
+        time.sleep(0.0005)  # The disk takes its time, so that other threads come meanwhile.
         with lock:
             inside -= 1
 
     def change_and_commit(number: int) -> None:
         for n in range(30):
             log.change(f"{number}-{n}")
-            if not log.logged.commit_once() or log.staged > len(threads):       # The others' newest may be staged.
+            if not log.logged.commit_once() or log.staged > len(threads):  # The others' newest may be staged.
                 failed.append(log.failing)
 
     threads = [threading.Thread(target=change_and_commit, args=(number,)) for number in range(4)]
@@ -231,7 +234,7 @@ def test_what_is_staged_while_a_round_writes_is_in_the_next_one(log):
         goes_on.wait(20.0)
 
     log.change("first")
-    assert log.logged.commit_once()         # Its segments and its manifest are there.
+    assert log.logged.commit_once()  # Its segments and its manifest are there.
     with log.committing():
         before = log.rounds
         log.disk.meanwhile = hold_the_sync
@@ -243,7 +246,7 @@ def test_what_is_staged_while_a_round_writes_is_in_the_next_one(log):
         assert log.staged == 51
         goes_on.set()
         eventually(lambda: log.staged == 0)
-        assert log.rounds - before == 2     # The one that was held, and one for all the others.
+        assert log.rounds - before == 2  # The one that was held, and one for all the others.
 
 
 def test_the_first_change_wakes_a_committer_that_sleeps(waited_for):
@@ -253,4 +256,4 @@ def test_the_first_change_wakes_a_committer_that_sleeps(waited_for):
             began = time.monotonic()
             log.change(f"k{n}")
             took.append(time.monotonic() - began)
-    assert statistics.median(took) < 0.05, took         # It looks by itself every 0.1 s.
+    assert statistics.median(took) < 0.05, took  # It looks by itself every 0.1 s.

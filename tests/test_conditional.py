@@ -1,4 +1,5 @@
 """Conditional changes: put_if_absent, setdefault, replace, remove, pop; `|=` and clear."""
+
 import sys
 import threading
 import traceback
@@ -61,7 +62,7 @@ def test_replace_needs_a_value_or_the_one_that_is_expected(data):
     data["k"] = "a"
     assert data.replace("k", "b") == "a" and data["k"] == "b"
     assert not data.replace("k", "a", "c") and data["k"] == "b"
-    assert not data.replace("k", b"b", "c")                # Another form is another value.
+    assert not data.replace("k", b"b", "c")  # Another form is another value.
     assert data.replace("k", "b", "c") and data["k"] == "c"
     assert not data.replace("not there", None, 1) and "not there" not in data
     data.invalidate("k")
@@ -133,9 +134,18 @@ def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
     if not absent:
         ny.data["k"] = 0
     ny.sender("ln").alter(gateway_event_filters=[Gate()])
-    command = {"op": "put", "region": "data", "key": "k", "value": 1, "if_not_exists": True} if absent else {"op": "remove", "region": "data", "key": "k"}
+    command = (
+        {"op": "put", "region": "data", "key": "k", "value": 1, "if_not_exists": True}
+        if absent
+        else {"op": "remove", "region": "data", "key": "k"}
+    )
     done = []
-    threads = [threading.Thread(target=lambda: done.append(call_once(("127.0.0.1", ny.cache.port), timeout=30.0, **command)["done"])) for _ in range(2)]
+    threads = [
+        threading.Thread(
+            target=lambda: done.append(call_once(("127.0.0.1", ny.cache.port), timeout=30.0, **command)["done"])
+        )
+        for _ in range(2)
+    ]
     threads[0].start()
     assert entered.wait(20)
     threads[1].start()
@@ -159,6 +169,7 @@ def test_counting_by_replace_loses_no_step(data):
 
 
 # Elsewhere
+
 
 def test_they_travel_as_create_update_and_destroy(two_sites, network):
     ny, ln = two_sites
@@ -214,7 +225,12 @@ def test_what_is_not_met_needs_no_room_in_a_queue(network, tmp_path):
 
 def test_a_proxy_says_that_it_cannot_know(network):
     proxy = network.site("ny").region(type="REPLICATE_PROXY")
-    for call in (lambda: proxy.put_if_absent("k", 1), lambda: proxy.replace("k", 1), lambda: proxy.remove("k", 1), lambda: proxy.setdefault("k")):
+    for call in (
+        lambda: proxy.put_if_absent("k", 1),
+        lambda: proxy.replace("k", 1),
+        lambda: proxy.remove("k", 1),
+        lambda: proxy.setdefault("k"),
+    ):
         with pytest.raises(IllegalStateError, match="proxy and holds no entries"):
             call()
 
@@ -231,13 +247,15 @@ def test_clear_is_refused_where_other_sites_would_keep_their_entries(two_sites, 
     ny, ln = two_sites
     ny.data.put_all({n: n for n in range(10)})
     network.settle()
-    with pytest.raises(IllegalStateError, match=r"feeds gateway senders .* nothing was removed. Use clear\(local=True\)"):
+    with pytest.raises(
+        IllegalStateError, match=r"feeds gateway senders .* nothing was removed. Use clear\(local=True\)"
+    ):
         ny.data.clear()
     assert len(ny.data) == 10
     assert ny.data.clear(local=True) == 10
     network.settle()
     assert len(ny.data) == 0 and len(ln.data) == 10
-    assert ln.data.clear() == 10            # It feeds nobody.
+    assert ln.data.clear() == 10  # It feeds nobody.
     ny.data[1] = 1
     assert ny.data.remove_all(list(ny.data)) == 1
     network.settle()

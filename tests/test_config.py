@@ -1,4 +1,5 @@
 """What configuration accepts, refuses and says."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,7 +11,13 @@ import pytest
 import pywan
 
 from pywan.config.attributes import (
-    THINGS, DiskStoreAttributes, ReceiverAttributes, RegionAttributes, RegionChanges, SenderAttributes, SenderChanges,
+    THINGS,
+    DiskStoreAttributes,
+    ReceiverAttributes,
+    RegionAttributes,
+    RegionChanges,
+    SenderAttributes,
+    SenderChanges,
 )
 from pywan.config.classes import ClassReference, import_class, make_instance
 from pywan.config.rules import validate_attachment, validate_colocation
@@ -26,29 +33,38 @@ def test_a_sender_has_geodes_defaults():
 
 
 def test_text_becomes_the_attributes_type():
-    sender = SenderAttributes.make("ln", remote_distributed_system_id="2", parallel="True", batch_size="7",
-                                   order_policy="KEY")
+    sender = SenderAttributes.make(
+        "ln", remote_distributed_system_id="2", parallel="True", batch_size="7", order_policy="KEY"
+    )
     assert (sender.remote_distributed_system_id, sender.parallel) == (2, True)
     assert (sender.batch_size, sender.order_policy) == (7, "key")
 
 
-@pytest.mark.parametrize("attributes, words", [
-    ({"remote_distributed_system_id": -1}, ["remote_distributed_system_id", "-1", "0 to 255"]),
-    ({"remote_distributed_system_id": 1}, ["remote_distributed_system_id 1", "own"]),
-    ({"remote_distributed_system_id": 2, "dispatcher_threads": 0}, ["dispatcher_threads", "0", "from 1"]),
-    ({"remote_distributed_system_id": 2, "batch_size": 0}, ["batch_size: 0", "-1"]),
-    ({"remote_distributed_system_id": 2, "batch_time_interval": -2}, ["batch_time_interval", "-2"]),
-    ({"remote_distributed_system_id": 2, "parallel": "maybe"}, ["parallel", "'maybe'", "true, false"]),
-    ({"remote_distributed_system_id": 2, "batch_size": "10x"}, ["batch_size", "'10x'", "whole number"]),
-    ({"remote_distributed_system_id": 2, "order_policy": "none"}, ["order_policy", "key, thread, partition"]),
-    ({"remote_distributed_system_id": 2, "parallel": True, "order_policy": "thread"}, ["thread", "parallel"]),
-    ({"remote_distributed_system_id": 2, "group_transaction_events": True}, ["group_transaction_events has no effect"
-                                                                             " in this version"]),
-    ({"remote_distributed_system_id": 2, "group_transaction_events": True, "enable_batch_conflation": True}, ["group_transaction_events has no effect in this version"]),
-    ({"remote_distributed_system_id": 2, "compression": "zip"}, ["compression", "lz4"]),
-    ({"remote_distributed_system_id": 2, "colour": "red"}, ["colour", "batch_size"]),
-    ({}, ["remote_distributed_system_id", "required"]),
-])
+@pytest.mark.parametrize(
+    "attributes, words",
+    [
+        ({"remote_distributed_system_id": -1}, ["remote_distributed_system_id", "-1", "0 to 255"]),
+        ({"remote_distributed_system_id": 1}, ["remote_distributed_system_id 1", "own"]),
+        ({"remote_distributed_system_id": 2, "dispatcher_threads": 0}, ["dispatcher_threads", "0", "from 1"]),
+        ({"remote_distributed_system_id": 2, "batch_size": 0}, ["batch_size: 0", "-1"]),
+        ({"remote_distributed_system_id": 2, "batch_time_interval": -2}, ["batch_time_interval", "-2"]),
+        ({"remote_distributed_system_id": 2, "parallel": "maybe"}, ["parallel", "'maybe'", "true, false"]),
+        ({"remote_distributed_system_id": 2, "batch_size": "10x"}, ["batch_size", "'10x'", "whole number"]),
+        ({"remote_distributed_system_id": 2, "order_policy": "none"}, ["order_policy", "key, thread, partition"]),
+        ({"remote_distributed_system_id": 2, "parallel": True, "order_policy": "thread"}, ["thread", "parallel"]),
+        (
+            {"remote_distributed_system_id": 2, "group_transaction_events": True},
+            ["group_transaction_events has no effect in this version"],
+        ),
+        (
+            {"remote_distributed_system_id": 2, "group_transaction_events": True, "enable_batch_conflation": True},
+            ["group_transaction_events has no effect in this version"],
+        ),
+        ({"remote_distributed_system_id": 2, "compression": "zip"}, ["compression", "lz4"]),
+        ({"remote_distributed_system_id": 2, "colour": "red"}, ["colour", "batch_size"]),
+        ({}, ["remote_distributed_system_id", "required"]),
+    ],
+)
 def test_a_wrong_sender_is_refused_with_attribute_value_and_range(attributes, words):
     with pytest.raises(GatewaySenderConfigurationError) as caught:
         SenderAttributes.make("ln", **attributes).check_site(1)
@@ -93,7 +109,12 @@ def test_regions_take_shortcuts_and_ids():
     assert (region.name, region.type, region.redundant_copies) == ("data", "PARTITION_REDUNDANT", 1)
     assert region.gateway_sender_ids == ("ln", "tk") and region.is_partitioned and region.feeds_gateways
     assert not RegionAttributes.make("n", type="NORMAL").feeds_gateways
-    for attributes in ({"type": "SHARDED"}, {"gateway_sender_ids": "ln,ln"}, {"type": "REPLICATE", "redundant_copies": 1}, {"total_num_buckets": 0}):
+    for attributes in (
+        {"type": "SHARDED"},
+        {"gateway_sender_ids": "ln,ln"},
+        {"type": "REPLICATE", "redundant_copies": 1},
+        {"total_num_buckets": 0},
+    ):
         with pytest.raises(ConfigurationError):
             RegionAttributes.make("data", **attributes)
 
@@ -136,13 +157,16 @@ def test_a_class_reference_becomes_an_instance_with_its_parameters():
         make_instance(ClassReference(f"{__name__}:Filter", {"colour": "x"}), "filter")
 
 
-@pytest.mark.parametrize("name, words", [
-    ("no.such.module:X", ["'no.such.module:X'", "ModuleNotFoundError", "--classpath"]),
-    ("pywan.errors:Nope", ["'Nope'", "pywan.errors"]),
-    ("pywan.errors:__name__", ["has no class"]),
-    ("pywan.errors.PywanError", ["package.module:Class"]),
-    ("", ["package.module:Class"]),
-])
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("no.such.module:X", ["'no.such.module:X'", "ModuleNotFoundError", "--classpath"]),
+        ("pywan.errors:Nope", ["'Nope'", "pywan.errors"]),
+        ("pywan.errors:__name__", ["has no class"]),
+        ("pywan.errors.PywanError", ["package.module:Class"]),
+        ("", ["package.module:Class"]),
+    ],
+)
 def test_a_class_that_cannot_be_imported_says_why(name, words):
     with pytest.raises(ConfigurationError) as caught:
         import_class(name, "gateway-event-filter")
@@ -155,8 +179,12 @@ def test_attributes_become_plain_values():
     assert plain["id"] == "ln" and plain["gateway_event_filters"] == [f"{__name__}:Filter"]
 
 
-NEEDED = {SenderAttributes: {"id": "ln", "remote_distributed_system_id": 2}, RegionAttributes: {"name": "data"},
-          DiskStoreAttributes: {"name": "kept"}, ReceiverAttributes: {}}
+NEEDED = {
+    SenderAttributes: {"id": "ln", "remote_distributed_system_id": 2},
+    RegionAttributes: {"name": "data"},
+    DiskStoreAttributes: {"name": "kept"},
+    ReceiverAttributes: {},
+}
 NUMBERS = [(cls, row) for cls in THINGS.values() for row in table(cls) if row.type in (int, int | None)]
 
 
@@ -165,7 +193,7 @@ def test_every_number_has_bounds_and_is_refused_by_name_beyond_them(cls, row):
     """Also one that is added later."""
     lowest, highest = row.attribute.lowest, row.attribute.highest
     assert lowest is not None and highest is not None, f"{cls.__name__}.{row.name} has no bounds"
-    wrong = [-2**31, lowest - 1, highest + 1, 2**80, 1.5, True, "many", *([None] if row.type is int else [])]
+    wrong = [-(2**31), lowest - 1, highest + 1, 2**80, 1.5, True, "many", *([None] if row.type is int else [])]
     for value in wrong:
         if value not in row.attribute.also:
             with pytest.raises(ConfigurationError, match=row.name):
@@ -180,11 +208,18 @@ def test_a_row_says_what_it_does_in_a_few_words(cls):
         assert not more.endswith("."), row.name
 
 
-@pytest.mark.parametrize("method, cls", [
-    (pywan.Cache.create_gateway_sender, SenderAttributes), (pywan.Cache.create_gateway_receiver, ReceiverAttributes),
-    (pywan.Cache.create_region, RegionAttributes), (pywan.Cache.create_disk_store, DiskStoreAttributes),
-    (pywan.GatewaySender.alter, SenderChanges), (pywan.Region.alter, RegionChanges),
-], ids=lambda value: value.__qualname__)
+@pytest.mark.parametrize(
+    "method, cls",
+    [
+        (pywan.Cache.create_gateway_sender, SenderAttributes),
+        (pywan.Cache.create_gateway_receiver, ReceiverAttributes),
+        (pywan.Cache.create_region, RegionAttributes),
+        (pywan.Cache.create_disk_store, DiskStoreAttributes),
+        (pywan.GatewaySender.alter, SenderChanges),
+        (pywan.Region.alter, RegionChanges),
+    ],
+    ids=lambda value: value.__qualname__,
+)
 def test_a_method_takes_the_attributes_by_name(method, cls):
     """What editors and `help` see. That a type checker sees it too: test_typing."""
     shown = list(inspect.signature(method).parameters.values())[1:]
@@ -205,10 +240,13 @@ def test_what_was_made_can_be_made_again_of_its_plain_form():
         assert cls.make(**to_plain(made)) == cls.make(**vars(made)) == made == dataclasses.replace(made)
 
 
-@pytest.mark.parametrize("make, lowest", [
-    (lambda size: SenderAttributes.make("ln", remote_distributed_system_id=2, socket_buffer_size=size), 1_000),
-    (lambda size: ReceiverAttributes.make(socket_buffer_size=size), 16_384),
-])
+@pytest.mark.parametrize(
+    "make, lowest",
+    [
+        (lambda size: SenderAttributes.make("ln", remote_distributed_system_id=2, socket_buffer_size=size), 1_000),
+        (lambda size: ReceiverAttributes.make(socket_buffer_size=size), 16_384),
+    ],
+)
 def test_a_socket_buffer_that_would_ruin_its_connection_is_refused(make, lowest):
     for size in (1, lowest - 1, "1"):
         with pytest.raises(ConfigurationError, match=f"socket_buffer_size: {size} .* from {lowest}"):

@@ -1,4 +1,5 @@
 """What a site wants its members to have, as its locators keep it: one entry a thing, the same at all of them."""
+
 from __future__ import annotations
 
 import contextlib
@@ -34,22 +35,38 @@ def test_a_thing_has_one_entry_however_often_it_changes(kept):
         kept.put("region", "/data", {"type": "replicate"}, "c")
         kept.remove("region", "data", "d")
     assert len(kept.entries()) == 2
-    assert kept.things() == [{"kind": "gateway-sender", "name": "ln", "attributes": {
-        "remote_distributed_system_id": 2, "batch_size": 100, "gateway_event_filters": ["shop:A", "shop:B"]}}]
+    assert kept.things() == [
+        {
+            "kind": "gateway-sender",
+            "name": "ln",
+            "attributes": {
+                "remote_distributed_system_id": 2,
+                "batch_size": 100,
+                "gateway_event_filters": ["shop:A", "shop:B"],
+            },
+        }
+    ]
 
 
 def test_what_changes_nothing_is_not_a_change(kept):
     before = kept.to_json(), kept.digest()
     assert not kept.put("gateway-sender", "ln", SENDER, "b")
     assert not kept.remove("region", "data", "c")
-    assert not kept.alter("region", "data", {"gateway_sender_ids": "ln"}, "d")      # A member's own, of its cache.xml.
+    assert not kept.alter("region", "data", {"gateway_sender_ids": "ln"}, "d")  # A member's own, of its cache.xml.
     assert not kept.alter("gateway-sender", "ln", {"batch_size": 50}, "e")
     assert (kept.to_json(), kept.digest()) == before
 
 
 def test_things_are_told_in_the_order_in_which_they_can_be_made():
     made = ClusterConfiguration()
-    for name, parent in (("a", "b"), ("b", "c"), ("c", None), ("circle", "other"), ("other", "circle"), ("alone", "elsewhere")):
+    for name, parent in (
+        ("a", "b"),
+        ("b", "c"),
+        ("c", None),
+        ("circle", "other"),
+        ("other", "circle"),
+        ("alone", "elsewhere"),
+    ):
         made.put("region", name, {} if parent is None else {"colocated_with": parent}, "x")
     made.put("gateway-receiver", "", {}, "x")
     made.put("gateway-sender", "zz", {"remote_distributed_system_id": 2}, "x")
@@ -59,11 +76,23 @@ def test_things_are_told_in_the_order_in_which_they_can_be_made():
     assert names(made).index("c") < names(made).index("b") < names(made).index("a")
 
 
-@pytest.mark.parametrize(("kind", "name", "attributes"), [
-    ("moon", "m", {}), ("region", "..", {}), ("region", "data", {"type": "SHARD"}), ("region", "data", {"colour": "red"}), ("gateway-sender", "ln", {}), ("region", 5, {}),
-    ("region", "data", []), (["region"], "data", {}), ("region", "data", {"type": "REPLICATE", "total_num_buckets": 7}), ("gateway-sender", "s", {**SENDER, "batch_size": 0}),
-    ("region", "r", {"gateway_sender_ids": [f"sender-{n}" for n in range(10_000)]}), ("region", "r", {1: 2}),
-])
+@pytest.mark.parametrize(
+    ("kind", "name", "attributes"),
+    [
+        ("moon", "m", {}),
+        ("region", "..", {}),
+        ("region", "data", {"type": "SHARD"}),
+        ("region", "data", {"colour": "red"}),
+        ("gateway-sender", "ln", {}),
+        ("region", 5, {}),
+        ("region", "data", []),
+        (["region"], "data", {}),
+        ("region", "data", {"type": "REPLICATE", "total_num_buckets": 7}),
+        ("gateway-sender", "s", {**SENDER, "batch_size": 0}),
+        ("region", "r", {"gateway_sender_ids": [f"sender-{n}" for n in range(10_000)]}),
+        ("region", "r", {1: 2}),
+    ],
+)
 def test_what_no_member_could_make_is_refused(kept, kind, name, attributes):
     before = kept.to_json()
     with pytest.raises(ConfigurationError):
@@ -73,8 +102,12 @@ def test_what_no_member_could_make_is_refused(kept, kind, name, attributes):
 
 def test_a_wrong_alteration_or_replacement_changes_nothing(kept):
     before = kept.to_json()
-    for change in (lambda: kept.alter("gateway-sender", "ln", {"parallel": True}, "b"), lambda: kept.alter("gateway-sender", "ln", {"batch_size": 0}, "b"),
-                   lambda: kept.replace([{"kind": "region", "name": "data", "attributes": {}}, {"kind": "region"}], "b"), lambda: kept.replace("x", "b")):
+    for change in (
+        lambda: kept.alter("gateway-sender", "ln", {"parallel": True}, "b"),
+        lambda: kept.alter("gateway-sender", "ln", {"batch_size": 0}, "b"),
+        lambda: kept.replace([{"kind": "region", "name": "data", "attributes": {}}, {"kind": "region"}], "b"),
+        lambda: kept.replace("x", "b"),
+    ):
         with pytest.raises(ConfigurationError):
             change()
     assert kept.to_json() == before
@@ -82,11 +115,14 @@ def test_a_wrong_alteration_or_replacement_changes_nothing(kept):
 
 def test_it_is_replaced_as_a_whole(kept):
     kept.put("region", "data", {"type": "REPLICATE"}, "b")
-    wanted = [{"kind": "region", "name": "data", "attributes": {"type": "REPLICATE"}}, {"kind": "gateway-receiver", "name": "", "attributes": {"start_port": 1}}]
+    wanted = [
+        {"kind": "region", "name": "data", "attributes": {"type": "REPLICATE"}},
+        {"kind": "gateway-receiver", "name": "", "attributes": {"start_port": 1}},
+    ]
     neighbour = ClusterConfiguration()
     neighbour.merge(kept.entries())
     assert kept.replace(wanted, "c") and kept.things() == wanted and not kept.replace(wanted, "d")
-    assert neighbour.merge(kept.entries()) and neighbour.things() == wanted     # Removals travel.
+    assert neighbour.merge(kept.entries()) and neighbour.things() == wanted  # Removals travel.
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -155,11 +191,27 @@ def entry(**change):
     return {"kind": "region", "name": "data", "attributes": {}, "revision": 1, "id": "x", **change}
 
 
-@pytest.mark.parametrize("entries", [
-    None, [1], [entry(revision=MAX_REVISION)], [entry(revision=MAX_STEP + 5)], [entry(revision=0)], [entry(revision=True)], [entry(revision=2**53)], [entry(kind="moon")],
-    [entry(kind=["region"])], [entry(name=5)], [entry(name="n" * 256)], [entry(id="")], [entry(attributes=[])], [entry(attributes={"a": [[[[1]]]]})], [entry(attributes={"a": b"x"})],
-    [entry()] * (cluster.MAX_THINGS + MAX_REMOVED + 1),
-])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        None,
+        [1],
+        [entry(revision=MAX_REVISION)],
+        [entry(revision=MAX_STEP + 5)],
+        [entry(revision=0)],
+        [entry(revision=True)],
+        [entry(revision=2**53)],
+        [entry(kind="moon")],
+        [entry(kind=["region"])],
+        [entry(name=5)],
+        [entry(name="n" * 256)],
+        [entry(id="")],
+        [entry(attributes=[])],
+        [entry(attributes={"a": [[[[1]]]]})],
+        [entry(attributes={"a": b"x"})],
+        [entry()] * (cluster.MAX_THINGS + MAX_REMOVED + 1),
+    ],
+)
 def test_what_a_neighbour_cannot_have_is_refused_and_changes_nothing(kept, entries):
     before = kept.to_json()
     with pytest.raises(ProtocolError):
@@ -185,24 +237,69 @@ def test_its_file_holds_all_of_it_and_a_file_of_another_kind_is_refused(kept):
     again = ClusterConfiguration.from_json(kept.to_json())
     assert again.things() == kept.things() and again.digest() == kept.digest() and again.entries() == kept.entries()
     good = json.loads(kept.to_json())
-    for bad in ("", "[]", "{", "[" * 100_000, json.dumps(good | {"version": 1}), json.dumps(good | {"entries": [{"id": 3}]}), json.dumps(good | {"revision": "x"}), json.dumps(good | {"entries": 5})):
+    for bad in (
+        "",
+        "[]",
+        "{",
+        "[" * 100_000,
+        json.dumps(good | {"version": 1}),
+        json.dumps(good | {"entries": [{"id": 3}]}),
+        json.dumps(good | {"revision": "x"}),
+        json.dumps(good | {"entries": 5}),
+    ):
         with pytest.raises(ConfigurationError):
             ClusterConfiguration.from_json(bad)
 
 
 WRONG = [
-    5, True, [5], [[1]], {"x": 1}, {"class": 5}, {"class": "a:B", "parameters": {"x": 1}}, "", "\0", "..", "\x1b[2J", "\ud800", "x" * 100_000, float("nan"), b"x", [None], 2**64, -1,
-    ["a", "a"], [["a"]], [["a", {}]], [{"class": "a:B", "parameters": {"x": "\n"}}], "a#b", "#5", "a:B", {"class": "a:B", "parameters": {"x": "<&>"}}, None,
+    5,
+    True,
+    [5],
+    [[1]],
+    {"x": 1},
+    {"class": 5},
+    {"class": "a:B", "parameters": {"x": 1}},
+    "",
+    "\0",
+    "..",
+    "\x1b[2J",
+    "\ud800",
+    "x" * 100_000,
+    float("nan"),
+    b"x",
+    [None],
+    2**64,
+    -1,
+    ["a", "a"],
+    [["a"]],
+    [["a", {}]],
+    [{"class": "a:B", "parameters": {"x": "\n"}}],
+    "a#b",
+    "#5",
+    "a:B",
+    {"class": "a:B", "parameters": {"x": "<&>"}},
+    None,
 ]
 
 
-@pytest.mark.parametrize(("kind", "attribute"), [
-    (kind, name) for kind in THINGS for name in (*(row.name for row in rows_of(kind)), "own_distributed_system_id", "colour")])
+@pytest.mark.parametrize(
+    ("kind", "attribute"),
+    [
+        (kind, name)
+        for kind in THINGS
+        for name in (*(row.name for row in rows_of(kind)), "own_distributed_system_id", "colour")
+    ],
+)
 def test_whatever_is_asked_of_it_is_refused_in_words_or_can_be_told_to_anybody(kind, attribute):
     for value in WRONG:
         made, neighbour = ClusterConfiguration(), ClusterConfiguration()
         try:
-            made.put(kind, "n", {**({"remote_distributed_system_id": 2} if kind == "gateway-sender" else {}), attribute: value}, "a")
+            made.put(
+                kind,
+                "n",
+                {**({"remote_distributed_system_id": 2} if kind == "gateway-sender" else {}), attribute: value},
+                "a",
+            )
         except ConfigurationError:
             assert made.entries() == []
             continue
@@ -217,7 +314,12 @@ def test_whatever_is_asked_of_it_is_refused_in_words_or_can_be_told_to_anybody(k
 @pytest.mark.parametrize("wrong", WRONG[:-1], ids=lambda value: f"{value!r:.20}")
 def test_what_is_no_thing_is_refused_in_words(kept, wrong):
     before = kept.to_json()
-    for kind, name, attributes in ((wrong, "n", {}), ("region", wrong, {}), ("region", "n", wrong), ("region", "n", {"x": wrong})):
+    for kind, name, attributes in (
+        (wrong, "n", {}),
+        ("region", wrong, {}),
+        ("region", "n", wrong),
+        ("region", "n", {"x": wrong}),
+    ):
         for change in (kept.put, kept.alter):
             with contextlib.suppress(ConfigurationError):
                 change(kind, name, attributes, "b")

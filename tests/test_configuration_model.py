@@ -2,6 +2,7 @@
 
 `CONFIGURATION_SEEDS=100-199` runs these seeds instead of the few of a usual run.
 """
+
 from __future__ import annotations
 
 import os
@@ -19,7 +20,11 @@ STEPS = 80
 SENDERS, REGIONS, KEYS = ("a", "b"), ("x", "y", "z"), 6
 TYPES = ("REPLICATE", "REPLICATE_PERSISTENT", "PARTITION", "NORMAL")
 SENDER_DEFAULTS = {
-    "remote_distributed_system_id": 2, "enable_persistence": False, "disk_synchronous": True, "dispatcher_threads": 5, "batch_size": 100,
+    "remote_distributed_system_id": 2,
+    "enable_persistence": False,
+    "disk_synchronous": True,
+    "dispatcher_threads": 5,
+    "batch_size": 100,
 }
 REGION_DEFAULTS = {"type": "PARTITION", "gateway_sender_ids": ()}
 
@@ -64,7 +69,7 @@ class Model:
     def __init__(self) -> None:
         self.senders: dict[str, Sender] = {}
         self.regions: dict[str, Region] = {}
-        self.queue_logs: dict[str, tuple[tuple, int]] = {}      # What it was made for, and how many events are in it.
+        self.queue_logs: dict[str, tuple[tuple, int]] = {}  # What it was made for, and how many events are in it.
         self.region_logs: dict[str, dict[str, int]] = {}
         self.wanted: dict[tuple[str, str], dict[str, Any]] = {}
         self.file: dict[tuple[str, str], dict[str, Any]] = {}
@@ -151,11 +156,18 @@ class Run:
 
     def steps(self, count: int) -> None:
         doings = {
-            self.create: 14, self.destroy: 8, self.alter_sender: 4, self.alter_region: 8, self.put: 30, self.restart: 8, self.restart_locator: 0.4, self.change_while_away: 4,
+            self.create: 14,
+            self.destroy: 8,
+            self.alter_sender: 4,
+            self.alter_region: 8,
+            self.put: 30,
+            self.restart: 8,
+            self.restart_locator: 0.4,
+            self.change_while_away: 4,
         }
         self.restart()
         for _ in range(count):
-            doing, = self.random.choices(list(doings), list(doings.values()))
+            (doing,) = self.random.choices(list(doings), list(doings.values()))
             doing()
             self.check()
         self.restart()
@@ -173,7 +185,9 @@ class Run:
     # Commands
 
     def any_thing(self) -> tuple[str, str]:
-        return self.random.choice([*(("gateway-sender", id) for id in SENDERS), *(("region", name) for name in REGIONS)])
+        return self.random.choice(
+            [*(("gateway-sender", id) for id in SENDERS), *(("region", name) for name in REGIONS)]
+        )
 
     def is_there(self, kind: str, name: str) -> bool:
         return name in (self.model.senders if kind == "gateway-sender" else self.model.regions)
@@ -181,16 +195,26 @@ class Run:
     def any_attributes(self, kind: str) -> dict[str, Any]:
         pick = self.random.choice
         if kind == "region":
-            return {"type": pick(TYPES), "gateway_sender_ids": tuple(id for id in SENDERS if self.random.random() < 0.6)}
-        return {"remote_distributed_system_id": pick((2, 2, 3)), "enable_persistence": pick((True, True, False)), "disk_synchronous": False,
-                "dispatcher_threads": pick((1, 1, 2))}
+            return {
+                "type": pick(TYPES),
+                "gateway_sender_ids": tuple(id for id in SENDERS if self.random.random() < 0.6),
+            }
+        return {
+            "remote_distributed_system_id": pick((2, 2, 3)),
+            "enable_persistence": pick((True, True, False)),
+            "disk_synchronous": False,
+            "dispatcher_threads": pick((1, 1, 2)),
+        }
 
     def create(self) -> None:
         kind, name = self.any_thing()
         given = self.any_attributes(kind)
         is_there, skips = self.is_there(kind, name), self.random.random() < 0.3
         names = {"gateway_sender_ids": "gateway-sender-id"}
-        words = [f"--{names.get(key, key.replace('_', '-'))}={','.join(value) if isinstance(value, tuple) else str(value).lower()}" for key, value in given.items()]
+        words = [
+            f"--{names.get(key, key.replace('_', '-'))}={','.join(value) if isinstance(value, tuple) else str(value).lower()}"
+            for key, value in given.items()
+        ]
         line = f"create {kind} {'--id' if kind == 'gateway-sender' else '--name'}={name} {' '.join(words)}{' --if-not-exists' if skips else ''}"
         if is_there and skips:
             return self.do(line, True)
@@ -205,8 +229,10 @@ class Run:
         lacking = [thing for thing in sorted(self.model.wanted) if not self.is_there(*thing)]
         kind, name = self.random.choice(lacking) if lacking and self.random.random() < 0.3 else self.any_thing()
         is_there, skips = self.is_there(kind, name), self.random.random() < 0.3
-        line = f"destroy {kind} {'--id' if kind == 'gateway-sender' else '--name'}={name}{' --if-exists' if skips else ''}"
-        if not is_there:      # It may be wanted all the same, where it could not be made.
+        line = (
+            f"destroy {kind} {'--id' if kind == 'gateway-sender' else '--name'}={name}{' --if-exists' if skips else ''}"
+        )
+        if not is_there:  # It may be wanted all the same, where it could not be made.
             return self.do(line, self.model.wanted.pop((kind, name), None) is not None or skips)
         try:
             self.model.destroy(kind, name)
@@ -269,7 +295,9 @@ class Run:
             model.file = {}
             return self.start()
         self.site.start()
-        assert sorted(problem.split(" was ")[0].split(" is ")[0] for problem in self.site.problems) == sorted(problems), self.site.problems
+        assert sorted(problem.split(" was ")[0].split(" is ")[0] for problem in self.site.problems) == sorted(
+            problems
+        ), self.site.problems
         self.running = True
 
     def restart(self) -> None:
@@ -281,7 +309,11 @@ class Run:
 
     @staticmethod
     def element(kind: str, name: str, given: dict[str, Any]) -> str:
-        words = " ".join(f'{key.replace("_", "-")}="{str(value).lower()}"' for key, value in given.items() if key not in ("type", "gateway_sender_ids"))
+        words = " ".join(
+            f'{key.replace("_", "-")}="{str(value).lower()}"'
+            for key, value in given.items()
+            if key not in ("type", "gateway_sender_ids")
+        )
         if kind == "gateway-sender":
             return f'<gateway-sender id="{name}" {words}/>'
         type_ = 'data-policy="normal"' if given["type"] == "NORMAL" else f'refid="{given["type"]}"'
@@ -303,7 +335,12 @@ class Run:
         else:
             given = self.any_attributes(kind)
             self.told.append(f"{kind} {name} was created with {given}")
-            self.site.change(action="put", kind=kind, name=name, attributes={key: list(value) if isinstance(value, tuple) else value for key, value in given.items()})
+            self.site.change(
+                action="put",
+                kind=kind,
+                name=name,
+                attributes={key: list(value) if isinstance(value, tuple) else value for key, value in given.items()},
+            )
             self.model.wanted[kind, name] = given
         if self.random.random() < 0.5:
             self.restart_locator_alone()
@@ -324,9 +361,14 @@ class Run:
             assert len(sender._core.queue) == expected.queued and sender.ledger()["balanced"], (id, sender.ledger())
         for name, region in cache.regions().items():
             expected = model.regions[name]
-            assert (region.type, region.gateway_sender_ids) == (expected.attributes["type"], expected.attributes["gateway_sender_ids"]), name
+            assert (region.type, region.gateway_sender_ids) == (
+                expected.attributes["type"],
+                expected.attributes["gateway_sender_ids"],
+            ), name
             assert dict(region) == expected.entries, name
-        assert {(thing["kind"], thing["name"]) for thing in self.site.locator.cluster_configuration()} == set(model.wanted)
+        assert {(thing["kind"], thing["name"]) for thing in self.site.locator.cluster_configuration()} == set(
+            model.wanted
+        )
 
 
 @pytest.mark.parametrize("seed", seeds())

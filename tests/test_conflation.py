@@ -1,15 +1,19 @@
 """Conflation, in the queue and in the batch: only updates, never what is on its way, and where every key ends is the same."""
+
 import pytest
 
 from pywan.testing.waiting import eventually
 from test_receiver_failures import through_a_proxy
 
-both = pytest.mark.parametrize("kind", [
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
-    pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5"),
-])
+both = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
+        pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5"),
+    ],
+)
 
 
 def paused(network, conflation=True, **kind):

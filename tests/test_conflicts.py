@@ -1,4 +1,5 @@
 """Two sites change one key: the later change wins everywhere, ties go to the higher site, a resolver may decide otherwise."""
+
 import shutil
 import time
 
@@ -10,23 +11,28 @@ from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
 from sites import at_once
 
-kinds = pytest.mark.parametrize("kind", [
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=5), id="serial-5"),
-    pytest.param(dict(type="PARTITION", parallel=True), id="parallel"),
-])
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=5), id="serial-5"),
+        pytest.param(dict(type="PARTITION", parallel=True), id="parallel"),
+    ],
+)
 slow = pytest.mark.parametrize("listeners", [False, True], ids=["compiled", "with-listeners"])
 
 
 @pytest.fixture
 def apart(network):
     """Makes NY and LN, each with its own changes not yet sent."""
+
     def make(listeners=False, **kind):
         ny, ln = network.mesh("ny ln", **kind)
         for site in (ny, ln):
             if listeners:
                 site.keep_history()
         return ny, ln, Apart(network, ny, ln)
+
     return make
 
 
@@ -119,7 +125,9 @@ def test_an_older_create_does_not_bring_back_what_was_destroyed_where_it_never_w
 def test_a_local_change_is_always_later_than_what_it_saw(apart, network, kind):
     """A change from a site whose clock is ahead is taken; the next local one wins all the same."""
     ny, ln, link_is_down = apart(**kind)
-    ny.cache._core.state.clock.see((ny.cache._core.state.clock.take() >> 16) + 60_000 << 16)     # NY's clock goes a minute ahead.
+    ny.cache._core.state.clock.see(
+        (ny.cache._core.state.clock.take() >> 16) + 60_000 << 16
+    )  # NY's clock goes a minute ahead.
     ny.data["k"] = "from the future"
     network.settle()
     ln.data["k"] = "later all the same"
@@ -163,6 +171,7 @@ def test_a_storm_of_writes_to_few_keys_ends_equal(network, listeners):
 
 # Resolvers
 
+
 class Resolver(GatewayConflictResolver):
     def __init__(self, decide=lambda event, helper: None):
         self.decide, self.asked = decide, []
@@ -180,9 +189,18 @@ def test_a_resolver_sees_both_versions_and_may_allow_the_older(apart, network):
         ny.data.put("k", "ny", callback_argument="why")
         a_moment_later()
         ln.data["k"] = "ln"
-    event, = resolver.asked
-    assert (event.operation, event.key, event.old_value, event.new_value, event.callback_argument) == ("update", "k", "ln", "ny", "why")
-    assert (event.old_distributed_system_id, event.new_distributed_system_id) == (2, 1) and event.old_timestamp >= event.new_timestamp > 1_600_000_000_000
+    (event,) = resolver.asked
+    assert (event.operation, event.key, event.old_value, event.new_value, event.callback_argument) == (
+        "update",
+        "k",
+        "ln",
+        "ny",
+        "why",
+    )
+    assert (event.old_distributed_system_id, event.new_distributed_system_id) == (
+        2,
+        1,
+    ) and event.old_timestamp >= event.new_timestamp > 1_600_000_000_000
     assert ln.data["k"] == "ny"
 
 
@@ -235,6 +253,7 @@ def test_a_resolver_is_not_asked_where_there_is_no_conflict_of_sites(apart, netw
 @pytest.mark.parametrize("type", ["REPLICATE_PERSISTENT", "PARTITION_PERSISTENT"])
 def test_what_a_resolver_decided_is_there_after_a_restart(apart, network, tmp_path, type, end):
     """The earlier change was allowed: as it is, with another value, or as a destroy. Its log has the later one too."""
+
     def allow(event, helper):
         if event.key == "changed":
             helper.change_event_value("merged")
@@ -251,7 +270,9 @@ def test_what_a_resolver_decided_is_there_after_a_restart(apart, network, tmp_pa
         a_moment_later()
         data.update(allowed="ln", changed="ln", gone="ln")
     before = {key: core_of(data).lookup(key) for key in ("allowed", "changed", "gone")}
-    assert [before[key][0] for key in before] == ["ny", "merged", None] and core_of(ny.data).lookup("allowed")[:3] == before["allowed"][:3]
+    assert [before[key][0] for key in before] == ["ny", "merged", None] and core_of(ny.data).lookup("allowed")[
+        :3
+    ] == before["allowed"][:3]
     folder = tmp_path / "ln"
     if end == "killed":
         folder = shutil.copytree(folder, tmp_path / "as a kill leaves it")

@@ -1,4 +1,5 @@
 """Control messages: their bytes, their bounds, and the server and client around them."""
+
 import socket
 import threading
 import tracemalloc
@@ -17,19 +18,35 @@ from pywan.transport.control import ControlClient, ControlServer, Reply, dispatc
 
 
 def frame_of(payload: bytes, magic=b"PWC1", length=None, request_id=1) -> bytes:
-    return wire.HEADER.pack(magic, len(payload) if length is None else length, wire.crc32c(payload), request_id) + payload
+    return (
+        wire.HEADER.pack(magic, len(payload) if length is None else length, wire.crc32c(payload), request_id) + payload
+    )
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.binary(max_size=20)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.binary(max_size=20)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(bodies=st.lists(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), plain, max_size=4), min_size=1, max_size=4), step=st.integers(1, 50))
+@given(
+    bodies=st.lists(
+        st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), plain, max_size=4),
+        min_size=1,
+        max_size=4,
+    ),
+    step=st.integers(1, 50),
+)
 def test_messages_survive_any_division_into_pieces(bodies, step):
     stream = b"".join(encode(i, body) for i, body in enumerate(bodies))
     decoder = Decoder()
@@ -91,12 +108,16 @@ def test_a_message_of_empty_lists_is_refused_before_memory_is_taken():
     try:
         with pytest.raises(errors.ProtocolError, match="more than 524288 values"):
             Decoder().feed(frame)
-        assert tracemalloc.get_traced_memory()[1] < 4 * len(frame)      # Its bytes, copied, and nothing besides.
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(frame)  # Its bytes, copied, and nothing besides.
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("body", [{"k" * 8_000_000: {"a": {1: 2}}}, {"op": "o" * 8_000_000}, {"op": "ping", "x" * 8_000_000: 1}], ids=["key", "op", "option"])
+@pytest.mark.parametrize(
+    "body",
+    [{"k" * 8_000_000: {"a": {1: 2}}}, {"op": "o" * 8_000_000}, {"op": "ping", "x" * 8_000_000: 1}],
+    ids=["key", "op", "option"],
+)
 def test_what_an_error_quotes_is_cut(server, body, caplog):
     sock = sockets.connect((server.host, server.port), 5)
     with sock:
@@ -114,7 +135,13 @@ def test_what_an_error_quotes_is_cut(server, body, caplog):
 @settings(max_examples=100, deadline=None)
 def test_a_message_is_measured_as_it_is(value):
     def count(item):
-        inside = [x for pair in item.items() for x in pair] if isinstance(item, dict) else item if isinstance(item, list) else []
+        inside = (
+            [x for pair in item.items() for x in pair]
+            if isinstance(item, dict)
+            else item
+            if isinstance(item, list)
+            else []
+        )
         return 1 + sum(map(count, inside))
 
     payload = msgpack.packb(value, use_bin_type=True)
@@ -142,6 +169,7 @@ def test_an_error_crosses_the_wire_by_name():
 
 # --- server and client -------------------------------------------------------------------------------------------
 
+
 def _count(request, peer):
     for i in range(request["to"]):
         yield {"at": i}
@@ -168,8 +196,14 @@ def _takes_all_memory(request, peer):
 def server():
     stopped = threading.Event()
     handlers = {
-        "echo": _echo, "refuse": _refuse, "bug": _bug, "takes all memory": _takes_all_memory, "count": _count, "nothing": lambda r, p: None,
-        "unsendable": lambda r, p: {"x": object()}, "after": lambda r, p: Reply(done=True, after=stopped.set),
+        "echo": _echo,
+        "refuse": _refuse,
+        "bug": _bug,
+        "takes all memory": _takes_all_memory,
+        "count": _count,
+        "nothing": lambda r, p: None,
+        "unsendable": lambda r, p: {"x": object()},
+        "after": lambda r, p: Reply(done=True, after=stopped.set),
     }
 
     def shout(connection, first):
@@ -179,7 +213,14 @@ def server():
             connection.sock.sendall(first + data.upper())
 
     before = set(threading.enumerate())
-    server = ControlServer("127.0.0.1", 0, dispatch(handlers, "the test server"), name="test", other_protocols={b"PWD1": shout}, max_connections=8)
+    server = ControlServer(
+        "127.0.0.1",
+        0,
+        dispatch(handlers, "the test server"),
+        name="test",
+        other_protocols={b"PWD1": shout},
+        max_connections=8,
+    )
     server.stopped = stopped
     with server:
         yield server
@@ -234,7 +275,12 @@ def test_many_clients_are_served_at_once(server):
 def test_a_bad_client_costs_only_its_connection_and_one_line(server, caplog):
     with ControlClient(("127.0.0.1", server.port), 5) as good:
         good.call("echo")
-        for bad in (b"GET / HTTP/1.1\r\n\r\n", frame_of(b"\x80", length=2**31), frame_of(b"\x80")[:-1] + b"\x00", b"PWC1\x05"):
+        for bad in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            frame_of(b"\x80", length=2**31),
+            frame_of(b"\x80")[:-1] + b"\x00",
+            b"PWC1\x05",
+        ):
             caplog.clear()
             with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
                 sock.sendall(bad)
@@ -258,7 +304,9 @@ def test_other_protocols_share_the_port_and_end_with_the_server(server):
 
 
 def test_a_silent_or_slow_client_is_let_go():
-    with ControlServer("127.0.0.1", 0, _echo, name="test", first_bytes_timeout=0.1, frame_timeout=0.1, idle_timeout=0.1) as server:
+    with ControlServer(
+        "127.0.0.1", 0, _echo, name="test", first_bytes_timeout=0.1, frame_timeout=0.1, idle_timeout=0.1
+    ) as server:
         for start in (b"", b"PW", b"PWC1\x10\x00"):
             with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
                 sock.sendall(start)
@@ -266,8 +314,8 @@ def test_a_silent_or_slow_client_is_let_go():
         with ControlClient(("127.0.0.1", server.port), 5) as client:
             client.call("echo")
             client._sock.settimeout(5)
-            assert client._sock.recv(1, socket.MSG_PEEK) == b""   # The server let the idle connection go ...
-            assert client.call("echo")["ok"]                      # ... and the client opens another.
+            assert client._sock.recv(1, socket.MSG_PEEK) == b""  # The server let the idle connection go ...
+            assert client.call("echo")["ok"]  # ... and the client opens another.
 
 
 def test_a_client_that_meets_something_else_says_what_it_is():
@@ -290,7 +338,10 @@ def test_a_client_that_meets_something_else_says_what_it_is():
 def test_no_server_and_no_answer_are_told_apart():
     listener = sockets.listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    with ControlClient(("127.0.0.1", port), 0.2) as client, pytest.raises(errors.ConnectivityError, match="no reply within 0.2 s"):
+    with (
+        ControlClient(("127.0.0.1", port), 0.2) as client,
+        pytest.raises(errors.ConnectivityError, match="no reply within 0.2 s"),
+    ):
         client.call("ping")
     listener.close()
     with pytest.raises(errors.ConnectivityError, match=rf"127.0.0.1\[{port}\].*refused"):
@@ -331,4 +382,4 @@ def test_a_busy_or_impossible_port_is_named():
 
 
 def test_the_bytes_are_those_of_the_documentation():
-    assert encode(1, {"op": "ping"}) == bytes.fromhex("50574331" "09000000" "6fb5c067" "01000000" "81a26f70a470696e67")
+    assert encode(1, {"op": "ping"}) == bytes.fromhex("50574331090000006fb5c0670100000081a26f70a470696e67")

@@ -1,4 +1,5 @@
 """A queue of which other members have copies: what they do not have yet is not sent, and its maker not answered."""
+
 from __future__ import annotations
 
 import threading
@@ -82,7 +83,9 @@ def test_what_counts_is_sent_again_after_a_broken_connection_and_the_rest_still_
 def test_copies_that_do_not_take_a_change_in_time_are_named(sites):
     thread, _ = put(sites, 1)
     eventually(lambda: len(sites.queue) == 1)
-    with pytest.raises(ConnectivityError, match="queue 'ln': its copies at other members did not take the change within 0.2 s"):
+    with pytest.raises(
+        ConnectivityError, match="queue 'ln': its copies at other members did not take the change within 0.2 s"
+    ):
         sites.queue.wait_replicated(0.2)
     sites.queue.made_replicated(0, 1)
     thread.join(30)

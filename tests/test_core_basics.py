@@ -1,15 +1,39 @@
 """The compiled core's own promises, one call at a time: formats, codecs, clock, queue limits, the put path and its counts."""
+
 from __future__ import annotations
 
 import struct
 
 import pytest
 from records import (
-    BYTES, CREATE, DESTROY, GIVEN, MAGIC, NONE, RECORD, RECORD_BYTES, TEXT, UPDATE, check_ledger, make_record, pack_head,
-    padded, read_head, read_record, record_length)
+    BYTES,
+    CREATE,
+    DESTROY,
+    GIVEN,
+    MAGIC,
+    NONE,
+    RECORD,
+    RECORD_BYTES,
+    TEXT,
+    UPDATE,
+    check_ledger,
+    make_record,
+    pack_head,
+    padded,
+    read_head,
+    read_record,
+    record_length,
+)
 
 from pywan import _core
-from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, ProtocolError, QueueFullError, SerializationError
+from pywan.errors import (
+    ConfigurationError,
+    DiskError,
+    EventTooLargeError,
+    ProtocolError,
+    QueueFullError,
+    SerializationError,
+)
 
 
 def region_with(*queues, site=1, **options):
@@ -25,21 +49,22 @@ def queue_to(site, *, running=True, **options):
 
 
 def only_record(queue):
-    (_, _, record), = queue.records()
+    ((_, _, record),) = queue.records()
     return record
 
 
 # Formats
 
+
 def test_the_checksum_is_crc32c_in_both_its_forms():
-    assert _core.crc32c(b"123456789") == _core.crc32c_portable(b"123456789") == 0xe3069283
+    assert _core.crc32c(b"123456789") == _core.crc32c_portable(b"123456789") == 0xE3069283
     assert _core.crc32c(b"") == 0
-    assert _core.crc32c(b"6789", _core.crc32c(b"12345")) == 0xe3069283
+    assert _core.crc32c(b"6789", _core.crc32c(b"12345")) == 0xE3069283
 
 
 def test_the_hash_that_decides_a_bucket_is_the_one_of_the_format():
-    assert _core.key_hash("order-17") == 0xa96490a395f26221
-    assert _core.key_hash(b"k") == 0x9fd45185e911adc9
+    assert _core.key_hash("order-17") == 0xA96490A395F26221
+    assert _core.key_hash(b"k") == 0x9FD45185E911ADC9
 
 
 def test_a_put_lays_out_its_record_as_the_format_says():
@@ -49,13 +74,26 @@ def test_a_put_lays_out_its_record_as_the_format_says():
     record = only_record(queue)
     head = read_head(record)
     assert len(record) == record_length(record) == RECORD_BYTES + 16
-    assert record[RECORD_BYTES:RECORD_BYTES + 12] == b"keyvaluewhy\x02"
-    assert set(record[RECORD_BYTES + 12:]) == {0}
-    assert head.pop("event_thread") > 0 and head.pop("event_sequence") > 0 and head.pop("stamp") == region.lookup("key")[1]
+    assert record[RECORD_BYTES : RECORD_BYTES + 12] == b"keyvaluewhy\x02"
+    assert set(record[RECORD_BYTES + 12 :]) == {0}
+    assert (
+        head.pop("event_thread") > 0 and head.pop("event_sequence") > 0 and head.pop("stamp") == region.lookup("key")[1]
+    )
     assert _core.region_name(head.pop("region")) == "basics"
-    assert head == {"value_length": 5, "key_length": 3, "callback_length": 3, "recipients_count": 1, "flags": 0, "stamp_site": 1,
-                    "origin_site": 1, "event_member": 77, "operation": CREATE, "key_form": TEXT, "value_form": TEXT,
-                    "callback_form": TEXT}
+    assert head == {
+        "value_length": 5,
+        "key_length": 3,
+        "callback_length": 3,
+        "recipients_count": 1,
+        "flags": 0,
+        "stamp_site": 1,
+        "origin_site": 1,
+        "event_member": 77,
+        "operation": CREATE,
+        "key_form": TEXT,
+        "value_form": TEXT,
+        "callback_form": TEXT,
+    }
 
 
 def test_the_fields_of_a_record_are_those_that_the_tests_know():
@@ -66,8 +104,16 @@ def test_the_fields_of_a_record_are_those_that_the_tests_know():
 def test_a_field_of_a_record_lies_where_the_table_says():
     """Each with its highest bit; the lengths and forms say what follows, so they are of a record that is whole."""
     fields = {name: 1 << bits - 1 for name, bits in RECORD.items()} | {
-        "value_length": 2, "key_length": 1, "callback_length": 3, "recipients_count": 4, "flags": GIVEN, "operation": DESTROY,
-        "key_form": TEXT, "value_form": BYTES, "callback_form": NONE}
+        "value_length": 2,
+        "key_length": 1,
+        "callback_length": 3,
+        "recipients_count": 4,
+        "flags": GIVEN,
+        "operation": DESTROY,
+        "key_form": TEXT,
+        "value_form": BYTES,
+        "callback_form": NONE,
+    }
     found = _core.record_fields(padded(pack_head(fields) + b"kvvccc1234"))
     assert {name: found[name] for name in RECORD} == fields
     assert (found["key"], found["value"], found["callback"]) == ((TEXT, b"k"), (BYTES, b"vv"), (NONE, b"ccc"))
@@ -81,14 +127,16 @@ def test_a_frame_is_checked_in_header_and_checksum():
     assert _core.check_frame_header(frame[:32]) == (_core.FRAME_PING, 8, 7)
     for at in (0, 4, 8, 12, 33):
         with pytest.raises(ProtocolError):
-            _core.check_frame(frame[:at] + bytes([frame[at] ^ 0x55]) + frame[at + 1:])
+            _core.check_frame(frame[:at] + bytes([frame[at] ^ 0x55]) + frame[at + 1 :])
     with pytest.raises(ProtocolError, match="cut off"):
         _core.check_frame(frame[:36])
     with pytest.raises(ProtocolError):
         _core.check_frame(b"")
 
 
-@pytest.mark.parametrize("value", [b"", b"\0\xff", "", "text \u20ac \U0001f600", 0, -1, 2**63 - 1, -2**63, 0.0, -1.5, float("inf"), None])
+@pytest.mark.parametrize(
+    "value", [b"", b"\0\xff", "", "text \u20ac \U0001f600", 0, -1, 2**63 - 1, -(2**63), 0.0, -1.5, float("inf"), None]
+)
 def test_a_value_comes_back_as_it_went_in(value):
     assert _core.decode_object(*_core.encode_object(value)) == value
     region = region_with()
@@ -109,6 +157,7 @@ def test_a_key_of_another_form_is_another_key():
 
 
 # Limits
+
 
 def test_what_is_too_large_or_cannot_be_written_changes_nothing():
     queue = queue_to(2)
@@ -159,9 +208,9 @@ def test_overflow_goes_to_the_directory_and_leaves_nothing_there(tmp_path):
     for n in range(20):
         region.put(n, bytes([n]) * (1 << 20))
     assert queue.counts()["overflow_files_made"] >= 2 and queue.counts()["overflow_bytes"] > 16 << 20
-    assert list(tmp_path.iterdir()) == []       # Nameless: gone with the process, however it ends.
+    assert list(tmp_path.iterdir()) == []  # Nameless: gone with the process, however it ends.
     for n in range(20):
-        record, = queue.peek(0, 1)
+        (record,) = queue.peek(0, 1)
         assert read_record(record).value == bytes([n]) * (1 << 20)
         queue.remove(0, n + 1)
     assert queue.counts()["overflow_bytes"] == 0
@@ -177,8 +226,17 @@ def test_an_overflow_directory_that_is_not_there_is_named(tmp_path):
 def test_a_damaged_record_is_not_appended():
     queue = queue_to(2)
     record = make_record(b"key", b"value")
-    for name in ("value_length", "key_length", "callback_length", "flags", "recipients_count", "operation", "key_form", "value_form",
-                 "callback_form"):
+    for name in (
+        "value_length",
+        "key_length",
+        "callback_length",
+        "flags",
+        "recipients_count",
+        "operation",
+        "key_form",
+        "value_form",
+        "callback_form",
+    ):
         with pytest.raises(ProtocolError):
             queue.append_record(pack_head(read_head(record) | {name: (1 << RECORD[name]) - 1}) + record[RECORD_BYTES:])
     with pytest.raises(ProtocolError, match="cut off"):
@@ -193,6 +251,7 @@ def test_a_queue_needs_partitions():
 
 # Clock
 
+
 def test_the_clock_goes_up_whatever_the_wall_does():
     clock = _core.Clock()
     stamps = [clock.take(now) for now in (1000, 1000, 999, 1001, 5)]
@@ -202,6 +261,7 @@ def test_the_clock_goes_up_whatever_the_wall_does():
 
 
 # The put path
+
 
 def test_every_attached_running_sender_gets_the_event_and_its_recipients():
     two, three, stopped = queue_to(2), queue_to(3), queue_to(4, running=False)
@@ -331,7 +391,7 @@ def test_a_comparison_between_sites_sees_every_live_entry_once():
         at = 0
         while at < len(run):
             length, key_form, value_form, value_length, _, stamp, site = struct.unpack_from("<HBBIQQB", run, at)
-            key = run[at + 32:at + 32 + length].decode()
+            key = run[at + 32 : at + 32 + length].decode()
             assert (key_form, value_form, value_length, site) == (1, 4, 8, 1) and stamp == region.lookup(key)[1]
             seen.append(key)
             at += 32 + length
@@ -349,6 +409,7 @@ def test_replaying_moves_parked_events_back_to_their_keys_partition():
 
 
 # Room in several queues at once
+
 
 @pytest.mark.parametrize("first", ["drop-oldest", "refuse"])
 @pytest.mark.parametrize("partitions", [1, 7])
@@ -389,7 +450,7 @@ def test_a_change_that_loses_or_finds_nothing_drops_no_older_event():
     region = region_with(queue)
     region.put("key", bytes(1000))
     length = queue.bytes
-    while queue.bytes + length <= 2 << 20:      # The limit has room for one segment of records.
+    while queue.bytes + length <= 2 << 20:  # The limit has room for one segment of records.
         region.put("key", bytes(1000))
     for n in range(100):
         assert region.change(UPDATE, "key", bytes(1000), version=(1, 3), origin_=(3, b"", (1, 1, n))) == "lost"

@@ -1,5 +1,6 @@
 """Both ends of a data connection over bytes in memory: what a broken, slow, lying or repeated connection does to data.
 Nothing is lost that was queued, nothing applied twice, whatever is cut, repeated or damaged on the way."""
+
 from __future__ import annotations
 
 import contextlib
@@ -12,8 +13,21 @@ import time
 
 import pytest
 from records import (
-    BATCH, ERROR, FRAME, FRAME_ACK, FUTURE_STAMP, MAGIC, REGION, REGION_NOT_FOUND, REWIND, check_ledger, make_batch,
-    make_record, read_ack, read_batch, split_frames,
+    BATCH,
+    ERROR,
+    FRAME,
+    FRAME_ACK,
+    FUTURE_STAMP,
+    MAGIC,
+    REGION,
+    REGION_NOT_FOUND,
+    REWIND,
+    check_ledger,
+    make_batch,
+    make_record,
+    read_ack,
+    read_batch,
+    split_frames,
 )
 
 from pywan import _core
@@ -30,7 +44,7 @@ class History:
         self.core = _core.RegionCore(name, _core.Clock(), site=2)
         self.core.set_slow(lambda *change: None)
         self.applied = []
-        self.fails = {}         # key -> reason
+        self.fails = {}  # key -> reason
 
     def apply(self, record, place):
         fields = _core.record_fields(record)
@@ -49,13 +63,17 @@ class TwoSites:
 
     def __init__(self, *, partitions=1, conflate=False, name=None, history=True, directory=None):
         self.name = name or f"r{next(_names)}"
-        self.queue = _core.EventQueue("ln", remote_site=2, partitions=partitions, dispatchers=1, conflate=conflate, directory=directory)
+        self.queue = _core.EventQueue(
+            "ln", remote_site=2, partitions=partitions, dispatchers=1, conflate=conflate, directory=directory
+        )
         self.queue.running = True
         self.region = _core.RegionCore(self.name, _core.Clock(), site=1, stores=True)
         self.region.attach([self.queue])
         self.parked = _core.EventQueue("parked", partitions=8)
         self.failures = []
-        self.dispatcher = _core.DispatcherSession(self.queue, 0, self.parked, on_failure=lambda *what: self.failures.append(what))
+        self.dispatcher = _core.DispatcherSession(
+            self.queue, 0, self.parked, on_failure=lambda *what: self.failures.append(what)
+        )
         self.dispatcher.configure(100, -1)
         self.memory = _core.SourceMemory(partitions)
         self.counts = _core.ReceiverCounts()
@@ -72,8 +90,13 @@ class TwoSites:
         self.connect_receiver(self.remote.get)
 
     def connect_receiver(self, find_region):
-        self.receiver = _core.ReceiverSession(self.memory, self.counts, find_region, lambda region, record, place: self.history.apply(record, place),
-                                              credit_bytes=self.credit_bytes)
+        self.receiver = _core.ReceiverSession(
+            self.memory,
+            self.counts,
+            find_region,
+            lambda region, record, place: self.history.apply(record, place),
+            credit_bytes=self.credit_bytes,
+        )
 
     def reconnect(self, **credit):
         self.dispatcher.disconnected()
@@ -88,7 +111,7 @@ class TwoSites:
         return b"".join(iter(lambda: self.dispatcher.data_to_send(self.now_us), b""))
 
     def deliver(self, data):
-        receiver = self.receiver        # A reconnection meanwhile makes another one, whose answers are not ours.
+        receiver = self.receiver  # A reconnection meanwhile makes another one, whose answers are not ours.
         receiver.receive_data(data)
         return receiver.data_to_send()
 
@@ -113,6 +136,7 @@ def sites():
 
 
 # The usual way
+
 
 def test_events_arrive_in_order_and_leave_the_queue_with_their_acknowledgement(sites):
     sites.put(*[(f"k{n % 3}", f"v{n}") for n in range(250)])
@@ -198,7 +222,7 @@ def test_a_batch_is_closed_before_it_is_over_the_frame_limit_whatever_partition_
     keys = {_partition(key): key for key in map(str, range(20))}
     sites.put((keys[0], "x" * (7 << 20)), (keys[1], "y" * (59 << 20)))
     frames = []
-    while data := sites.sent():         # The first one fills the window.
+    while data := sites.sent():  # The first one fills the window.
         frames += [f for f in split_frames(data) if f.type == BATCH]
         sites.dispatcher.receive_data(sites.deliver(data))
     assert [f.count for f in frames] == [1, 1]
@@ -211,9 +235,10 @@ def _partition(key, partitions=2):
 
 # Losing and repeating
 
+
 def test_a_lost_acknowledgement_neither_loses_nor_repeats_an_update(sites):
     sites.put(("k", "v1"), ("k", "v2"))
-    sites.deliver(sites.sent())         # The acknowledgement is lost with the connection.
+    sites.deliver(sites.sent())  # The acknowledgement is lost with the connection.
     sites.reconnect()
     sites.put(("k", "v3"))
     sites.settle()
@@ -242,7 +267,7 @@ def test_a_connection_cut_at_any_byte_loses_and_repeats_nothing(compress):
         expected += 3
         data = sites.sent()
         acks = sites.deliver(data[:cut])
-        sites.dispatcher.receive_data(acks[:cut % (len(acks) + 1)])     # The way back is cut somewhere too.
+        sites.dispatcher.receive_data(acks[: cut % (len(acks) + 1)])  # The way back is cut somewhere too.
         sites.reconnect()
         check_ledger(sites.queue.counts())
         if cut >= len(data):
@@ -268,7 +293,7 @@ def test_batch_sizes_may_change_between_sending_and_sending_again(sites):
     for size in (7, 13, 1, 30, 4):
         sites.dispatcher.configure(size, -1)
         frames = split_frames(sites.sent())
-        sites.deliver(b"".join(f.raw for f in frames[:len(frames) // 2 + 1]))
+        sites.deliver(b"".join(f.raw for f in frames[: len(frames) // 2 + 1]))
         assert len(sites.history.applied) >= seen
         seen = len(sites.history.applied)
         sites.reconnect()
@@ -380,7 +405,11 @@ def test_a_packed_batch_is_believed_only_a_length_that_it_can_unpack_to(sites):
     packed = b"\x10x"
     head = FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), 0, 64 << 20, 0, 0)
     with pytest.raises(ProtocolError, match="2 packed bytes cannot unpack to 67108864"):
-        sites.receiver.receive_data(FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), _core.crc32c(head + packed), 64 << 20, 0, 0) + packed + b"\0" * 6)
+        sites.receiver.receive_data(
+            FRAME.pack(MAGIC, BATCH, 1, 0, len(packed), _core.crc32c(head + packed), 64 << 20, 0, 0)
+            + packed
+            + b"\0" * 6
+        )
 
 
 def test_a_region_name_longer_than_any_is_refused(sites):
@@ -404,7 +433,7 @@ def test_an_old_connection_and_its_successor_apply_each_event_once(sites):
     sites.reconnect()
     again = sites.sent()
     sites.deliver(again)
-    old.receive_data(late)      # What the network had kept back.
+    old.receive_data(late)  # What the network had kept back.
     assert sites.history.values("k") == [str(n) for n in range(10)]
 
 
@@ -424,10 +453,12 @@ def test_what_an_old_connection_applied_and_is_not_on_the_disk_yet_is_not_acknow
     sites.put(("k", "v"))
     old = threading.Thread(target=sites.deliver, args=(sites.sent(),), daemon=True)
     old.start()
-    eventually(lambda: "k" in region, what="the application")     # It waits for the disk, which nobody writes to yet.
+    eventually(lambda: "k" in region, what="the application")  # It waits for the disk, which nobody writes to yet.
     sites.reconnect()
     answers = []
-    successor = threading.Thread(target=lambda batch: answers.append(sites.deliver(batch)), args=(sites.sent(),), daemon=True)
+    successor = threading.Thread(
+        target=lambda batch: answers.append(sites.deliver(batch)), args=(sites.sent(),), daemon=True
+    )
     successor.start()
     successor.join(0.3)
     assert answers == [] and region.log_state()["staged"] == 1
@@ -470,6 +501,7 @@ def test_a_receiver_whose_own_queue_is_full_acknowledges_nothing_and_takes_it_la
 
 # Failing events
 
+
 def test_an_event_that_fails_is_parked_and_the_rest_goes_on(sites):
     sites.history.fails["bad"] = 4
     sites.put(("a", "1"), ("bad", "2"), ("b", "3"))
@@ -484,7 +516,7 @@ def test_a_failure_is_told_again_after_a_lost_acknowledgement_and_parked_once(si
     sites.history.fails["bad"] = 4
     sites.put(("a", "1"), ("bad", "2"), ("b", "3"))
     sites.deliver(sites.sent())
-    for _ in range(3):      # Lost three times, cut differently each time.
+    for _ in range(3):  # Lost three times, cut differently each time.
         sites.dispatcher.configure(1 + _, -1)
         sites.reconnect()
         acks = [read_ack(f.payload)[2] for f in split_frames(sites.deliver(sites.sent()))]
@@ -560,7 +592,9 @@ def test_the_clock_sees_the_stamps_that_arrive_even_where_the_first_event_of_the
     ahead = int(time.time() * 1000) + MINUTE << 16
     sites.queue.append_record(make_record(b"lost", b"v", stamp=1, region=65000))
     sites.queue.append_record(make_record(b"near", b"v", stamp=ahead, region=number))
-    batch = make_batch((0, 2, 3, 1, [make_record(b"lost", b"v", region=65000), make_record(b"near", b"v", stamp=ahead, region=number)]))
+    batch = make_batch(
+        (0, 2, 3, 1, [make_record(b"lost", b"v", region=65000), make_record(b"near", b"v", stamp=ahead, region=number)])
+    )
     sites.receiver.receive_data(_core.pack_frame(BATCH, batch[0], 1, batch[1]))
     assert b"near" in remote
     assert clock.take() > ahead
@@ -598,19 +632,25 @@ def test_failures_that_come_in_another_order_than_what_was_sent_are_not_believed
         dispatcher.connected(1000, 1 << 20, 1)
         [*_, batch] = split_frames(dispatcher.data_to_send(2))
         sections = [section.partition for section in read_batch(batch.payload)]
-        ack = struct.pack("<IIQ", 1000, len(places), 1 << 20) + b"".join(struct.pack("<IIQ", sections[place], 4, 1) for place in places)
+        ack = struct.pack("<IIQ", 1000, len(places), 1 << 20) + b"".join(
+            struct.pack("<IIQ", sections[place], 4, 1) for place in places
+        )
         with contextlib.nullcontext() if is_right else pytest.raises(ProtocolError, match="not next in its batches"):
             dispatcher.receive_data(_core.pack_frame(FRAME_ACK, ack, 0))
         assert len(parked) == queue.counts()["parked"] == (2 if is_right else 0)
         dispatcher.disconnected()
 
 
-@pytest.mark.parametrize("failures", [[(0, 4, 0)], [(0, 4, 99)], [(9, 4, 1)], [(0, 4, 1), (0, 4, 99)], [(0, 4, 99), (0, 4, 1)]])
+@pytest.mark.parametrize(
+    "failures", [[(0, 4, 0)], [(0, 4, 99)], [(9, 4, 1)], [(0, 4, 1), (0, 4, 99)], [(0, 4, 99), (0, 4, 1)]]
+)
 def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites, failures):
     """The receiver has lost count: nothing of that acknowledgement is believed, and all is sent again."""
     sites.put(("a", "1"))
     sites.sent()
-    ack = struct.pack("<IIQ", 1000, len(failures), 1 << 20) + b"".join(struct.pack("<IIQ", *failure) for failure in failures)
+    ack = struct.pack("<IIQ", 1000, len(failures), 1 << 20) + b"".join(
+        struct.pack("<IIQ", *failure) for failure in failures
+    )
     with pytest.raises(ProtocolError, match="not next in its batches"):
         sites.dispatcher.receive_data(_core.pack_frame(FRAME_ACK, ack, 0))
     check_ledger(sites.queue.counts())
@@ -621,6 +661,7 @@ def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites, failures
 
 
 # Filters and conflation
+
 
 def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
     sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r, _ in records], None)
@@ -658,14 +699,16 @@ def test_holes_survive_a_lost_acknowledgement(sites):
 def test_a_filter_that_answers_nonsense_holds_nothing_up(sites, verdicts):
     sites.dispatcher.set_callbacks(verdicts, None)
     sites.put(("a", "1"), ("b", "2"))
-    sites.settle()          # All of it is sent; the lock is free.
+    sites.settle()  # All of it is sent; the lock is free.
     assert [key for key, *_ in sites.history.applied] == ["a", "b"]
 
 
 def test_after_the_acknowledgement_the_callback_sees_what_was_applied_and_not_what_failed(sites):
     told = []
     sites.history.fails["bad"] = 4
-    sites.dispatcher.set_callbacks(None, lambda records: told.extend(_core.record_fields(r)["key"][1] for r, _ in records))
+    sites.dispatcher.set_callbacks(
+        None, lambda records: told.extend(_core.record_fields(r)["key"][1] for r, _ in records)
+    )
     sites.put(("a", "1"), ("bad", "2"), ("b", "3"))
     data = sites.sent()
     assert told == []
@@ -700,7 +743,7 @@ def test_a_conflating_queue_waits_quietly_once_it_is_empty():
     sites.settle()
     assert len(sites.queue) == 0
     sites.put(("k", "last"))
-    assert sites.sent() == b""                 # One event: it waits for its batch as any other does.
+    assert sites.sent() == b""  # One event: it waits for its batch as any other does.
     sites.now_us += 1_000_000
     sites.settle()
     assert sites.history.values("k")[-1] == "last"
@@ -727,6 +770,7 @@ def test_a_conflated_queue_ends_where_the_source_ends_after_any_losses():
 
 # Window and credit
 
+
 def test_a_window_without_credit_lets_one_batch_out_at_a_time(sites):
     sites.reconnect(credit_events=0)
     sites.dispatcher.configure(5, -1)
@@ -748,7 +792,7 @@ def test_the_window_closes_by_events_and_by_bytes(sites):
     sites.reconnect(credit_events=12)
     sites.put(*[("k", "x" * 1000) for n in range(50)])
     sites.sent()
-    assert sites.dispatcher.in_flight == 3      # 5, 10, then 15 events are beyond 12.
+    assert sites.dispatcher.in_flight == 3  # 5, 10, then 15 events are beyond 12.
     sites.reconnect(credit_bytes=6000)
     sites.sent()
     assert sites.dispatcher.in_flight == 2
@@ -776,7 +820,9 @@ def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_
         assert 0 < flow["bytes_in_flight"] <= flow["window_bytes"] + 120_000
         sites.now_us += 100_000
         sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
-    assert all(before < now <= 2 * before + 240_000 for before, now in zip(seen[:4], seen[1:4]))     # Doubles, batch by batch.
+    assert all(
+        before < now <= 2 * before + 240_000 for before, now in zip(seen[:4], seen[1:4])
+    )  # Doubles, batch by batch.
     assert max(seen) == 16 << 20 and sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 100_000
     assert len(sites.history.applied) == 40_000
 
@@ -785,10 +831,13 @@ def test_the_work_of_a_receiver_does_not_make_its_link_look_longer(sites):
     """An acknowledgement 2 s after its batch, of which the receiver worked 1.9: the link takes 0.1."""
     sites.region.put("k", b"v")
     sent = sites.dispatcher.data_to_send(5_000_000)
-    batch, = [frame for frame in split_frames(sent) if frame.type == BATCH]
+    (batch,) = [frame for frame in split_frames(sent) if frame.type == BATCH]
     acknowledged = struct.pack("<IIQ", 1000, 0, 16 << 20)
     sites.dispatcher.receive_data(_core.pack_frame(FRAME_ACK, acknowledged, batch.id, 1_900_000), 7_000_000)
-    assert sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 2_000_000 and sites.dispatcher.flow(sites.now_us)["link_us"] == 100_000
+    assert (
+        sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 2_000_000
+        and sites.dispatcher.flow(sites.now_us)["link_us"] == 100_000
+    )
 
 
 def test_an_acknowledgement_tells_how_long_the_receiver_worked(sites):
@@ -802,6 +851,7 @@ def test_an_acknowledgement_tells_how_long_the_receiver_worked(sites):
 
 
 # Bytes that are not what they should be
+
 
 def test_compression_changes_what_travels_and_nothing_else(sites):
     sites.dispatcher.configure(100, -1, compress=True)
@@ -864,19 +914,36 @@ def test_well_sealed_nonsense_never_breaks_a_session(seed):
     remote = sites.fast_region()
     number = _region_number(sites)
     for _ in range(200):
-        records = [make_record(rng.randbytes(rng.randrange(9)), rng.randbytes(rng.randrange(40)), operation=rng.randrange(3), region=number,
-                               stamp=rng.randrange(100)) for n in range(rng.randrange(4))]
+        records = [
+            make_record(
+                rng.randbytes(rng.randrange(9)),
+                rng.randbytes(rng.randrange(40)),
+                operation=rng.randrange(3),
+                region=number,
+                stamp=rng.randrange(100),
+            )
+            for n in range(rng.randrange(4))
+        ]
         payload, count = make_batch((rng.randrange(2), 1, max(1, len(records)), 0, records))
         payload = bytearray(payload)
         for _ in range(rng.randrange(4)):
             at = rng.randrange(len(payload))
-            payload[at:at + 4] = rng.choice([b"\0" * 4, b"\xff" * 4, b"\xff\xff\xff\x7f", rng.randbytes(4)])[:len(payload) - at]
+            payload[at : at + 4] = rng.choice([b"\0" * 4, b"\xff" * 4, b"\xff\xff\xff\x7f", rng.randbytes(4)])[
+                : len(payload) - at
+            ]
         flags = rng.choice([0, 0, 0, 1])
-        frame = bytearray(_core.pack_frame(rng.choice([BATCH] * 6 + [REGION, FRAME_ACK, REWIND, ERROR]), payload, rng.choice([0, 1, rng.getrandbits(64)]), count))
+        frame = bytearray(
+            _core.pack_frame(
+                rng.choice([BATCH] * 6 + [REGION, FRAME_ACK, REWIND, ERROR]),
+                payload,
+                rng.choice([0, 1, rng.getrandbits(64)]),
+                count,
+            )
+        )
         frame[5] = flags
         frame[12:16] = b"\0" * 4
         length = struct.unpack_from("<I", frame, 8)[0]
-        frame[12:16] = struct.pack("<I", _core.crc32c(bytes(frame[:FRAME.size]) + bytes(payload[:length])))
+        frame[12:16] = struct.pack("<I", _core.crc32c(bytes(frame[: FRAME.size]) + bytes(payload[:length])))
         for session in (sites.receiver, sites.dispatcher):
             try:
                 session.receive_data(bytes(frame))
@@ -913,9 +980,13 @@ def test_another_protocol_is_named_by_its_first_bytes(sites):
 
 # Regions that come and go
 
+
 def test_a_region_that_is_replaced_during_a_batch_takes_what_comes_after(sites):
     """The region's record is looked up, then user's Python for another region destroys and makes it again."""
-    first, second = _core.RegionCore(sites.name, _core.Clock(), site=2), _core.RegionCore(sites.name, _core.Clock(), site=2)
+    first, second = (
+        _core.RegionCore(sites.name, _core.Clock(), site=2),
+        _core.RegionCore(sites.name, _core.Clock(), site=2),
+    )
     other = f"{sites.name}-other"
     sites.remote.update({sites.name: first, other: _core.RegionCore(other, _core.Clock(), site=2)})
     beside = _core.RegionCore(other, _core.Clock(), site=1, stores=False)
@@ -961,7 +1032,7 @@ def test_an_event_is_passed_on_to_sites_that_do_not_have_it_and_to_no_other():
     sites.put(("k", "v"))
     sites.settle()
     assert len(back) == 0 and back.counts()["not_queued_loop"] == 1
-    (_, _, record), = onward.records()
+    ((_, _, record),) = onward.records()
     fields = _core.record_fields(record)
     assert fields["origin_site"] == 1 and {2, 3} <= set(fields["recipients"])
     check_ledger(back.counts())

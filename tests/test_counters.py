@@ -1,4 +1,5 @@
 """Statistics, the ledger and a log's state are made of one table of counters (csrc/session/wan_counts.h)."""
+
 from __future__ import annotations
 
 import pytest

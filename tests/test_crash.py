@@ -1,4 +1,5 @@
 """A few rounds of kill -9 in each world; `python -m tests.crash --rounds 1000` runs many. And that the campaign notices what it is there for."""
+
 from __future__ import annotations
 
 import os
@@ -28,7 +29,10 @@ def test_a_failure_is_told_with_its_seed_and_leaves_no_process(monkeypatch, tmp_
         raise AssertionError("something is lost")
 
     monkeypatch.setattr(World, "_check_at_rest", fail)
-    with pytest.raises(CampaignFailure, match=r"(?s)something is lost.*kept in .*repeat: python -m tests.crash --seed 5 --world 1 --rounds 1"):
+    with pytest.raises(
+        CampaignFailure,
+        match=r"(?s)something is lost.*kept in .*repeat: python -m tests.crash --seed 5 --world 1 --rounds 1",
+    ):
         run(5, rounds=1, first_world=1)
     assert len(pids) == 2
     for pid in pids:
@@ -50,7 +54,10 @@ WRITER = 0
 
 def applied(*numbers):
     """All of one key; a destroy is None. Stamps go up."""
-    return [Applied("0/0", stamp, 1, None if number is None else load.value(WRITER, number)) for stamp, number in enumerate(numbers, 1)]
+    return [
+        Applied("0/0", stamp, 1, None if number is None else load.value(WRITER, number))
+        for stamp, number in enumerate(numbers, 1)
+    ]
 
 
 def compared(written, *numbers, conflated=False):
@@ -73,7 +80,10 @@ def test_what_was_in_doubt_may_be_there_or_not(written):
     assert compared(written, 0, 8, 16, None, 32) == compared(written, 0, 16, None, 32) == []
 
 
-@pytest.mark.parametrize("there", [(8, 16, None, 32), (0, None, 32), (0, 16, 32), (0, 16, None), (), (0, 16, None, 32, 40), (0, 16, 8, None, 32)])
+@pytest.mark.parametrize(
+    "there",
+    [(8, 16, None, 32), (0, None, 32), (0, 16, 32), (0, 16, None), (), (0, 16, None, 32, 40), (0, 16, 8, None, 32)],
+)
 def test_a_change_that_is_missing_or_too_much_or_out_of_order_is_noticed(written, there):
     assert compared(written, *there)
 
@@ -116,7 +126,9 @@ def test_a_listener_may_hear_of_a_change_again_only_in_the_next_life(tmp_path):
     assert check_journal(journal) == []
     journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 8\n")
     assert len(check_journal(journal)) == 1
-    journal.write_text("\nlife\n0/0 0\n0/0 8\n0/0 1\nlife\n0/0 8\n\nli\nlife\n0/0 0\n")     # Kills in the middle of a write.
+    journal.write_text(
+        "\nlife\n0/0 0\n0/0 8\n0/0 1\nlife\n0/0 8\n\nli\nlife\n0/0 0\n"
+    )  # Kills in the middle of a write.
     assert check_journal(journal) == []
 
 

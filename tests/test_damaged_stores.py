@@ -1,5 +1,6 @@
 """Disk stores that something happened to: each opens with all that was acknowledged, or says which file is wrong and what to do, changing
 nothing; and what is whole of it can be saved."""
+
 from __future__ import annotations
 
 import os
@@ -29,7 +30,17 @@ def opened(site, home, *, store_mb=4, **sender):
     site.cache.close()
     site.new_cache(dir=home)
     site.cache.create_disk_store("small", directories=((str(home), store_mb),))
-    made = site.send_to("ln", **{"parallel": False, "dispatcher_threads": 2, "enable_persistence": True, "disk_store_name": "small", "manual_start": True, **sender})
+    made = site.send_to(
+        "ln",
+        **{
+            "parallel": False,
+            "dispatcher_threads": 2,
+            "enable_persistence": True,
+            "disk_store_name": "small",
+            "manual_start": True,
+            **sender,
+        },
+    )
     return made, site.region(type="REPLICATE_PERSISTENT", disk_store_name="small")
 
 
@@ -40,7 +51,11 @@ def queued(sender):
 
 def image(store):
     """Every file but the lock."""
-    return {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*") if file.is_file() and file.name != "LOCK"}
+    return {
+        str(file.relative_to(store)): file.read_bytes()
+        for file in store.rglob("*")
+        if file.is_file() and file.name != "LOCK"
+    }
 
 
 class Kept:
@@ -51,12 +66,14 @@ class Kept:
         source = random.Random(1)
         sender, data = opened(site, directory / "written")
         sender.start()
-        self.entries = {f"key {n}": f"{n}:".encode() + source.randbytes(source.randrange(100, 3000)) for n in range(300)}
+        self.entries = {
+            f"key {n}": f"{n}:".encode() + source.randbytes(source.randrange(100, 3000)) for n in range(300)
+        }
         keys = list(self.entries)
         for n in range(0, 120):
             data[keys[n]] = self.entries[keys[n]]
         for n in range(120, 300, 20):
-            data.put_columns(keys[n:n + 20], [self.entries[key] for key in keys[n:n + 20]])
+            data.put_columns(keys[n : n + 20], [self.entries[key] for key in keys[n : n + 20]])
         assert queued(sender) == self.entries == dict(data)
         self.killed = directory / "killed" / STORE
         shutil.copytree(directory / "written" / STORE, self.killed)
@@ -98,16 +115,24 @@ def whole_entries(folder):
         while at < len(data):
             end = block_end(data, at, int(file.stem))
             if end is not None:
-                found.update((applied.key, applied.value) for applied in applications(data, at, in_queue=folder.name.startswith("queue")))
+                found.update(
+                    (applied.key, applied.value)
+                    for applied in applications(data, at, in_queue=folder.name.startswith("queue"))
+                )
             at = end if end is not None else at + 8
     return found
 
 
 # Damage anywhere
 
+
 def damage(source, store):
     """One thing goes wrong in one file. Says what."""
-    file = source.choice(sorted(path for path in store.rglob("*") if path.is_file() and path.name != "LOCK" and "parked" not in str(path)))
+    file = source.choice(
+        sorted(
+            path for path in store.rglob("*") if path.is_file() and path.name != "LOCK" and "parked" not in str(path)
+        )
+    )
     data = bytearray(file.read_bytes())
     at = source.randrange(len(data))
     # Half of it where it matters most: headers, and the first blocks.
@@ -117,9 +142,9 @@ def damage(source, store):
     if what == "flipped":
         data[at] ^= 1 << source.randrange(8)
     elif what == "zeroed":
-        data[at:at + length] = bytes(len(data[at:at + length]))
+        data[at : at + length] = bytes(len(data[at : at + length]))
     elif what == "overwritten":
-        data[at:at + length] = source.randbytes(len(data[at:at + length]))
+        data[at : at + length] = source.randbytes(len(data[at : at + length]))
     elif what == "truncated":
         del data[at:]
     if what == "removed":
@@ -153,7 +178,7 @@ def check_damaged(ny, kept, store, what, caplog, *, may_cut):
         if found == kept.entries:
             continue
         # Only what cannot be told from a write that a crash cut off, which then was not acknowledged: the newest, and the log says so.
-        assert may_cut and found == {key: kept.entries[key] for key in keys[:len(found)]}, what
+        assert may_cut and found == {key: kept.entries[key] for key in keys[: len(found)]}, what
         assert "is not whole" in caplog.text, what
     assert sender.ledger()["balanced"], what
 
@@ -167,7 +192,9 @@ def check_salvage(ny, kept, store, what):
     expected = {log: whole_entries(store / log) for log in LOGS}
     sender, data = opened(ny, saved.parent)
     for log, found in zip(LOGS, (queued(sender), dict(data))):
-        assert found.items() >= expected[log].items(), f"{what}: {log} lacks {[*(expected[log].keys() - found.keys())][:5]}"
+        assert found.items() >= expected[log].items(), (
+            f"{what}: {log} lacks {[*(expected[log].keys() - found.keys())][:5]}"
+        )
         assert found.items() <= kept.entries.items(), what
         assert len(found) == told[log]["saved"], what
     assert sender.ledger()["balanced"], what
@@ -193,7 +220,7 @@ def test_a_damaged_owner_file_says_what_it_should_say(ny, kept, tmp_path, text):
     owner.write_bytes(text.encode("latin-1"))
     with pytest.raises((DiskError, ConfigurationError), match="owner.json|configure it as it was") as raised:
         opened(ny, tmp_path)
-    if right in str(raised.value):      # Whoever follows the error's words has the store again.
+    if right in str(raised.value):  # Whoever follows the error's words has the store again.
         owner.write_text(right)
         assert queued(opened(ny, tmp_path)[0]) == kept.entries
     else:
@@ -211,11 +238,12 @@ def test_salvage_saves_the_logs_beside_one_whose_owner_is_not_known(ny, kept, tm
     told = {each["log"]: each for each in salvage_store(store, tmp_path / "saved")}
     assert told[log]["saved"] == 0 and f"{store / log / 'owner.json'} is gone or damaged" in told[log]["damage"]
     assert not (tmp_path / "saved" / log).exists()
-    other, = {*LOGS} - {log}
+    (other,) = {*LOGS} - {log}
     assert told[other] == {"log": other, "kind": other.partition("-")[0], "saved": 300, "damage": ""}
 
 
 # Of another kind
+
 
 def rewrite(file, **fields):
     """Gives a manifest or a segment's header other fields, with a checksum that holds."""
@@ -224,7 +252,12 @@ def rewrite(file, **fields):
     for name, value in fields.items():
         struct.pack_into(places[name][0], data, places[name][1], value)
     if file.name == "MANIFEST":
-        length = 72 + 16 * struct.unpack_from("<I", data, 48)[0] + struct.unpack_from("<I", data, 64)[0] + struct.unpack_from("<Q", data, 56)[0]
+        length = (
+            72
+            + 16 * struct.unpack_from("<I", data, 48)[0]
+            + struct.unpack_from("<I", data, 64)[0]
+            + struct.unpack_from("<Q", data, 56)[0]
+        )
         struct.pack_into("<I", data, 68, _core.crc32c(bytes(data[72:length]), _core.crc32c(bytes(data[:68]))))
     else:
         struct.pack_into("<I", data, 52, _core.crc32c(bytes(data[:52])))
@@ -237,7 +270,9 @@ def test_a_newer_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, l
     store = copied(kept.stopped, tmp_path)
     rewrite(store / log / file, version=4)
     before = image(store / log)
-    with pytest.raises((ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 4.*upgrade"):
+    with pytest.raises(
+        (ConfigurationError, DiskError), match=f"{store / log / file} was written by a newer version.*format 4.*upgrade"
+    ):
         opened(ny, tmp_path)
     assert image(store / log) == before
 
@@ -247,16 +282,25 @@ def test_an_older_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, 
     store = copied(kept.stopped, tmp_path)
     rewrite(store / log / "MANIFEST", version=1)
     before = image(store / log)
-    with pytest.raises((ConfigurationError, DiskError), match="MANIFEST is in record format 1.*drain it with the version that wrote it"):
+    with pytest.raises(
+        (ConfigurationError, DiskError), match="MANIFEST is in record format 1.*drain it with the version that wrote it"
+    ):
         opened(ny, tmp_path)
     assert image(store / log) == before
 
 
-@pytest.mark.parametrize("changed", [{"dispatcher_threads": 3}, {"parallel": True}, {"remote_distributed_system_id": 3}])
-def test_a_queue_that_is_configured_otherwise_than_its_log_is_refused_and_opens_again_as_it_was(ny, kept, tmp_path, changed):
+@pytest.mark.parametrize(
+    "changed", [{"dispatcher_threads": 3}, {"parallel": True}, {"remote_distributed_system_id": 3}]
+)
+def test_a_queue_that_is_configured_otherwise_than_its_log_is_refused_and_opens_again_as_it_was(
+    ny, kept, tmp_path, changed
+):
     store = copied(kept.stopped, tmp_path)
     before = image(store)
-    with pytest.raises(ConfigurationError, match=f"{store / 'queue-ln'} was written with .* and is opened with .*configure it as it was"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"{store / 'queue-ln'} was written with .* and is opened with .*configure it as it was",
+    ):
         opened(ny, tmp_path, **changed)
     assert image(store) == before
     assert queued(opened(ny, tmp_path)[0]) == kept.entries
@@ -303,6 +347,7 @@ def test_what_was_saved_is_a_new_queue_each_time(ny, kept, tmp_path):
 
 # Directories
 
+
 @pytest.fixture
 def unprivileged():
     """A directory that anybody can enter, and a process without the right to write where it may not."""
@@ -324,12 +369,16 @@ def test_a_read_only_directory_is_named_and_nothing_is_lost(ny, kept, unprivileg
     ny.new_cache(dir=tmp_path)
     directory.chmod(0o555)
     give_rights_up()
-    with pytest.raises(DiskError, match=f"{directory}.*cannot be used: Permission denied; make it writable, or name another"):
+    with pytest.raises(
+        DiskError, match=f"{directory}.*cannot be used: Permission denied; make it writable, or name another"
+    ):
         ny.cache.create_disk_store("small", directories=((str(directory), 4),))
 
 
 @pytest.mark.parametrize("log", LOGS)
-def test_a_store_that_became_read_only_is_named_and_opens_when_it_is_writable_again(ny, kept, unprivileged, tmp_path, log):
+def test_a_store_that_became_read_only_is_named_and_opens_when_it_is_writable_again(
+    ny, kept, unprivileged, tmp_path, log
+):
     directory, give_rights_up = unprivileged
     store = copied(kept.stopped, directory)
     for path in [store, *store.rglob("*")]:
@@ -343,7 +392,14 @@ def test_a_store_that_became_read_only_is_named_and_opens_when_it_is_writable_ag
     give_rights_up()
     ny.cache.create_disk_store("small", directories=((str(directory), 4),))
     with pytest.raises(DiskError, match=f"{store / log}.*Permission denied"):
-        ny.send_to("ln", parallel=False, dispatcher_threads=2, enable_persistence=True, disk_store_name="small", manual_start=True)
+        ny.send_to(
+            "ln",
+            parallel=False,
+            dispatcher_threads=2,
+            enable_persistence=True,
+            disk_store_name="small",
+            manual_start=True,
+        )
         ny.region(type="REPLICATE_PERSISTENT", disk_store_name="small")
     ny.cache.close()
     os.seteuid(euid)
@@ -377,7 +433,10 @@ def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):
     shutil.rmtree(tmp_path / "disk-store-DEFAULT")
     data["after"] = b"v"
     eventually(lambda: core_of(data).log_state()["failing"])
-    assert "region-data" in core_of(data).log_state()["failing"] and "removed while it was in use" in core_of(data).log_state()["failing"]
+    assert (
+        "region-data" in core_of(data).log_state()["failing"]
+        and "removed while it was in use" in core_of(data).log_state()["failing"]
+    )
 
 
 def test_a_directory_that_is_a_file_is_named(ny, tmp_path):
@@ -389,6 +448,7 @@ def test_a_directory_that_is_a_file_is_named(ny, tmp_path):
 
 
 # Two in one place
+
 
 def test_two_stores_in_one_directory_keep_apart(ny, tmp_path):
     def both():
@@ -419,12 +479,16 @@ def test_one_store_twice_is_refused_whatever_the_directory_is_called(ny, tmp_pat
     with pytest.raises(IllegalStateError, match="exists already"):
         ny.cache.create_disk_store("small", directories=(other,))
     with pywan.Cache("second", locators=str(ny.locator.address), dir=tmp_path / "second") as second:
-        with pytest.raises(IllegalStateError, match=f"other-name/disk-store-small is open in process {os.getpid()}; stop that one, or name another directory"):
+        with pytest.raises(
+            IllegalStateError,
+            match=f"other-name/disk-store-small is open in process {os.getpid()}; stop that one, or name another directory",
+        ):
             second.create_disk_store("small", directories=(other,))
         second.create_disk_store("small")
 
 
 # Sizes
+
 
 @pytest.mark.parametrize("size", [0, -1, 2**31, 2**62, "0", "x", 1.5])
 def test_a_size_that_cannot_be_is_refused(ny, tmp_path, size):
@@ -437,7 +501,9 @@ def test_a_size_that_cannot_be_is_refused(ny, tmp_path, size):
 def test_a_size_beyond_the_disk_is_refused_with_the_disk_s(ny, tmp_path):
     disk = os.statvfs(tmp_path)
     mb = disk.f_blocks * disk.f_frsize >> 20
-    with pytest.raises(ConfigurationError, match=f"{tmp_path}/disk-store-small may take {mb + 1} MB, and its disk has {mb} MB in all"):
+    with pytest.raises(
+        ConfigurationError, match=f"{tmp_path}/disk-store-small may take {mb + 1} MB, and its disk has {mb} MB in all"
+    ):
         ny.cache.create_disk_store("small", directories=((str(tmp_path), mb + 1),))
     ny.cache.create_disk_store("small", directories=((str(tmp_path), mb),))
 
@@ -450,7 +516,11 @@ def test_the_smallest_store_works_and_refuses_what_can_never_fit(ny, tmp_path):
     data["small"] = bytes(50_000)
     assert "large" not in data
     sender, data = opened(ny, tmp_path, store_mb=1)
-    assert {key: len(value) for key, value in queued(sender).items()} == {"small": 50_000} == {key: len(value) for key, value in data.items()}
+    assert (
+        {key: len(value) for key, value in queued(sender).items()}
+        == {"small": 50_000}
+        == {key: len(value) for key, value in data.items()}
+    )
 
 
 def test_an_event_that_no_log_of_the_remote_site_can_take_is_parked_and_the_rest_goes_on(network, tmp_path):
@@ -480,7 +550,11 @@ def test_keys_and_values_at_their_limits_are_kept_and_those_over_them_change_not
     data["large"] = b"v" * VALUE_MAX
     data.put("with-argument", b"v", callback_argument=b"c" * CALLBACK_MAX)
     data[""] = b""
-    for key, value, more in (("k" * (KEY_MAX + 1), b"v", {}), ("large", b"w" * (VALUE_MAX + 1), {}), ("with-argument", b"w", {"callback_argument": b"c" * (CALLBACK_MAX + 1)})):
+    for key, value, more in (
+        ("k" * (KEY_MAX + 1), b"v", {}),
+        ("large", b"w" * (VALUE_MAX + 1), {}),
+        ("with-argument", b"w", {"callback_argument": b"c" * (CALLBACK_MAX + 1)}),
+    ):
         with pytest.raises(EventTooLargeError, match="limit"):
             data.put(key, value, **more)
     expected = {"k" * KEY_MAX: b"v", "large": b"v" * VALUE_MAX, "with-argument": b"v", "": b""}

@@ -1,4 +1,5 @@
 """The demo as a person runs it: real processes, real Spark."""
+
 import csv
 import gzip
 import json
@@ -18,8 +19,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 
 def start_demo(directory: Path, *options: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "pywan.demo.main", "--dir", str(directory), *options], text=True,
-        stdout=subprocess.PIPE, stderr=open(directory.parent / "progress.txt", "w"), start_new_session=True,
+        [sys.executable, "-m", "pywan.demo.main", "--dir", str(directory), *options],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=open(directory.parent / "progress.txt", "w"),
+        start_new_session=True,
     )
 
 
@@ -42,8 +46,21 @@ def test_a_file_fed_through_a_chain_ends_with_equal_sites_and_balanced_ledgers(t
         writer.writerow(["path", "what", "text"])
         writer.writerows([f"k{n % 1000}", "destroy" if n % 1000 < 10 else "update", f"text {n}"] for n in range(5_000))
     directory = tmp_path / "work"
-    demo = start_demo(directory, "--json", "--input", str(feed), "--key", "path", "--operation", "what", "--topology", "chain", "--cut-seconds", "1",
-                      "--persistent")
+    demo = start_demo(
+        directory,
+        "--json",
+        "--input",
+        str(feed),
+        "--key",
+        "path",
+        "--operation",
+        "what",
+        "--topology",
+        "chain",
+        "--cut-seconds",
+        "1",
+        "--persistent",
+    )
     out, _ = demo.communicate(timeout=200)
     progress = (tmp_path / "progress.txt").read_text()
     assert out, progress
@@ -53,8 +70,15 @@ def test_a_file_fed_through_a_chain_ends_with_equal_sites_and_balanced_ledgers(t
     assert report["feed"] == {"source": "feed.csv.gz", "events": 5_000, "live_keys": 990}
     assert [site["live_keys"] for site in report["sites"].values()] == [990] * 3
     assert [sender["balanced"] for sender in report["senders"]] == [True] * 4
-    for what in ("link to LN is cut", "link to LN is restored", "receiver was stopped and started", "locator is killed", "locator was started again",
-                 "server is killed", "from its disk store"):
+    for what in (
+        "link to LN is cut",
+        "link to LN is restored",
+        "receiver was stopped and started",
+        "locator is killed",
+        "locator was started again",
+        "server is killed",
+        "from its disk store",
+    ):
         assert what in progress
     assert not directory.exists() and not processes_in(directory)
 
@@ -76,11 +100,14 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file_behind(tmp_path, numb
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("options, problem", [
-    (["--topology", "triangle"], "--topology=triangle: choose one of star"),
-    (["--operation", "op"], "--operation names a column of --input"),
-    (["--input", "/nowhere.csv"], "--input=/nowhere.csv: there is no such file"),
-])
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (["--topology", "triangle"], "--topology=triangle: choose one of star"),
+        (["--operation", "op"], "--operation names a column of --input"),
+        (["--input", "/nowhere.csv"], "--input=/nowhere.csv: there is no such file"),
+    ],
+)
 def test_options_that_cannot_be_used_are_refused_at_once(tmp_path, options, problem):
     demo = start_demo(tmp_path / "work", *options)
     demo.communicate(timeout=60)

@@ -1,4 +1,5 @@
 """What the demo feeds: rows of one key in the feed's order, and exactly what must remain after the last one."""
+
 import csv
 import gzip
 import json
@@ -11,8 +12,14 @@ from pywan.errors import ConfigurationError
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 ROWS = [
-    ("create", "a", "one", "1"), ("create", "b", 'quoted "two", with a comma', "2"), ("update", "a", "three", ""), ("destroy", "b", "", ""),
-    ("destroy", "never there", "", ""), ("create", "ü/c", "four", "007"), ("destroy", "a", "", ""), ("create", "a", "five", "5"),
+    ("create", "a", "one", "1"),
+    ("create", "b", 'quoted "two", with a comma', "2"),
+    ("update", "a", "three", ""),
+    ("destroy", "b", "", ""),
+    ("destroy", "never there", "", ""),
+    ("create", "ü/c", "four", "007"),
+    ("destroy", "a", "", ""),
+    ("create", "a", "five", "5"),
 ]
 
 
@@ -39,7 +46,7 @@ def test_a_csv_files_live_rows_are_those_that_its_operations_leave(spark, csv_fi
 def test_rows_of_one_key_stay_in_the_files_order(spark, tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("key,number\n" + "".join(f"k{n % 7},{n}\n" for n in range(2_000)))
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "2000")     # Several pieces, read out of order.
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "2000")  # Several pieces, read out of order.
     try:
         feed = feeds.from_file(spark, str(path), "key")
         partitions = feed.frame.rdd.map(tuple).glom().collect()
@@ -51,7 +58,7 @@ def test_rows_of_one_key_stay_in_the_files_order(spark, tmp_path):
             assert seen.get(key, -1) < int(number)
             seen[key] = int(number)
     assert seen == {f"k{n % 7}": n for n in range(1_993, 2_000)}
-    assert sum(len({key for key, _ in rows}) for rows in partitions) == 7     # Each key in one partition.
+    assert sum(len({key for key, _ in rows}) for rows in partitions) == 7  # Each key in one partition.
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
@@ -73,14 +80,17 @@ def test_generated_data_is_the_same_for_the_same_seed_and_holds_all_operations(s
     assert {row[0] for row in first.frame.select("operation").distinct().collect()} == set(feeds.OPERATIONS)
 
 
-@pytest.mark.parametrize("content, key, operation, problem", [
-    ("key,v\na,1\n", "kee", None, "--key=kee: .* has no such column .it has key, v"),
-    ("key,op,v\na,upsert,1\n", "key", "op", "'upsert' is none of create, update, destroy"),
-    ("key,op,v\na,,1\n", "key", "op", "'.none.' is none of"),
-    ("key,v\n,1\na,2\n", "key", None, "1 rows have no key"),
-    ("key,v\n", "key", None, "has no rows"),
-    ("key\na\n", "key", None, "there must be a column for the value"),
-])
+@pytest.mark.parametrize(
+    "content, key, operation, problem",
+    [
+        ("key,v\na,1\n", "kee", None, "--key=kee: .* has no such column .it has key, v"),
+        ("key,op,v\na,upsert,1\n", "key", "op", "'upsert' is none of create, update, destroy"),
+        ("key,op,v\na,,1\n", "key", "op", "'.none.' is none of"),
+        ("key,v\n,1\na,2\n", "key", None, "1 rows have no key"),
+        ("key,v\n", "key", None, "has no rows"),
+        ("key\na\n", "key", None, "there must be a column for the value"),
+    ],
+)
 def test_a_file_that_cannot_be_fed_is_refused_with_what_is_wrong(spark, tmp_path, content, key, operation, problem):
     path = tmp_path / "feed.csv"
     path.write_text(content)

@@ -1,4 +1,5 @@
 """The demo's parts that need neither processes nor Spark: topologies, comparison, the report."""
+
 import json
 import struct
 import sys
@@ -46,7 +47,9 @@ def test_every_kind_of_difference_is_told_apart_and_named():
 
 
 def test_stamps_do_not_count_against_contents_that_were_put_separately():
-    assert not any(compare.compare({"feed": contents(entry(b"a", stamp=1)), "ny": contents(entry(b"a", stamp=2))}, stamps=False))
+    assert not any(
+        compare.compare({"feed": contents(entry(b"a", stamp=1)), "ny": contents(entry(b"a", stamp=2))}, stamps=False)
+    )
 
 
 def test_in_every_topology_an_event_of_any_site_finds_a_way_to_all():
@@ -83,22 +86,36 @@ def test_an_unknown_topology_is_refused_by_name():
         topology.build("triangle")
 
 
-LEDGER = {"received": 10, "queued": 7, "not_queued": 2, "filtered_before_enqueue": 0, "dropped": {"stopped": 1},
-          "distributed": 4, "conflated": 1, "filtered_before_transmit": 0, "parked": 1, "in_queue": 1}
+LEDGER = {
+    "received": 10,
+    "queued": 7,
+    "not_queued": 2,
+    "filtered_before_enqueue": 0,
+    "dropped": {"stopped": 1},
+    "distributed": 4,
+    "conflated": 1,
+    "filtered_before_transmit": 0,
+    "parked": 1,
+    "in_queue": 1,
+}
 
 
 def test_a_balanced_ledger_has_nothing_unexplained():
     assert unexplained(LEDGER) == []
 
 
-@pytest.mark.parametrize("name, problem", [("received", "received 11, explained 10"), ("queued", "queued 8, explained 7")])
+@pytest.mark.parametrize(
+    "name, problem", [("received", "received 11, explained 10"), ("queued", "queued 8, explained 7")]
+)
 def test_an_event_too_many_is_unexplained(name, problem):
     assert problem in unexplained({**LEDGER, name: LEDGER[name] + 1})
 
 
 def test_the_report_fails_on_any_problem_and_says_so_in_both_forms():
     report = Report("star")
-    report.sites["ny"] = dict(live_keys=3, events=5, received=0, conflicts_lost=0, fastest_events_per_second=9, contents="reference")
+    report.sites["ny"] = dict(
+        live_keys=3, events=5, received=0, conflicts_lost=0, fastest_events_per_second=9, contents="reference"
+    )
     report.add_step("load", 2.0, 10)
     report.add_sender("ny", "ln", LEDGER)
     assert report.ok

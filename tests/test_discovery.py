@@ -1,4 +1,5 @@
 """Discovery without a network: every locator ends with every site's full set, and the table of members."""
+
 import itertools
 import random
 
@@ -8,7 +9,14 @@ from pywan.base.addresses import Address
 from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
 from pywan.config.cluster import ClusterConfiguration
 from pywan.protocol import discovery
-from pywan.protocol.discovery import CANDIDATES_AT_ONCE, MAX_CANDIDATES, MAX_LOCATORS_PER_SITE, LocatorProfile, LocatorState, Timings
+from pywan.protocol.discovery import (
+    CANDIDATES_AT_ONCE,
+    MAX_CANDIDATES,
+    MAX_LOCATORS_PER_SITE,
+    LocatorProfile,
+    LocatorState,
+    Timings,
+)
 from pywan.protocol.members import MAX_MEMBERS, MemberTable
 
 
@@ -27,8 +35,13 @@ class World:
         me = LocatorProfile(site, host, port, f"locator{port}")
         config = ClusterConfiguration()
         state = LocatorState(
-            me, f"uid{port}-{self.now}", [Address(host, p) for p in locators], [Address(host, p) for p in remotes],
-            extra=config.entries, extra_digest=config.digest, merge_extra=config.merge,
+            me,
+            f"uid{port}-{self.now}",
+            [Address(host, p) for p in locators],
+            [Address(host, p) for p in remotes],
+            extra=config.entries,
+            extra_digest=config.digest,
+            merge_extra=config.merge,
         )
         state.config = config
         self.locators[me.address] = state
@@ -45,7 +58,12 @@ class World:
             for state, contact in work:
                 self.deliver(state, contact)
             if not work:
-                self.now = min([end + 1, *(d for s in self.locators.values() if (d := s.next_due_ms()) is not None and d > self.now)])
+                self.now = min(
+                    [
+                        end + 1,
+                        *(d for s in self.locators.values() if (d := s.next_due_ms()) is not None and d > self.now),
+                    ]
+                )
 
     def deliver(self, state, contact):
         self.messages += 1
@@ -54,7 +72,11 @@ class World:
             state.failed(contact.address, "refused", self.now)
             return
         try:
-            reply = there.on_ping(contact.request) if contact.request["op"] == "ping" else there.on_join(contact.request, self.now)
+            reply = (
+                there.on_ping(contact.request)
+                if contact.request["op"] == "ping"
+                else there.on_join(contact.request, self.now)
+            )
             state.heard(contact.address, contact.request, reply, self.now)
         except IncompatibleSystemError as error:
             self.conflicts.append(str(error))
@@ -129,7 +151,7 @@ def test_a_restarted_locator_that_knows_nobody_is_told_again():
     world.run(10_000)
     world.stop(1)
     world.run(30_000)
-    assert Address("h", 1) in world.locators[Address("h", 3)].locators_of(LN)   # Not forgotten while it is away.
+    assert Address("h", 1) in world.locators[Address("h", 3)].locators_of(LN)  # Not forgotten while it is away.
     world.start(LN, 1)
     world.run(20_000)
     world.assert_all_know_all()
@@ -142,7 +164,7 @@ def test_an_address_that_changes_its_site_is_learned_everywhere():
     world.run(10_000)
     world.stop(TK)
     world.run(3_000)
-    world.start(HK, TK, remotes=[LN])     # Site 4 where site 3 was.
+    world.start(HK, TK, remotes=[LN])  # Site 4 where site 3 was.
     world.run(20_000)
     world.assert_all_know_all()
 
@@ -210,10 +232,30 @@ def test_configuration_entries_reach_the_sites_other_locators_only():
     assert other.config.things() == []
 
 
-@pytest.mark.parametrize("bad", [
-    None, {}, {"host": "h"}, *({"distributed_system_id": 1, "host": "h", "port": 1, "name": "n", **change} for change in (
-        {"port": 0}, {"port": "1"}, {"distributed_system_id": 256}, {"distributed_system_id": True}, {"host": ""}, {"host": "x" * 300},
-        {"host": "a\nb"}, {"host": ["h"]}, {"name": 3}, {"name": "\x1b[2J"}, {"name": ".."}))])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        {},
+        {"host": "h"},
+        *(
+            {"distributed_system_id": 1, "host": "h", "port": 1, "name": "n", **change}
+            for change in (
+                {"port": 0},
+                {"port": "1"},
+                {"distributed_system_id": 256},
+                {"distributed_system_id": True},
+                {"host": ""},
+                {"host": "x" * 300},
+                {"host": "a\nb"},
+                {"host": ["h"]},
+                {"name": 3},
+                {"name": "\x1b[2J"},
+                {"name": ".."},
+            )
+        ),
+    ],
+)
 def test_a_profile_from_the_network_is_checked(bad):
     world = World()
     state = world.start(1, 1, remotes=[2])
@@ -227,7 +269,10 @@ def test_a_profile_from_the_network_is_checked(bad):
 
 
 def joined_by(world, state, peer, **more):
-    return state.on_join({"uid": "evil", "from": peer.to_map(), "role": "learned", "digest": "d", "digest_in_site": "d", **more}, world.now)
+    return state.on_join(
+        {"uid": "evil", "from": peer.to_map(), "role": "learned", "digest": "d", "digest_in_site": "d", **more},
+        world.now,
+    )
 
 
 class Liar:
@@ -237,7 +282,13 @@ class Liar:
         self.me, self.sites = me, sites
 
     def on_join(self, request, now):
-        return {"from": self.me.to_map(), "uid": "liar", "digest": "x", "digest_in_site": "x", "sites": [p.to_map() for p in self.sites]}
+        return {
+            "from": self.me.to_map(),
+            "uid": "liar",
+            "digest": "x",
+            "digest_in_site": "x",
+            "sites": [p.to_map() for p in self.sites],
+        }
 
     def on_ping(self, request):
         return {"uid": "liar", "digest": f"{random.random()}", "digest_in_site": "x"}
@@ -252,7 +303,12 @@ class Liar:
 def test_addresses_that_a_stranger_tells_are_neither_believed_nor_passed_on():
     world = World()
     state = world.start(1, 1)
-    joined_by(world, state, LocatorProfile(2, "invented", 2, "n"), sites=[LocatorProfile(n % 256, f"h{n}", 1, "n").to_map() for n in range(16_448)])
+    joined_by(
+        world,
+        state,
+        LocatorProfile(2, "invented", 2, "n"),
+        sites=[LocatorProfile(n % 256, f"h{n}", 1, "n").to_map() for n in range(16_448)],
+    )
     world.run(5_000)
     assert state.known_sites() == {1: [Address("h", 1)]} and len(state.peers()) == 1
     assert [p["port"] for p in joined_by(world, state, LocatorProfile(3, "other", 2, "n"))["sites"]] == [1]
@@ -267,9 +323,9 @@ def test_what_a_locator_tells_of_others_is_asked_for_there_and_forgotten_if_nobo
     world.locators[Address("h", 9)] = liar
     world.run(20_000)
     assert state.known_sites() == {1: [Address("h", 1)], 2: [Address("h", 2)], 9: [Address("h", 9)]}
-    assert neighbour.known_sites() == state.known_sites()      # It asks the liar too, and passes on no lie.
+    assert neighbour.known_sites() == state.known_sites()  # It asks the liar too, and passes on no lie.
     assert len(state.peers()) <= MAX_CANDIDATES + 3
-    honest = world.start(3, 3, remotes=[1])                    # Between all those that do not answer it finds its place.
+    honest = world.start(3, 3, remotes=[1])  # Between all those that do not answer it finds its place.
     world.run(30_000)
     assert Address("h", 3) in state.locators_of(3) and set(honest.known_sites()) == {1, 2, 3, 9}
     liar.sites = []
@@ -280,19 +336,23 @@ def test_what_a_locator_tells_of_others_is_asked_for_there_and_forgotten_if_nobo
 def test_few_invented_addresses_are_asked_at_a_time():
     world = World()
     state = world.start(1, 1, remotes=[9])
-    world.locators[Address("h", 9)] = Liar(LocatorProfile(9, "h", 9, "liar"), [LocatorProfile(3, f"h{n}", 1, "n") for n in range(60)])
+    world.locators[Address("h", 9)] = Liar(
+        LocatorProfile(9, "h", 9, "liar"), [LocatorProfile(3, f"h{n}", 1, "n") for n in range(60)]
+    )
     [contact] = state.due(0)
     world.deliver(state, contact)
     assert len([c for c in state.due(10_000) if c.address.host != "h"]) == CANDIDATES_AT_ONCE
     assert state.due(10_000) == []
-    assert state.next_due_ms() is None or state.next_due_ms() > 10_000      # It does not spin while they are under way.
+    assert state.next_due_ms() is None or state.next_due_ms() > 10_000  # It does not spin while they are under way.
 
 
 def test_nobody_can_speak_for_an_address_that_answers_itself():
     world = World()
     state, honest = world.start(1, 1, remotes=[2, 9]), world.start(2, 2)
     world.run(1_000)
-    world.locators[Address("h", 9)] = Liar(LocatorProfile(7, "h", 2, "taken-over"), [LocatorProfile(7, "h", 2, "taken-over")])
+    world.locators[Address("h", 9)] = Liar(
+        LocatorProfile(7, "h", 2, "taken-over"), [LocatorProfile(7, "h", 2, "taken-over")]
+    )
     joined_by(world, state, LocatorProfile(7, "h", 2, "taken-over"))
     world.run(30_000)
     assert state.locators_of(2) == [Address("h", 2)] and state.locators_of(7) == []
@@ -308,7 +368,16 @@ def test_requests_of_others_do_not_make_a_locator_send_as_many():
     world.run(10_000)
     world.messages = 0
     for n in range(1_000):
-        state.on_join({"uid": f"{n}", "from": LocatorProfile(2, "h", 2, "locator2").to_map(), "role": "learned", "digest": f"{n}", "digest_in_site": ""}, world.now)
+        state.on_join(
+            {
+                "uid": f"{n}",
+                "from": LocatorProfile(2, "h", 2, "locator2").to_map(),
+                "role": "learned",
+                "digest": f"{n}",
+                "digest_in_site": "",
+            },
+            world.now,
+        )
         world.run(1)
     assert world.messages <= 10
 
@@ -319,10 +388,16 @@ def test_locators_that_reach_different_ones_do_not_exchange_everything_again_and
         world.start(port, port, remotes=[2] if port != 2 else [])
     deliver = world.deliver
     world.deliver = lambda state, contact: (
-        state.failed(contact.address, "no way", world.now) if {state.me.port, contact.address.port} == {1, 3} else deliver(state, contact))
+        state.failed(contact.address, "no way", world.now)
+        if {state.me.port, contact.address.port} == {1, 3}
+        else deliver(state, contact)
+    )
     world.run(30_000)
     ops = []
-    counted, world.deliver = world.deliver, lambda state, contact: (ops.append(contact.request["op"]), counted(state, contact))
+    counted, world.deliver = (
+        world.deliver,
+        lambda state, contact: (ops.append(contact.request["op"]), counted(state, contact)),
+    )
     world.run(120_000)
     assert world.locators[Address("h", 1)].known_sites().keys() == {1, 2}
     assert len([op for op in ops if op == "ping"]) > 60 and len([op for op in ops if op != "ping"]) < 50
@@ -341,9 +416,18 @@ def test_locators_kept_are_bounded():
 
 # --- members -----------------------------------------------------------------------------------------------------
 
+
 def profile(name, member_id, *, load=0, receivers=1, **more):
-    return {"name": name, "member_id": member_id, "host": "h", "port": 7000, "pid": 1, "load": load,
-            "receivers": [{"host": "same", "port": 5000 + i} for i in range(receivers)], **more}
+    return {
+        "name": name,
+        "member_id": member_id,
+        "host": "h",
+        "port": 7000,
+        "pid": 1,
+        "load": load,
+        "receivers": [{"host": "same", "port": 5000 + i} for i in range(receivers)],
+        **more,
+    }
 
 
 def test_senders_that_ask_at_once_are_spread_by_load_and_turn():
@@ -382,9 +466,22 @@ def test_a_client_is_never_given_a_receiver():
     assert "receivers" not in table.servers()[0] and table.servers()[0]["port"] == 7000
 
 
-@pytest.mark.parametrize("change", [
-    {"name": ""}, {"name": 5}, {"member_id": -1}, {"member_id": 2**32}, {"port": 70000}, {"host": None}, {"load": -1},
-    {"receivers": "x"}, {"receivers": [1]}, {"receivers": [{"host": "h", "port": 0}]}, {"distributed_system_id": 999}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": ""},
+        {"name": 5},
+        {"member_id": -1},
+        {"member_id": 2**32},
+        {"port": 70000},
+        {"host": None},
+        {"load": -1},
+        {"receivers": "x"},
+        {"receivers": [1]},
+        {"receivers": [{"host": "h", "port": 0}]},
+        {"distributed_system_id": 999},
+    ],
+)
 def test_a_members_profile_is_checked(change):
     with pytest.raises(ProtocolError):
         MemberTable().join({**profile("a", 1), **change}, 0)

@@ -1,4 +1,5 @@
 """A disk that fails under a real process: each error by its own name, to whoever called, in the log (once), in the lag and at the other site."""
+
 from __future__ import annotations
 
 import contextlib
@@ -89,12 +90,19 @@ def member(disk, network):
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-@pytest.mark.parametrize("call, error", [
-    ("fdatasync", errno.EIO), ("pwrite", errno.EROFS), ("posix_fallocate", errno.EIO), ("posix_fallocate", errno.ENOSPC), ("pwrite", errno.EDQUOT),
-])
+@pytest.mark.parametrize(
+    "call, error",
+    [
+        ("fdatasync", errno.EIO),
+        ("pwrite", errno.EROFS),
+        ("posix_fallocate", errno.EIO),
+        ("posix_fallocate", errno.ENOSPC),
+        ("pwrite", errno.EDQUOT),
+    ],
+)
 def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, error):
     disk.fail(**{call: error})
-    big = call == "posix_fallocate"         # Room is reserved for several segments at a time.
+    big = call == "posix_fallocate"  # Room is reserved for several segments at a time.
     refused = {}
 
     def is_refused():
@@ -104,9 +112,17 @@ def test_what_a_disk_fails_with_is_said_by_its_own_name(disk, member, call, erro
     eventually(is_refused, 30)
     reason = os.strerror(error)
     assert refused["kind"] == ("QueueFullError" if error in FULL else "DiskAccessError")
-    assert reason in refused["error"] and str(member.folder) in refused["error"] and "nothing was stored or sent" in refused["error"]
-    assert ("free disk space" in refused["error"]) == (error in FULL) and ("repeat it when the disk takes writes again" in refused["error"]) == (error not in FULL)
-    assert member.do("sender.lag()['cause']")["found"].startswith("disk: cannot ") and member.do("sender.lag()['cause']")["found"].endswith(reason)
+    assert (
+        reason in refused["error"]
+        and str(member.folder) in refused["error"]
+        and "nothing was stored or sent" in refused["error"]
+    )
+    assert ("free disk space" in refused["error"]) == (error in FULL) and (
+        "repeat it when the disk takes writes again" in refused["error"]
+    ) == (error not in FULL)
+    assert member.do("sender.lag()['cause']")["found"].startswith("disk: cannot ") and member.do(
+        "sender.lag()['cause']"
+    )["found"].endswith(reason)
     eventually(lambda: member.lines("its log is not written"))
     assert reason in member.do("data.put('again', 1)")["error"]
     said = member.lines("its log is not written")
@@ -126,9 +142,18 @@ def test_a_change_of_a_region_without_senders_is_refused_at_once_while_its_disk_
         disk.fail(pwrite=errno.EIO)
         eventually(lambda: "error" in member.do("data.put('k', 1)"), 30)
         began = time.monotonic()
-        for call in ("put('k', 1)", "put_all({'k': 1})", "destroy('there')", "invalidate('there')", "local_destroy('there')"):
+        for call in (
+            "put('k', 1)",
+            "put_all({'k': 1})",
+            "destroy('there')",
+            "invalidate('there')",
+            "local_destroy('there')",
+        ):
             refused = member.do(f"data.{call}")
-            assert refused.get("kind") == "DiskAccessError" and os.strerror(errno.EIO) in refused["error"], (call, refused)
+            assert refused.get("kind") == "DiskAccessError" and os.strerror(errno.EIO) in refused["error"], (
+                call,
+                refused,
+            )
         assert time.monotonic() - began < 5
         disk.let_go()
         eventually(lambda: "error" not in member.do("data.put('after', 1)"), 30)
@@ -155,12 +180,25 @@ def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(
             count += 1
             data[count] = "v"
             cause = sender.lag()["cause"]
-            return cause.startswith("link down: ") and "the receiver says: the log is not written now: cannot sync" in cause and cause.endswith(os.strerror(errno.EIO))
+            return (
+                cause.startswith("link down: ")
+                and "the receiver says: the log is not written now: cannot sync" in cause
+                and cause.endswith(os.strerror(errno.EIO))
+            )
 
         eventually(is_told, 30)
         began = time.monotonic()
-        eventually(lambda: time.monotonic() - began > 2, 10)        # It is tried again and again meanwhile.
-        assert len([record for record in caplog.records if "the receiver says: the log is not written now" in record.getMessage()]) <= 2
+        eventually(lambda: time.monotonic() - began > 2, 10)  # It is tried again and again meanwhile.
+        assert (
+            len(
+                [
+                    record
+                    for record in caplog.records
+                    if "the receiver says: the log is not written now" in record.getMessage()
+                ]
+            )
+            <= 2
+        )
         assert len(member.lines("given up")) <= 2 and not member.lines("Traceback")
         assert all("the log is not written now: cannot sync" in line for line in member.lines("given up"))
         disk.let_go()
@@ -172,14 +210,17 @@ def test_a_receiver_whose_disk_fails_says_so_to_the_sender_and_no_log_is_filled(
 
 
 def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member, network):
-    network.sites["ny"].cache.close()        # Its rows go to the other member.
+    network.sites["ny"].cache.close()  # Its rows go to the other member.
     member.do("setattr(__import__('pywan.member.staging').member.staging, 'FULL_WAIT_S', 0.2)")
     with DataConnection.open(member.locators, region="data", run_id=b"1" * 16, task=1) as rows:
         rows.put_pairs([("k", "v")])
         disk.fail(pwrite=errno.EIO)
         member.do("data.put('before', 1)")
         eventually(lambda: member.do("core_of(data).log_state()['failing']")["found"])
-        with pytest.raises(DiskAccessError, match=f"member at .*nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"):
+        with pytest.raises(
+            DiskAccessError,
+            match=f"member at .*nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied",
+        ):
             rows.commit()
 
 
@@ -193,7 +234,11 @@ def test_a_member_that_cannot_read_its_log_says_why(disk, network):
     again = Member(disk, ny)
     disk.let_go()
     again.end()
-    assert again.said["kind"] == "DiskError" and "cannot read" in again.said["error"] and os.strerror(errno.EIO) in again.said["error"]
+    assert (
+        again.said["kind"] == "DiskError"
+        and "cannot read" in again.said["error"]
+        and os.strerror(errno.EIO) in again.said["error"]
+    )
     assert "damaged" not in again.said["error"]
     once_more = Member(disk, ny)
     assert once_more.do("len(data)")["found"] == 100

@@ -1,4 +1,5 @@
 """Committers on a simulated disk: what has to hold when it is full, or when something changes while it writes."""
+
 from __future__ import annotations
 
 import ctypes
@@ -39,8 +40,16 @@ class Queue(_core.EventQueue):
 
 
 def open_queue(disk: Disk, name: str = "ln", limit: int = 0, **options) -> Queue:
-    queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_budget=budget_of(limit),
-                  environment=disk.environment, **options)
+    queue = Queue(
+        name,
+        remote_site=2,
+        log_directory=f"/{name}",
+        log_id=7,
+        synchronous=False,
+        log_budget=budget_of(limit),
+        environment=disk.environment,
+        **options,
+    )
     queue.running = True
     return queue
 
@@ -104,11 +113,27 @@ def test_a_process_that_is_killed_again_and_again_does_not_fill_a_small_log_with
 
 def test_a_region_that_is_closed_while_its_log_is_written_loses_nothing(disk):
     """The committer shortens the log behind the close, and has to know what in it is current."""
+
     def opened() -> MemberRegion:
-        region = MemberRegion("data", _core.Clock(), site=1, member=1, stores=True, forwards=True, buckets=0,
-                              attributes=RegionAttributes.make("data", type="REPLICATE_PERSISTENT"))
-        region.make_persistent("/region", log_id=7, synchronous=False, flush_ms=1, log_budget=budget_of(64 * MIB),
-                               environment=disk.environment, start_writer=keep_writer)
+        region = MemberRegion(
+            "data",
+            _core.Clock(),
+            site=1,
+            member=1,
+            stores=True,
+            forwards=True,
+            buckets=0,
+            attributes=RegionAttributes.make("data", type="REPLICATE_PERSISTENT"),
+        )
+        region.make_persistent(
+            "/region",
+            log_id=7,
+            synchronous=False,
+            flush_ms=1,
+            log_budget=budget_of(64 * MIB),
+            environment=disk.environment,
+            start_writer=keep_writer,
+        )
         return region
 
     def keep_writer(name, write):
@@ -200,7 +225,7 @@ def test_what_is_taken_out_while_the_log_is_shortened_does_not_come_back(disk):
 def test_what_was_taken_out_does_not_come_back_where_a_small_log_makes_way_for_what_replaces_it(disk):
     region, remove = open_region(disk, 4 * MIB), disk._remove
     region.put("key", "first")
-    for number in range(20):        # More than the first segment takes.
+    for number in range(20):  # More than the first segment takes.
         region.put(f"other {number}", "x" * 20_000)
         assert region.commit_once()
     region.local_destroy("key")
@@ -245,7 +270,7 @@ def test_what_a_crash_left_both_queued_and_parked_is_in_the_ledger_when_it_is_re
     region.attach([queue])
     region.put("key", "value")
     assert queue.commit_once()
-    parked.append_record(queue.records()[0][2])     # It was parked; that the queue gave it up did not get onto the disk.
+    parked.append_record(queue.records()[0][2])  # It was parked; that the queue gave it up did not get onto the disk.
     region.attach([])
     del queue
     disk.crash()
@@ -261,7 +286,7 @@ def test_a_clock_that_went_back_over_a_restart_makes_no_event_that_loses_against
     for now_ms in (2_000_000_000_000, 1_000_000_000_000, 1_500_000_000_000):
         queue, clock = open_queue(disk), _core.Clock()
         clock.set_time(now_ms)
-        region = _core.RegionCore("data", clock, site=1, member=1)      # Its entries are lost, and with them their stamps.
+        region = _core.RegionCore("data", clock, site=1, member=1)  # Its entries are lost, and with them their stamps.
         region.attach([queue])
         region.put("key", now_ms)
         assert queue.commit_once()
@@ -304,7 +329,9 @@ def test_events_are_parked_once_though_the_disk_took_the_first_copies_late(disk)
     for n in range(30):
         region.put(f"k{n}", n)
     memory, told = _core.SourceMemory(3), []
-    session = _core.DispatcherSession(queue, 0, parked, on_failure=lambda partition, sequence, reason: told.append((partition, sequence)))
+    session = _core.DispatcherSession(
+        queue, 0, parked, on_failure=lambda partition, sequence, reason: told.append((partition, sequence))
+    )
 
     def send(batch_size: int) -> None:
         """Every event fails: the region is not there."""
@@ -381,8 +408,16 @@ def test_the_ledger_balances_wherever_the_power_goes_while_a_full_log_makes_room
 
 def test_what_half_of_a_commit_has_is_not_durable_where_the_other_half_replaces_it(disk):
     """An update that a newer one took out before either was written: if the newer one is lost, the older one is the key's last."""
-    queue = Queue("ln", remote_site=2, log_directory="/ln", log_id=7, synchronous=False, conflate=True, log_budget=_core.LogBudget(16 * MIB, 0),
-                  environment=disk.environment)
+    queue = Queue(
+        "ln",
+        remote_site=2,
+        log_directory="/ln",
+        log_id=7,
+        synchronous=False,
+        conflate=True,
+        log_budget=_core.LogBudget(16 * MIB, 0),
+        environment=disk.environment,
+    )
     queue.running = True
     region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
     region.attach([queue])
@@ -398,17 +433,24 @@ def test_what_half_of_a_commit_has_is_not_durable_where_the_other_half_replaces_
     write = disk._write
 
     def fail_at_the_newer_one(handle, path, at, data, size):
-        return 5 if b"newer" in bytes((ctypes.c_char * size).from_address(data)) else write(handle, path, at, data, size)
+        return (
+            5 if b"newer" in bytes((ctypes.c_char * size).from_address(data)) else write(handle, path, at, data, size)
+        )
 
     disk._write = fail_at_the_newer_one
     assert not queue.commit_once()
-    older = 42                      # Its sequence.
-    through, = queue.log_state()["durable"]
-    assert 1 < through < older      # The first blocks may go.
+    older = 42  # Its sequence.
+    (through,) = queue.log_state()["durable"]
+    assert 1 < through < older  # The first blocks may go.
     queue.peek(0, 1000)
     assert queue.positions()[0][1] == through
     region.attach([])
     disk.crash(power=False)
     again = open_queue(disk)
-    found = [fields["value"] for _, _, record in again.records(1000) for fields in (_core.record_fields(record),) if fields["key"][1] == b"key"]
+    found = [
+        fields["value"]
+        for _, _, record in again.records(1000)
+        for fields in (_core.record_fields(record),)
+        if fields["key"][1] == b"key"
+    ]
     assert len(found) == 2 and b"older" in found[1][1]

@@ -1,4 +1,5 @@
 """The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the others."""
+
 import contextlib
 import threading
 import time
@@ -19,7 +20,7 @@ ROW = b"x" * 10_000
 def bytes_of(folder):
     found = 0
     for file in folder.rglob("*.seg"):
-        with contextlib.suppress(FileNotFoundError):        # A log that is shortened meanwhile.
+        with contextlib.suppress(FileNotFoundError):  # A log that is shortened meanwhile.
             found += file.stat().st_size
     return found
 
@@ -34,8 +35,17 @@ class SharedQueues:
 
     def open(self, name, **more):
         place = self.store.log_place(f"queue-{name}", {"kind": "queue", "sender": name})
-        queue = _core.EventQueue(name, partitions=1, directory=place.folder, log_directory=place.folder, log_id=5, log_budget=place.budget,
-                                 log_known=place.known, synchronous=False, **more)
+        queue = _core.EventQueue(
+            name,
+            partitions=1,
+            directory=place.folder,
+            log_directory=place.folder,
+            log_id=5,
+            log_budget=place.budget,
+            log_known=place.known,
+            synchronous=False,
+            **more,
+        )
         queue.running = True
         region = _core.RegionCore(f"of-{name}", _core.Clock(), site=1, member=7, stores=False)
         region.attach([queue])
@@ -76,7 +86,10 @@ def test_logs_of_one_directory_share_its_size(tmp_path):
     assert shared.fill("a") > 400 and bytes_of(tmp_path) > 6 * MB
     assert shared.fill("b") < 100
     queue, region = shared.queues["b"]
-    with pytest.raises(QueueFullError, match="the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size"):
+    with pytest.raises(
+        QueueFullError,
+        match="the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size",
+    ):
         region.put("k", ROW)
     shared.send("a", 350)
     assert shared.queues["a"][0].commit_once() and shared.queues["a"][0].commit_once()
@@ -91,7 +104,7 @@ def test_what_logs_hold_is_known_again_after_they_or_the_store_were_closed_and_a
     shared.fill("a")
     used = shared.budget.used
     shared.close("a")
-    assert shared.budget.used == used           # Its files are still there.
+    assert shared.budget.used == used  # Its files are still there.
     shared.open("a")
     shared.check()
     shared.close("a"), shared.close("b")
@@ -107,7 +120,7 @@ def test_what_logs_hold_is_known_again_after_they_or_the_store_were_closed_and_a
     smaller = SharedQueues(tmp_path, 2)
     smaller.open("b")
     queue, region = smaller.queues["b"]
-    with pytest.raises(QueueFullError):         # Beyond the limit already: nothing new, until enough has left.
+    with pytest.raises(QueueFullError):  # Beyond the limit already: nothing new, until enough has left.
         for _ in range(200):
             region.put("k", ROW)
             queue.commit_once()
@@ -134,11 +147,21 @@ def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_whe
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 8)])
     ln.receive()
-    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=1, enable_persistence=True, disk_store_name="small", full_policy="refuse")
-    stored = ny.region("stored", type="REPLICATE_PERSISTENT", disk_store_name="small", disk_synchronous=False, senders=[])
+    sender = ny.send_to(
+        ln,
+        parallel=False,
+        dispatcher_threads=1,
+        batch_size=1,
+        enable_persistence=True,
+        disk_store_name="small",
+        full_policy="refuse",
+    )
+    stored = ny.region(
+        "stored", type="REPLICATE_PERSISTENT", disk_store_name="small", disk_synchronous=False, senders=[]
+    )
     ny.region(type="REPLICATE", senders=["ln"])
     ln.region(type="REPLICATE")
-    ny.data["first"] = 1                    # The queue's log has its first segment, and the parked events' log none.
+    ny.data["first"] = 1  # The queue's log has its first segment, and the parked events' log none.
     network.settle()
     ln.cache.destroy_region("data")
     with pytest.raises((QueueFullError, DiskError), match="limit of 8388608 bytes"):
@@ -155,7 +178,7 @@ def test_a_members_senders_and_regions_share_a_store_and_the_member_works_on_whe
     for n in range(200):
         ny.data[n] = ROW
     network.settle(30)
-    assert len(ln.data) == 201      # All but the first.
+    assert len(ln.data) == 201  # All but the first.
 
 
 @pytest.mark.parametrize("kind", ["queue", "region"])
@@ -163,7 +186,14 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
     if kind == "queue":
-        ny.send_to(ln, parallel=False, dispatcher_threads=1, enable_persistence=True, disk_store_name="small", full_policy="refuse")
+        ny.send_to(
+            ln,
+            parallel=False,
+            dispatcher_threads=1,
+            enable_persistence=True,
+            disk_store_name="small",
+            full_policy="refuse",
+        )
         ny.region(type="REPLICATE", senders=["ln"])
     else:
         ny.region(type="REPLICATE_PERSISTENT", disk_store_name="small", senders=[])
@@ -172,7 +202,7 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
         while stored < 1000:
             ny.data[stored] = ROW
             stored += 1
-    assert len(ny.data) == stored + 1       # It is stored, and on the disk when that takes it.
+    assert len(ny.data) == stored + 1  # It is stored, and on the disk when that takes it.
     with pytest.raises(QueueFullError):
         ny.data["another"] = ROW
     assert len(ny.data) == stored + 1
@@ -189,7 +219,14 @@ def full_store(network, tmp_path):
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
 
     def make(policy):
-        sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, enable_persistence=True, disk_store_name="small", full_policy=policy)
+        sender = ny.send_to(
+            ln,
+            parallel=False,
+            dispatcher_threads=1,
+            enable_persistence=True,
+            disk_store_name="small",
+            full_policy=policy,
+        )
         ny.region(type="REPLICATE", senders=["ln"])
         return sender
 
@@ -201,7 +238,7 @@ def test_who_is_told_that_the_newest_are_dropped_does_not_wait_for_the_disk(netw
     ny, ln, make = full_store
     sender = make("drop-newest")
     stored = 0
-    with pytest.raises(DiskError, match="not on the disk yet"):         # That one is in the queue.
+    with pytest.raises(DiskError, match="not on the disk yet"):  # That one is in the queue.
         while stored < 1000:
             ny.data[stored] = ROW
             stored += 1
@@ -210,7 +247,7 @@ def test_who_is_told_that_the_newest_are_dropped_does_not_wait_for_the_disk(netw
     for n in range(100):
         ny.data[f"dropped {n}"] = ROW
     ny.data.put_columns([b"%d" % n for n in range(100)], [ROW] * 100)
-    assert time.monotonic() - began < 4.0       # Each would wait for five seconds.
+    assert time.monotonic() - began < 4.0  # Each would wait for five seconds.
     assert sender.ledger()["dropped"]["queue full, newest"] == 200 and len(ny.data) == queued + 200
     ln.receive(), ln.region(type="REPLICATE")
     network.settle(30)
@@ -238,8 +275,10 @@ def test_columns_whose_rows_wait_for_the_disk_say_so_beside_what_was_refused(net
         while True:
             ny.data[len(ny.data)] = ROW
     ny.cache.gateway_sender("ln").stop()
-    with pytest.raises(BatchError, match="1 of 2 rows were refused, the others were stored; first: row 0: the key is over the limit") as raised:
-        ny.data.put_columns([b"x" * 65_536, b"key"], [b"1", b"2"])      # Queued for nobody, and not waited for.
+    with pytest.raises(
+        BatchError, match="1 of 2 rows were refused, the others were stored; first: row 0: the key is over the limit"
+    ) as raised:
+        ny.data.put_columns([b"x" * 65_536, b"key"], [b"1", b"2"])  # Queued for nobody, and not waited for.
     assert raised.value.failures == [(0, "the key is over the limit of 65535 bytes")] and ny.data[b"key"] == b"2"
 
 
@@ -259,8 +298,14 @@ def test_an_enqueue_blocks_for_as_long_as_its_policy_says_when_the_log_is_full(n
 
 def test_many_rows_are_waited_for_as_long_as_they_get_on(tmp_path):
     """A disk that takes now and then what is staged: no row waits for long, and all together for longer than an enqueue may."""
-    queue = _core.EventQueue("slow", partitions=1, directory=str(tmp_path), log_directory=str(tmp_path), log_id=5,
-                             log_budget=_core.LogBudget(2 * MB, 0))
+    queue = _core.EventQueue(
+        "slow",
+        partitions=1,
+        directory=str(tmp_path),
+        log_directory=str(tmp_path),
+        log_id=5,
+        log_budget=_core.LogBudget(2 * MB, 0),
+    )
     queue.set_full_policy("block", 100, slow_disk_ms=2000)
     queue.running = True
     region = _core.RegionCore("rows", _core.Clock(), site=1, member=7, stores=False)

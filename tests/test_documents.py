@@ -1,4 +1,5 @@
 """Numbers in the documents are those of the code."""
+
 from __future__ import annotations
 
 import re
@@ -8,7 +9,11 @@ from typing import Iterator
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = [path.read_text() for pattern in ("pywan/**/*.py", "pywan/_core/*.pyx", "pywan/_core/*.pxd", "csrc/*/*.h") for path in sorted(ROOT.glob(pattern))]
+SOURCES = [
+    path.read_text()
+    for pattern in ("pywan/**/*.py", "pywan/_core/*.pyx", "pywan/_core/*.pxd", "csrc/*/*.h")
+    for path in sorted(ROOT.glob(pattern))
+]
 
 
 def rows_of_limits() -> Iterator[tuple[str, str, str]]:
@@ -25,7 +30,11 @@ def values_of(name: str) -> set[float]:
     name = name.rpartition(".")[2]
     found = set()
     for source in SOURCES:
-        for expression in re.findall(rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )([0-9][0-9_.]*u?(?: ?(?:\*|<<) ?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))", source, re.MULTILINE):
+        for expression in re.findall(
+            rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )([0-9][0-9_.]*u?(?: ?(?:\*|<<) ?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))",
+            source,
+            re.MULTILINE,
+        ):
             found.add(eval(re.sub(r"(?<=[0-9])u\b", "", expression)))
     return found
 
@@ -42,13 +51,17 @@ def written(name: str, value: float) -> set[str]:
     return ways
 
 
-@pytest.mark.parametrize("limit, value, names", list(rows_of_limits()), ids=lambda text: re.sub(r"[^a-z ]", "", text.lower())[:40])
+@pytest.mark.parametrize(
+    "limit, value, names", list(rows_of_limits()), ids=lambda text: re.sub(r"[^a-z ]", "", text.lower())[:40]
+)
 def test_the_table_of_limits_says_what_the_code_has(limit, value, names):
     for name in re.findall(r"`([A-Za-z.]*[A-Z]{3}[A-Z_]*)`", names):
         values = values_of(name)
         assert values, f"the documents name {name} under {limit!r}, and the code has no such constant"
         ways = set().union(*(written(name, each) for each in values))
-        assert any(re.search(rf"(?<![\d,]){re.escape(way)}(?!\d|,\d)", value) for way in ways), f"{limit}: the documents say {value}, and {name} is {' or '.join(sorted(ways))}"
+        assert any(re.search(rf"(?<![\d,]){re.escape(way)}(?!\d|,\d)", value) for way in ways), (
+            f"{limit}: the documents say {value}, and {name} is {' or '.join(sorted(ways))}"
+        )
 
 
 def test_the_wait_for_room_at_commit_is_told_alike_everywhere():
@@ -58,11 +71,19 @@ def test_the_wait_for_room_at_commit_is_told_alike_everywhere():
     assert f"the rest waits, up to {FULL_WAIT_S:.0f} s" in text
 
 
-@pytest.mark.parametrize("page", [path for pattern in ("README.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(ROOT.glob(pattern))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page",
+    [path for pattern in ("README.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(ROOT.glob(pattern))],
+    ids=lambda path: path.name,
+)
 def test_a_link_between_documents_leads_somewhere(page):
     for target, _, place in re.findall(r"\]\((?!https?:)([^)#\s]*)(#([^)\s]*))?\)", page.read_text()):
         found = (page.parent / target).resolve() if target else page
         assert found.exists(), f"{page.name} links to {target}, which is not there"
         if place:
-            headings = {re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in found.read_text().splitlines() if line.startswith("#")}
+            headings = {
+                re.sub(r"[^\w\- ]", "", line.lstrip("# ").lower()).replace(" ", "-")
+                for line in found.read_text().splitlines()
+                if line.startswith("#")
+            }
             assert place in headings, f"{page.name} links to {target}#{place}, and there is no such heading"

@@ -1,4 +1,5 @@
 """Which queues an event enters: decided in one step, by verdicts that are known, also at another member."""
+
 from __future__ import annotations
 
 import itertools
@@ -30,6 +31,7 @@ def region_with(*queues, name=None, asking=(), **options):
 
 # A queue whose sender has filters
 
+
 def test_no_event_enters_that_the_filters_were_not_asked_about():
     asking, other = queue_to(2), queue_to(3)
     region = region_with(asking, other, asking=[asking])
@@ -45,13 +47,13 @@ def test_no_event_enters_that_the_filters_were_not_asked_about():
 def test_filters_are_asked_about_what_would_enter_alone():
     asking = queue_to(2)
     region = region_with(asking, asking=[asking])
-    assert region.unasked((3, b"\x02", (7, 7, 7)), {}) == []       # It gets it from somebody else.
-    assert region.unasked((2, b"", (7, 7, 7)), {}) == []            # It made it.
+    assert region.unasked((3, b"\x02", (7, 7, 7)), {}) == []  # It gets it from somebody else.
+    assert region.unasked((2, b"", (7, 7, 7)), {}) == []  # It made it.
     assert region.unasked(HERE, {asking: None}) == []
     asking.running = False
     assert region.unasked(HERE, {}) == []
     assert region.change(UPDATE, "k", "v", decisions={}) == "created" and asking.counts()["dropped_stopped"] == 1
-    asking.running = True       # As it starts: who was told that nobody has to be asked is told otherwise.
+    asking.running = True  # As it starts: who was told that nobody has to be asked is told otherwise.
     assert region.change(UPDATE, "k", "v", decisions={}) == "slow"
     local = region_with(asking, asking=[asking], forwards=False)
     assert local.unasked(HERE, {}) == [] and local.change(UPDATE, "k", "v", decisions={}) == "created"
@@ -112,6 +114,7 @@ def test_whatever_starts_and_stops_no_event_passes_a_filter_by(network):
 
 # What a filter is told of a change
 
+
 def test_a_filter_is_told_when_the_change_was_made_where_it_was_made(network):
     ny, ln = network.add("ny ln")
     seen = []
@@ -125,14 +128,29 @@ def test_a_filter_is_told_when_the_change_was_made_where_it_was_made(network):
     ny.region()
     core = core_of(ny.data)
     ny.data.put_columns(["given"], [b"v"], timestamps=[1_600_000_000_000])
-    core.callbacks.apply_record(make_record(b"remote", b"v", stamp=1_500_000_000_000 << 16, stamp_site=3, origin_site=3, flags=GIVEN), (0, 1, True))
-    core.callbacks.apply_record(make_record(b"first", b"v", stamp=1_500_000_000_001 << 16, stamp_site=3, origin_site=3, flags=GIVEN), (0, 2, False))
-    assert seen == [("given", 1_600_000_000_000, False), (b"remote", 1_500_000_000_000, True), (b"first", 1_500_000_000_001, False)]
+    core.callbacks.apply_record(
+        make_record(b"remote", b"v", stamp=1_500_000_000_000 << 16, stamp_site=3, origin_site=3, flags=GIVEN),
+        (0, 1, True),
+    )
+    core.callbacks.apply_record(
+        make_record(b"first", b"v", stamp=1_500_000_000_001 << 16, stamp_site=3, origin_site=3, flags=GIVEN),
+        (0, 2, False),
+    )
+    assert seen == [
+        ("given", 1_600_000_000_000, False),
+        (b"remote", 1_500_000_000_000, True),
+        (b"first", 1_500_000_000_001, False),
+    ]
     queued = [_core.record_fields(record) for _, _, record in ny.sender(ln)._core.queue.records()]
-    assert sorted(fields["stamp"] >> 16 for fields in queued) == [1_500_000_000_000, 1_500_000_000_001, 1_600_000_000_000]
+    assert sorted(fields["stamp"] >> 16 for fields in queued) == [
+        1_500_000_000_000,
+        1_500_000_000_001,
+        1_600_000_000_000,
+    ]
 
 
 # The decision at another member
+
 
 def test_another_member_enters_the_same_queues_whatever_its_own_say():
     def senders(order):
@@ -148,7 +166,9 @@ def test_another_member_enters_the_same_queues_whatever_its_own_say():
     assert first.change(UPDATE, "k", "v", decisions=decisions, origin_=HERE, tell=told) == "created"
     assert second.change(UPDATE, "k", "v", decisions=told[0], origin_=HERE) == "created"
     for one, other in zip(here, there):
-        assert [read_record(r).value for _, _, r in one.records()] == [read_record(r).value for _, _, r in other.records()]
+        assert [read_record(r).value for _, _, r in one.records()] == [
+            read_record(r).value for _, _, r in other.records()
+        ]
         names = ("received", "queued", "filtered_enqueue", "dropped_stopped")
         assert [one.counts()[name] for name in names] == [other.counts()[name] for name in names]
     assert [len(queue) for queue in there] == [1, 0, 1, 0]
@@ -170,7 +190,9 @@ def test_a_decision_is_told_only_where_there_was_one():
     queue, told = queue_to(2), []
     region = region_with(queue)
     region.change(UPDATE, "k", "v", decisions=(), version=(1 << 40, 3), origin_=(3, b"", (1, 1, 1)), tell=told)
-    region.change(UPDATE, "k", "v", decisions=(), version=(1 << 30, 3), origin_=(3, b"", (1, 1, 0)), tell=told)     # It lost.
+    region.change(
+        UPDATE, "k", "v", decisions=(), version=(1 << 30, 3), origin_=(3, b"", (1, 1, 0)), tell=told
+    )  # It lost.
     region_with().change(UPDATE, "k", "v", decisions=(), tell=told)
     assert isinstance(told[0], bytes) and told[1:] == [None, None]
 
@@ -189,6 +211,7 @@ def test_a_decision_for_a_sender_that_is_not_here_is_refused():
 
 
 # Where a replayed event goes
+
 
 def test_replayed_events_of_a_key_follow_its_live_ones_whatever_other_members_do():
     """Two members in one process have a region of one name, with other numbers of buckets."""

@@ -1,5 +1,6 @@
 """Recovery at the owner's level, at every cut: a queue with holes, states, moved parts and a region go through a fixed piece of work, once for
 every call that they make of the disk: it fails, the power goes, or there is no room from there on. What was acknowledged is there afterwards."""
+
 from __future__ import annotations
 
 import os
@@ -8,7 +9,20 @@ import shutil
 from pathlib import Path
 
 import pytest
-from log_format import HOLES, MOVED, NAMES, PAGE, RECORDS, STATES, Manifest, read_blocks, read_manifest, read_segment, recover_queue, segment_file
+from log_format import (
+    HOLES,
+    MOVED,
+    NAMES,
+    PAGE,
+    RECORDS,
+    STATES,
+    Manifest,
+    read_blocks,
+    read_manifest,
+    read_segment,
+    recover_queue,
+    segment_file,
+)
 from records import RECORD_BYTES, pack_head, read_head
 from simulator.disk import Disk
 
@@ -16,7 +30,9 @@ from pywan import _core
 from pywan.errors import DiskError, PywanError, QueueFullError
 from pywan.stats import ledger
 
-EVERY = int(os.environ.get("EVERY_CALL", "10"))    # 1: really every one. Else every tenth, from a place that differs from one outage to the next.
+EVERY = int(
+    os.environ.get("EVERY_CALL", "10")
+)  # 1: really every one. Else every tenth, from a place that differs from one outage to the next.
 STORE_BYTES = 2 << 20
 OUTAGES = ("fails once", "power goes", "is full")
 
@@ -53,16 +69,29 @@ class PersistentQueue:
 
     def __init__(self, disk: Disk):
         self.disk, self.clock = disk, _core.Clock()
-        self.at_commit: dict[tuple[int, int], bytes] = {}       # What was in it when the last commit that succeeded began, by partition and sequence.
-        self.since: set[tuple[int, int]] = set()                # Appended after that began.
-        self.in_the_end: dict[tuple[int, int], bytes] = {}      # What was in it when it was let go.
+        self.at_commit: dict[
+            tuple[int, int], bytes
+        ] = {}  # What was in it when the last commit that succeeded began, by partition and sequence.
+        self.since: set[tuple[int, int]] = set()  # Appended after that began.
+        self.in_the_end: dict[tuple[int, int], bytes] = {}  # What was in it when it was let go.
 
     def open(self) -> None:
-        self.queue = _core.EventQueue("ln", remote_site=2, partitions=2, conflate=True, log_directory="/queue", log_id=5, synchronous=False,
-                                      log_budget=_core.LogBudget(STORE_BYTES), environment=self.disk.environment)
+        self.queue = _core.EventQueue(
+            "ln",
+            remote_site=2,
+            partitions=2,
+            conflate=True,
+            log_directory="/queue",
+            log_id=5,
+            synchronous=False,
+            log_budget=_core.LogBudget(STORE_BYTES),
+            environment=self.disk.environment,
+        )
         self.queue.running = True
         self.queue.set_full_policy("refuse")
-        self.regions = [_core.RegionCore(name, self.clock, site=1, member=7, stores=False) for name in ("every-a", "every-b")]
+        self.regions = [
+            _core.RegionCore(name, self.clock, site=1, member=7, stores=False) for name in ("every-a", "every-b")
+        ]
         for region in self.regions:
             region.attach([self.queue])
 
@@ -73,7 +102,9 @@ class PersistentQueue:
         self.queue = None
 
     def events(self) -> dict[tuple[int, int], bytes]:
-        return {(partition, sequence): identity(record) for partition, sequence, record in self.queue.records(1_000_000)}
+        return {
+            (partition, sequence): identity(record) for partition, sequence, record in self.queue.records(1_000_000)
+        }
 
     def put(self, region: int, key: str, value: bytes) -> None:
         before = [appended for _, _, appended in self.queue.positions()]
@@ -81,7 +112,9 @@ class PersistentQueue:
             self.regions[region].put(key, value)
         except QueueFullError:
             return
-        self.since |= {(p, appended) for p, (_, _, appended) in enumerate(self.queue.positions()) if appended > before[p]}
+        self.since |= {
+            (p, appended) for p, (_, _, appended) in enumerate(self.queue.positions()) if appended > before[p]
+        }
 
     def commit(self) -> bool:
         before = self.events()
@@ -97,7 +130,9 @@ class PersistentQueue:
             self.put(0, f"once {round_}", b"%d" % round_)
             self.commit()
             if round_ % 3 == 2:
-                self.queue.peek(0, 2)           # The other partition's dispatcher is away: what lives in old segments is moved out of them.
+                self.queue.peek(
+                    0, 2
+                )  # The other partition's dispatcher is away: what lives in old segments is moved out of them.
                 _, peeked, appended = self.queue.positions()[0]
                 if appended > peeked + 1:
                     self.queue.punch(0, peeked + 1)
@@ -105,7 +140,9 @@ class PersistentQueue:
 
     def check_recovered(self) -> None:
         found = self.events()
-        missing = [place for place in self.at_commit if place in self.in_the_end and found.get(place) != self.at_commit[place]]
+        missing = [
+            place for place in self.at_commit if place in self.in_the_end and found.get(place) != self.at_commit[place]
+        ]
         assert not missing, f"acknowledged and not there, or another: {missing}"
         strange = [place for place in found if place not in self.at_commit and place not in self.since]
         assert not strange, f"was gone when the last commit succeeded: {strange}"
@@ -120,11 +157,17 @@ class PersistentRegion:
     def __init__(self, disk: Disk):
         self.disk, self.clock = disk, _core.Clock()
         self.at_commit: dict[str, tuple] = {}
-        self.since: dict[str, list] = {}        # What was found under a key after the last commit that succeeded.
+        self.since: dict[str, list] = {}  # What was found under a key after the last commit that succeeded.
 
     def open(self) -> None:
         region = _core.RegionCore("every-stored", self.clock, site=1, member=7)
-        region.open_log("/region", log_id=6, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES), environment=self.disk.environment)
+        region.open_log(
+            "/region",
+            log_id=6,
+            synchronous=False,
+            log_budget=_core.LogBudget(STORE_BYTES),
+            environment=self.disk.environment,
+        )
         self.region = region
 
     def let_go(self) -> None:
@@ -172,7 +215,9 @@ class PersistentRegion:
 
 def identity(record: bytes) -> bytes:
     fields = _core.record_fields(record)
-    return repr((fields["stamp"], fields["operation"], fields["key"], fields["value"], _core.region_name(fields["region"]))).encode()
+    return repr(
+        (fields["stamp"], fields["operation"], fields["key"], fields["value"], _core.region_name(fields["region"]))
+    ).encode()
 
 
 def is_opened(log) -> bool:
@@ -199,7 +244,9 @@ def run(kind, outage: str, fail_at: int) -> tuple[int, Disk]:
         log.work()
         disk.raise_error()
         disk.capacity = None
-        assert disk.is_off or any(log.commit() for _ in range(3)) or disk.is_off, "the disk is well again, and it does not go on"
+        assert disk.is_off or any(log.commit() for _ in range(3)) or disk.is_off, (
+            "the disk is well again, and it does not go on"
+        )
         log.let_go()
         if disk.is_off:
             break
@@ -229,7 +276,9 @@ def test_nothing_acknowledged_is_lost_whichever_call_goes_wrong(kind, outage):
             raise
 
 
-@pytest.mark.parametrize("kind, wanted", [("queue", {RECORDS, HOLES, STATES, MOVED, NAMES}), ("region", {RECORDS, MOVED})])
+@pytest.mark.parametrize(
+    "kind, wanted", [("queue", {RECORDS, HOLES, STATES, MOVED, NAMES}), ("region", {RECORDS, MOVED})]
+)
 def test_the_work_writes_every_kind_of_part(tmp_path, monkeypatch, kind, wanted):
     seen = set()
 
@@ -261,12 +310,15 @@ def test_a_queue_cut_at_any_block_is_what_the_blocks_before_the_cut_say(tmp_path
             for at in (block.at, block.at + 8, block.at + 40, (block.at + block.end) // 2 & ~7, block.end - 8):
                 zero_from(whole, cut, manifest, number, at)
                 if block.commit <= manifest.commit:
-                    with pytest.raises(DiskError, match=f"blocks are missing from here on: they end with number {block.commit - 1}"):
+                    with pytest.raises(
+                        DiskError, match=f"blocks are missing from here on: they end with number {block.commit - 1}"
+                    ):
                         open_image(cut)
                     refused += 1
                     continue
                 assert {place: identity(record) for place, record in open_image(cut).items()} == {
-                    place: identity(renumbered(record, expected.names)) for place, record in expected.events.items()}
+                    place: identity(renumbered(record, expected.names)) for place, record in expected.events.items()
+                }
                 opened += 1
     assert opened >= 5 and refused > 15
 
@@ -277,13 +329,21 @@ def zero_from(whole: Path, cut: Path, manifest: Manifest, number: int, at: int) 
     shutil.copytree(whole, cut)
     for later, size in manifest.segments:
         if later >= number:
-            kept = segment_file(whole, later).read_bytes()[:at if later == number else PAGE]
+            kept = segment_file(whole, later).read_bytes()[: at if later == number else PAGE]
             segment_file(cut, later).write_bytes(kept + bytes(size - len(kept)))
 
 
 def open_image(folder: Path) -> dict[tuple[int, int], bytes]:
     """What a queue finds in this log."""
-    queue = _core.EventQueue("ln", remote_site=2, partitions=2, log_directory=str(folder), log_id=5, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES))
+    queue = _core.EventQueue(
+        "ln",
+        remote_site=2,
+        partitions=2,
+        log_directory=str(folder),
+        log_id=5,
+        synchronous=False,
+        log_budget=_core.LogBudget(STORE_BYTES),
+    )
     assert ledger(queue.counts())["balanced"]
     return {(partition, sequence): record for partition, sequence, record in queue.records(1_000_000)}
 

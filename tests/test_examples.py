@@ -1,4 +1,5 @@
 """The programs in docs/examples print what they say they print."""
+
 from __future__ import annotations
 
 import re

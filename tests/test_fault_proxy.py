@@ -1,4 +1,5 @@
 """The fault proxy does to a connection exactly what it is told."""
+
 import socket
 import threading
 import time
@@ -203,8 +204,12 @@ def test_a_target_that_is_away_breaks_the_connection(peer):
 
 
 def test_wrong_commands_are_refused(proxy):
-    for command in (lambda: proxy.set_latency_ms(-1), lambda: proxy.set_bandwidth(-1), lambda: proxy.corrupt_next("up"),
-                    lambda: proxy.cut_after_bytes("to_target", -1)):
+    for command in (
+        lambda: proxy.set_latency_ms(-1),
+        lambda: proxy.set_bandwidth(-1),
+        lambda: proxy.corrupt_next("up"),
+        lambda: proxy.cut_after_bytes("to_target", -1),
+    ):
         with pytest.raises(ConfigurationError):
             command()
     with pytest.raises(IllegalStateError):

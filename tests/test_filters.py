@@ -1,4 +1,5 @@
 """User's Python on the way: event filters, substitution, listeners, what an event shows."""
+
 import threading
 import time
 
@@ -51,15 +52,25 @@ def link(network, parallel, **attributes):
 @pytest.mark.parametrize("dispatchers", [1, 5])
 def test_events_refused_at_both_places_are_counted(network, parallel, dispatchers):
     """C-110: of 1000, 100 at enqueue and 100 at transmit: queued 900, sent 800, filtered 200; with one queue 80 batches of 10."""
-    ny, ln, sender = link(network, parallel, batch_size=10, dispatcher_threads=dispatchers,
-                          gateway_event_filters=[Refuse(enqueue=range(500, 600), transmit=range(700, 800))])
+    ny, ln, sender = link(
+        network,
+        parallel,
+        batch_size=10,
+        dispatcher_threads=dispatchers,
+        gateway_event_filters=[Refuse(enqueue=range(500, 600), transmit=range(700, 800))],
+    )
     sender.pause()
     for n in range(1000):
         ny.data[n] = n
     sender.resume()
     network.settle()
     stats, ledger = sender.stats, sender.ledger()
-    assert (stats["events_received"], stats["events_queued"], stats["events_distributed"], stats["events_filtered"]) == (1000, 900, 800, 200)
+    assert (
+        stats["events_received"],
+        stats["events_queued"],
+        stats["events_distributed"],
+        stats["events_filtered"],
+    ) == (1000, 900, 800, 200)
     assert (ledger["filtered_before_enqueue"], ledger["filtered_before_transmit"]) == (100, 100)
     assert sorted(ln.data) == [n for n in range(1000) if not (500 <= n < 600 or 700 <= n < 800)]
     assert len(ny.data) == 1000
@@ -71,7 +82,9 @@ def test_events_refused_at_both_places_are_counted(network, parallel, dispatcher
 def test_every_acknowledged_event_is_told_once(network, parallel):
     """C-064, C-025: 1000 puts, 1000 calls on a site of one member; refused events are not told."""
     recorder = Recorder()
-    ny, ln, sender = link(network, parallel, dispatcher_threads=5, gateway_event_filters=[Refuse(transmit=range(100)), recorder])
+    ny, ln, sender = link(
+        network, parallel, dispatcher_threads=5, gateway_event_filters=[Refuse(transmit=range(100)), recorder]
+    )
     for n in range(1000):
         ny.data[n] = n
     network.settle()
@@ -89,11 +102,19 @@ def test_what_a_filter_sees(network, parallel):
     del ny.data["k"]
     network.settle()
     for seen in (recorder.enqueued, recorder.transmitted, recorder.acknowledged):
-        assert [(e.operation, e.key, e.value, e.callback_argument, e.region, e.origin_site, e.possible_duplicate) for e in seen] == [
-            ("create", "k", {"price": 1}, "why", "data", 1, False), ("update", "k", [2], None, "data", 1, False), ("destroy", "k", None, None, "data", 1, False)]
+        assert [
+            (e.operation, e.key, e.value, e.callback_argument, e.region, e.origin_site, e.possible_duplicate)
+            for e in seen
+        ] == [
+            ("create", "k", {"price": 1}, "why", "data", 1, False),
+            ("update", "k", [2], None, "data", 1, False),
+            ("destroy", "k", None, None, "data", 1, False),
+        ]
         assert all(event.creation_timestamp > 1_600_000_000_000 for event in seen)
     ids = [event.event_id for event in recorder.transmitted]
-    assert len({(i.member_id, i.thread_id) for i in ids}) == 1 and [i.sequence_id for i in ids] == sorted({i.sequence_id for i in ids})
+    assert len({(i.member_id, i.thread_id) for i in ids}) == 1 and [i.sequence_id for i in ids] == sorted(
+        {i.sequence_id for i in ids}
+    )
 
 
 def test_what_is_sent_again_is_marked(network):
@@ -128,6 +149,7 @@ def test_filters_are_asked_in_their_order_until_one_refuses(network, parallel):
             def before_transmit(self, event):
                 asked.append(name + "'")
                 return True
+
         return Each()
 
     ny, ln, sender = link(network, parallel, gateway_event_filters=[make("a", True), make("b", False), make("c", True)])
@@ -173,7 +195,7 @@ def test_a_substitute_travels_and_the_region_keeps_its_own(network, parallel):
     ny.data["k"] = "quiet"
     del ny.data["k"]
     ny.data["k"] = "words"
-    ny.data[5] = 5          # Cannot be shouted: the original is sent.
+    ny.data[5] = 5  # Cannot be shouted: the original is sent.
     network.settle()
     assert ny.data["k"] == "words" and ln.data["k"] == "WORDS" and ln.data[5] == 5
     assert [event.value for event in recorder.transmitted if event.key == "k"] == ["QUIET", None, "WORDS"]
@@ -253,10 +275,16 @@ def test_a_filter_may_write_to_another_region(network):
     assert len(audit) == len(ln.data) == 200
 
 
-@pytest.mark.parametrize(("filters", "says"), [
-    ("no_such_module:Filter", "no_such_module"), ("pywan:NoSuchFilter", "NoSuchFilter"), ("pywan", "package.module:Class"), ([object()], "before_enqueue"),
-    ("pywan.testing.waiting:eventually", "eventually"),
-])
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ("no_such_module:Filter", "no_such_module"),
+        ("pywan:NoSuchFilter", "NoSuchFilter"),
+        ("pywan", "package.module:Class"),
+        ([object()], "before_enqueue"),
+        ("pywan.testing.waiting:eventually", "eventually"),
+    ],
+)
 def test_a_filter_that_cannot_be_had_is_named(network, filters, says):
     ny = network.site("ny")
     with pytest.raises(ConfigurationError, match=says):
@@ -265,6 +293,7 @@ def test_a_filter_that_cannot_be_had_is_named(network, filters, says):
 
 
 # Listeners
+
 
 def test_a_listener_is_told_what_took_effect(two_sites, network):
     ny, ln = two_sites
@@ -277,7 +306,10 @@ def test_a_listener_is_told_what_took_effect(two_sites, network):
     network.settle()
     for history, is_remote in ((here, False), (there, True)):
         assert [(e.operation, e.old_value, e.new_value, e.is_origin_remote, e.origin_site) for e in history.events] == [
-            ("create", None, 1, is_remote, 1), ("update", 1, 2, is_remote, 1), ("destroy", 2, None, is_remote, 1)]
+            ("create", None, 1, is_remote, 1),
+            ("update", 1, 2, is_remote, 1),
+            ("destroy", 2, None, is_remote, 1),
+        ]
 
 
 def test_a_listener_is_not_told_of_what_did_nothing(network):
@@ -313,7 +345,9 @@ def test_a_callback_of_a_region_that_would_wait_for_itself_is_told_so(network, d
     ny, ln, sender = link(network, False)
     errors = []
     what = {
-        "alter": lambda: sender.alter(batch_size=7), "attach": lambda: ny.data.alter(gateway_sender_ids=[]), "close": ny.cache.close,
+        "alter": lambda: sender.alter(batch_size=7),
+        "attach": lambda: ny.data.alter(gateway_sender_ids=[]),
+        "close": ny.cache.close,
     }.get(doing) or getattr(sender, doing)
 
     class Careless(CacheListener):
@@ -345,7 +379,9 @@ def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_
                 outcomes.append(str(error))
             return True
 
-    ny, ln, sender = link(network, False, dispatcher_threads=1, batch_size=1, batch_time_interval=-1, gateway_event_filters=[Pausing()])
+    ny, ln, sender = link(
+        network, False, dispatcher_threads=1, batch_size=1, batch_time_interval=-1, gateway_event_filters=[Pausing()]
+    )
     gate.set()
     ny.data["first"] = 1
     eventually(lambda: outcomes == ["paused"])
@@ -358,7 +394,7 @@ def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_
     stopping.start()
     eventually(lambda: not sender.is_running)
     gate.set()
-    stopping.join(10)       # Far below the time for which a stop waits for a filter that hangs.
+    stopping.join(10)  # Far below the time for which a stop waits for a filter that hangs.
     assert not stopping.is_alive() and len(outcomes) == 2 and "is being stopped" in outcomes[1]
 
 
@@ -380,7 +416,9 @@ def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its
     gate = type("Gate", (Gate,), {})(method)
     ny, ln = network.add("ny ln")
     ln.receive(maximum_time_between_pings=1000)
-    sender = ny.send_to(ln, dispatcher_threads=1, batch_size=9, batch_time_interval=60_000, gateway_event_filters=[gate])
+    sender = ny.send_to(
+        ln, dispatcher_threads=1, batch_size=9, batch_time_interval=60_000, gateway_event_filters=[gate]
+    )
     ny.region(), ln.region()
     began = time.monotonic()
     ny.data.put_all({n: n for n in range(9)})
@@ -396,7 +434,9 @@ def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its
 
 def test_a_stop_waits_for_the_event_that_a_filter_looks_at_and_not_for_the_whole_batch(network):
     gate = type("Gate", (Gate,), {})("before_transmit")
-    ny, ln, sender = link(network, False, dispatcher_threads=1, batch_size=100, batch_time_interval=60_000, gateway_event_filters=[gate])
+    ny, ln, sender = link(
+        network, False, dispatcher_threads=1, batch_size=100, batch_time_interval=60_000, gateway_event_filters=[gate]
+    )
     ny.data.put_all({n: n for n in range(100)})
     eventually(lambda: gate.asked)
     stopping = threading.Thread(target=sender.stop)
@@ -471,7 +511,9 @@ def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network,
     ny, ln, sender = link(network, parallel)
     queued = while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[Nothing()]))
     ledger = sender.ledger()
-    assert ledger["queued"] == queued and ledger["filtered_before_enqueue"] == 300_000 - queued > 0 and ledger["balanced"]
+    assert (
+        ledger["queued"] == queued and ledger["filtered_before_enqueue"] == 300_000 - queued > 0 and ledger["balanced"]
+    )
 
 
 def test_a_listener_that_is_added_while_a_bulk_call_runs_hears_of_every_row_that_is_not_stored_yet(network):
@@ -484,8 +526,8 @@ def test_a_listener_that_is_added_while_a_bulk_call_runs_hears_of_every_row_that
 
     def add():
         ny.data.add_listener(Listener())
-        before = len(heard)         # First: of those heard meanwhile some would be taken off that were not stored yet.
-        stored.append(len(ny.data) - before)        # The one that is in the listener now may be counted here or there.
+        before = len(heard)  # First: of those heard meanwhile some would be taken off that were not stored yet.
+        stored.append(len(ny.data) - before)  # The one that is in the listener now may be counted here or there.
 
     while_columns_are_put(ny, sender, add)
     assert 0 < 300_000 - len(heard) <= stored[0] + 1

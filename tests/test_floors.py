@@ -1,5 +1,6 @@
 """Destroyed keys stay destroyed: a tombstone goes only when no site can send anything older any more, as their senders' floors say; and where
 tombstones are too many, an older event is parked, neither applied nor lost."""
+
 from __future__ import annotations
 
 import json
@@ -23,16 +24,22 @@ FORGOTTEN = 6
 
 
 def coming(stamp, **others):
-    return {NY: Floor(stamp, frozenset({LN})), **{{"tk": TK}[name]: Floor(at, frozenset({LN})) for name, at in others.items()}}
+    return {
+        NY: Floor(stamp, frozenset({LN})),
+        **{{"tk": TK}[name]: Floor(at, frozenset({LN})) for name, at in others.items()},
+    }
 
 
 # What a queue can promise
 
+
 def test_a_queue_promises_what_could_come_when_all_before_had_left():
     floors = QueueFloors(NY, 10)
-    assert floors.look([(0, 0, 5)], {}, {}, coming(20))[NY].stamp == 10         # Five events from before the first look.
+    assert floors.look([(0, 0, 5)], {}, {}, coming(20))[NY].stamp == 10  # Five events from before the first look.
     assert floors.look([(4, 5, 9)], {}, {}, coming(30))[NY].stamp == 10
-    assert floors.look([(5, 9, 9)], {}, {}, coming(40))[NY].stamp == 20         # Those have left, but not what came before the second look.
+    assert (
+        floors.look([(5, 9, 9)], {}, {}, coming(40))[NY].stamp == 20
+    )  # Those have left, but not what came before the second look.
     assert floors.look([(9, 9, 9)], {}, {}, coming(50))[NY].stamp == 50
 
 
@@ -45,9 +52,9 @@ def test_every_partition_has_to_have_left():
 
 def test_parked_replayed_and_recovered_events_hold_a_floor_down_until_they_are_gone():
     floors = QueueFloors(NY, 10)
-    assert floors.look([(0, 0, 3)], {}, {NY: 4}, coming(20))[NY].stamp == 4     # Recovered.
-    assert floors.look([(3, 3, 3)], {NY: 5}, {}, coming(30))[NY].stamp == 5     # One was parked,
-    assert floors.look([(3, 3, 4)], {}, {NY: 5}, coming(40))[NY].stamp == 5     # and comes back.
+    assert floors.look([(0, 0, 3)], {}, {NY: 4}, coming(20))[NY].stamp == 4  # Recovered.
+    assert floors.look([(3, 3, 3)], {NY: 5}, {}, coming(30))[NY].stamp == 5  # One was parked,
+    assert floors.look([(3, 3, 4)], {}, {NY: 5}, coming(40))[NY].stamp == 5  # and comes back.
     assert floors.look([(4, 4, 4)], {}, {}, coming(50))[NY].stamp == 50
 
 
@@ -62,13 +69,16 @@ def test_a_long_outage_takes_no_more_memory_and_its_floor_rises_all_the_same():
 
 def test_floors_travel_as_documented():
     data = encode_floors({3: Floor(7, frozenset({0, 9, 255})), 1: Floor(NONE_COMES, frozenset())})
-    assert data == struct.pack("<QB7x32s", NONE_COMES, 1, b"") + struct.pack("<QB7x32s", 7, 3, b"\x01\x02" + bytes(29) + b"\x80")
+    assert data == struct.pack("<QB7x32s", NONE_COMES, 1, b"") + struct.pack(
+        "<QB7x32s", 7, 3, b"\x01\x02" + bytes(29) + b"\x80"
+    )
     assert decode_floors(data) == {3: Floor(7, frozenset({0, 9, 255})), 1: Floor(NONE_COMES, frozenset())}
     with pytest.raises(ProtocolError, match="47 bytes"):
         decode_floors(data[:47])
 
 
 # What a member knows of those that feed it
+
 
 class Model:
     """Sites that tell each other floors along `links`, round by round, with nothing in their queues."""
@@ -78,7 +88,7 @@ class Model:
         self.sites = sorted({site for link in links for site in link})
         self.known = {site: SourceFloors(site, None) for site in self.sites}
         self.queues = {link: QueueFloors(link[0], 1) for link in links}
-        self.held = {}          # link -> positions of its queue
+        self.held = {}  # link -> positions of its queue
         for source, target in links:
             self.known[target].opened(source, f"server{source}", "sender", 7)
 
@@ -95,12 +105,15 @@ class Model:
         return self.known[site].lowest()[0]
 
 
-@pytest.mark.parametrize("links", [
-    pytest.param([(a, b) for a in range(1, 5) for b in range(1, 5) if a != b], id="mesh"),
-    pytest.param([(1, 2), (2, 3), (3, 4), (4, 1)], id="ring"),
-    pytest.param([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3)], id="chain"),
-    pytest.param([(1, n) for n in (2, 3, 4)] + [(n, 1) for n in (2, 3, 4)], id="star"),
-])
+@pytest.mark.parametrize(
+    "links",
+    [
+        pytest.param([(a, b) for a in range(1, 5) for b in range(1, 5) if a != b], id="mesh"),
+        pytest.param([(1, 2), (2, 3), (3, 4), (4, 1)], id="ring"),
+        pytest.param([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3)], id="chain"),
+        pytest.param([(1, n) for n in (2, 3, 4)] + [(n, 1) for n in (2, 3, 4)], id="star"),
+    ],
+)
 def test_where_nothing_is_held_every_site_hears_the_time_whatever_the_topology(links):
     model = Model(links)
     for now in range(100, 130):
@@ -112,7 +125,7 @@ def test_what_a_site_holds_is_heard_behind_every_relay_until_it_is_gone():
     model = Model([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3)])
     for now in range(100, 130):
         model.round(now)
-    model.held[1, 2] = [(0, 0, 5)]      # Queued after round 129.
+    model.held[1, 2] = [(0, 0, 5)]  # Queued after round 129.
     for now in range(130, 160):
         model.round(now)
     assert all(model.lowest(site) <= 130 for site in (2, 3, 4)) and model.lowest(1) > 140
@@ -131,7 +144,7 @@ def test_a_relay_that_restarts_promises_nothing_for_a_site_it_has_not_heard_of_y
         model.round(now)
     model.known[2], model.queues[2, 3] = SourceFloors(2, None), QueueFloors(2, 140)
     model.known[2].opened(3, "server3", "sender", 7)
-    model.links.remove((1, 2))          # Site 1 is away.
+    model.links.remove((1, 2))  # Site 1 is away.
     for now in range(140, 160):
         model.round(now)
     assert model.lowest(3) <= 130
@@ -142,29 +155,42 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     assert sources.lowest() == (NONE_COMES, "")
     sources.opened(NY, "server", "ln", 5)
     assert sources.lowest() == (0, "sender ln of server (site 1)")
-    sources.told(NY, "server", "ln", encode_floors({NY: Floor(50, frozenset()), TK: Floor(40, frozenset()), LN: Floor(3, frozenset())}))
+    sources.told(
+        NY,
+        "server",
+        "ln",
+        encode_floors({NY: Floor(50, frozenset()), TK: Floor(40, frozenset()), LN: Floor(3, frozenset())}),
+    )
     assert sources.lowest()[0] == 40
-    assert SourceFloors(LN, tmp_path / "sources.json").lowest()[0] in (0, 40)      # Never more than was told.
+    assert SourceFloors(LN, tmp_path / "sources.json").lowest()[0] in (0, 40)  # Never more than was told.
     sources.save()
     again = SourceFloors(LN, tmp_path / "sources.json")
     assert again.lowest()[0] == 40
-    again.opened(NY, "server", "ln", 6)         # Another incarnation of the same sender takes its place.
+    again.opened(NY, "server", "ln", 6)  # Another incarnation of the same sender takes its place.
     assert len(again.view()) == 1
-    again.opened(NY, "renamed", "ln", 6)        # Its queue was opened by another member.
+    again.opened(NY, "renamed", "ln", 6)  # Its queue was opened by another member.
     assert [each["member"] for each in again.view()] == ["renamed"]
     assert again.forget(TK) == [] and again.lowest()[0] == 50
     assert again.forget(NY) == ["sender ln of renamed (site 1)"] and again.lowest()[0] == NONE_COMES
     with pytest.raises(NotFoundError, match="site 1"):
         again.forget(NY)
-    again.told(NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())}))     # Forgotten while it is connected: it counts again when it comes back.
+    again.told(
+        NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())})
+    )  # Forgotten while it is connected: it counts again when it comes back.
     assert again.lowest()[0] == NONE_COMES
 
 
 # On the way
 
+
 def receiver_of(region, memory=None, on_floors=None):
-    return _core.ReceiverSession(memory or _core.SourceMemory(1), _core.ReceiverCounts(), {region.name: region}.get, lambda *args: pytest.fail("no Python here"),
-                                 on_floors=on_floors)
+    return _core.ReceiverSession(
+        memory or _core.SourceMemory(1),
+        _core.ReceiverCounts(),
+        {region.name: region}.get,
+        lambda *args: pytest.fail("no Python here"),
+        on_floors=on_floors,
+    )
 
 
 def test_a_floor_above_the_time_is_believed_up_to_the_time(tmp_path):
@@ -200,10 +226,20 @@ def test_floors_come_with_a_ping_at_once_and_again_on_the_next_connection():
     assert heard == [data, data]
 
 
-@pytest.mark.parametrize("payload", [b"x", bytes(47), encode_floors({2: Floor(1, frozenset())}) * 2,
-                                     encode_floors({2: Floor(1, frozenset())}) + encode_floors({1: Floor(1, frozenset())}), bytes(48) * 257])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"x",
+        bytes(47),
+        encode_floors({2: Floor(1, frozenset())}) * 2,
+        encode_floors({2: Floor(1, frozenset())}) + encode_floors({1: Floor(1, frozenset())}),
+        bytes(48) * 257,
+    ],
+)
 def test_floors_that_make_no_sense_end_the_connection(payload):
-    receiver = receiver_of(_core.RegionCore("floors", _core.Clock(), site=LN), on_floors=lambda data: pytest.fail("taken"))
+    receiver = receiver_of(
+        _core.RegionCore("floors", _core.Clock(), site=LN), on_floors=lambda data: pytest.fail("taken")
+    )
     with pytest.raises(ProtocolError, match="floors"):
         receiver.receive_data(_core.pack_frame(PING, payload))
 
@@ -215,7 +251,7 @@ def test_a_put_that_waited_with_an_old_stamp_takes_a_new_one():
     queue.running = True
     region.attach([queue])
     low = clock.raise_low()
-    region.put_columns([b"given"], [b"v"], timestamps=[5])      # A stamp that a caller gave stays.
+    region.put_columns([b"given"], [b"v"], timestamps=[5])  # A stamp that a caller gave stays.
     region.put(b"k", b"v")
     given, own = [read_record(record) for record in queue.peek(0, 2)]
     assert given.stamp == 5 << 16 and given.flags == GIVEN
@@ -223,6 +259,7 @@ def test_a_put_that_waited_with_an_old_stamp_takes_a_new_one():
 
 
 # Too many tombstones
+
 
 def destroyed(count, limit, tmp_path=None):
     region = _core.RegionCore("floors", _core.Clock(), site=LN)
@@ -242,15 +279,25 @@ def send(region, *records, memory=None):
     receiver.receive_data(_core.pack_frame(REGION, region.name.encode(), 1))
     receiver.receive_data(_core.pack_frame(BATCH, payload, 0, count))
     [ack] = split_frames(receiver.data_to_send())
-    return {read_record(records[sequence - 1]).key: reason for _, reason, sequence in struct.iter_unpack("<IIQ", ack.payload[16:])}
+    return {
+        read_record(records[sequence - 1]).key: reason
+        for _, reason, sequence in struct.iter_unpack("<IIQ", ack.payload[16:])
+    }
 
 
 def test_with_too_many_of_them_tombstones_shrink_to_sixteen_bytes_and_older_events_are_parked():
     region = destroyed(1000, limit=20_000)
     state = region.tombstone_state
-    assert state["tombstones"] == 0 and state["shrunk_tombstones"] == 1000 and state["tombstone_bytes"] == 16_000 and state["forgotten_through"] == 0
+    assert (
+        state["tombstones"] == 0
+        and state["shrunk_tombstones"] == 1000
+        and state["tombstone_bytes"] == 16_000
+        and state["forgotten_through"] == 0
+    )
     old = 5 << 16
-    assert send(region, make_record(b"k1", b"old", stamp=old), make_record(b"zz", b"new key", stamp=old)) == {b"k1": FORGOTTEN}
+    assert send(region, make_record(b"k1", b"old", stamp=old), make_record(b"zz", b"new key", stamp=old)) == {
+        b"k1": FORGOTTEN
+    }
     assert b"k1" not in region and region.get(b"zz") == b"new key"
     region.put(b"k1", b"again")
     assert region.get(b"k1") == b"again"
@@ -259,21 +306,31 @@ def test_with_too_many_of_them_tombstones_shrink_to_sixteen_bytes_and_older_even
 def test_beyond_that_the_older_half_is_forgotten_and_an_older_event_for_an_absent_key_is_parked():
     region = destroyed(1000, limit=8_000)
     state = region.tombstone_state
-    assert 200 < state["shrunk_tombstones"] < 300 and state["tombstone_bytes"] <= 8_000 and state["forgotten_through"] > 0
+    assert (
+        200 < state["shrunk_tombstones"] < 300 and state["tombstone_bytes"] <= 8_000 and state["forgotten_through"] > 0
+    )
     mark = state["forgotten_through"]
     region.put(b"pp", b"present")
-    assert send(region, make_record(b"k1", b"old", stamp=5), make_record(b"zz", b"?", stamp=mark), make_record(b"yy", b"newer", stamp=mark + 1),
-                make_record(b"pp", b"older", stamp=5)) == {b"k1": FORGOTTEN, b"zz": FORGOTTEN}
+    assert send(
+        region,
+        make_record(b"k1", b"old", stamp=5),
+        make_record(b"zz", b"?", stamp=mark),
+        make_record(b"yy", b"newer", stamp=mark + 1),
+        make_record(b"pp", b"older", stamp=5),
+    ) == {b"k1": FORGOTTEN, b"zz": FORGOTTEN}
     assert region.get(b"yy") == b"newer" and region.get(b"pp") == b"present"
     assert send(region, make_record(b"k1", b"forced", stamp=5, flags=FORCED)) == {}
     assert region.get(b"k1") == b"forced"
     assert send(region, make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {b"xx": FORGOTTEN}
-    region.keep_tombstones(mark + 1, 0, 8_000)          # Nothing so old can come any more, from those who were waited for.
+    region.keep_tombstones(mark + 1, 0, 8_000)  # Nothing so old can come any more, from those who were waited for.
     assert region.tombstone_state["forgotten_through"] == 0
-    assert send(region, make_record(b"zz", b"?", stamp=mark), make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {b"zz": FORGOTTEN}
+    assert send(region, make_record(b"zz", b"?", stamp=mark), make_record(b"xx", b"given", stamp=5, flags=GIVEN)) == {
+        b"zz": FORGOTTEN
+    }
 
 
 # Those who were not waited for
+
 
 def let_go(region, count=3):
     """Destroys keys, and drops their tombstones: nothing older can come. The highest stamp of them."""
@@ -287,14 +344,32 @@ def let_go(region, count=3):
 
 def test_an_event_older_than_tombstones_that_were_let_go_is_parked_where_its_key_is_absent():
     region = _core.RegionCore("floors", _core.Clock(), site=LN)
-    assert send(region, make_record(b"aa", b"old", stamp=5)) == {}          # Nothing was let go yet.
+    assert send(region, make_record(b"aa", b"old", stamp=5)) == {}  # Nothing was let go yet.
     region.put(b"pp", b"present")
     through = let_go(region)
-    assert region.tombstone_state == {"tombstones": 0, "shrunk_tombstones": 0, "tombstone_bytes": 0, "forgotten_through": 0, "let_go_through": through}
-    assert send(region, make_record(b"k1", b"old", stamp=5), make_record(b"yy", b"as old", stamp=through), make_record(b"zz", b"newer", stamp=through + 1),
-                make_record(b"pp", b"old", stamp=5)) == {b"k1": FORGOTTEN, b"yy": FORGOTTEN}
+    assert region.tombstone_state == {
+        "tombstones": 0,
+        "shrunk_tombstones": 0,
+        "tombstone_bytes": 0,
+        "forgotten_through": 0,
+        "let_go_through": through,
+    }
+    assert send(
+        region,
+        make_record(b"k1", b"old", stamp=5),
+        make_record(b"yy", b"as old", stamp=through),
+        make_record(b"zz", b"newer", stamp=through + 1),
+        make_record(b"pp", b"old", stamp=5),
+    ) == {b"k1": FORGOTTEN, b"yy": FORGOTTEN}
     assert b"k1" not in region and region.get(b"pp") == b"present" and region.get(b"zz") == b"newer"
-    assert send(region, make_record(b"k1", b"forced", stamp=5, flags=FORCED), make_record(b"yy", b"given", stamp=6, flags=GIVEN)) == {}
+    assert (
+        send(
+            region,
+            make_record(b"k1", b"forced", stamp=5, flags=FORCED),
+            make_record(b"yy", b"given", stamp=6, flags=GIVEN),
+        )
+        == {}
+    )
     assert region.get(b"k1") == b"forced" and region.get(b"yy") == b"given"
     region.keep_tombstones(NONE_COMES, 1 << 60, 1 << 20)
     assert region.tombstone_state["let_go_through"] == through
@@ -309,6 +384,7 @@ def test_what_holds_no_tombstone_lets_none_go():
 
 def test_what_was_let_go_is_known_after_a_restart(tmp_path):
     """While its log is shortened, too; and no tombstone goes before the disk knows."""
+
     def opened():
         region = _core.RegionCore("floors", _core.Clock(), site=LN)
         region.open_log(str(tmp_path), log_id=5, synchronous=False, log_budget=_core.LogBudget(4 << 20))
@@ -328,7 +404,13 @@ def test_what_was_let_go_is_known_after_a_restart(tmp_path):
     region.commit_loop()
     del region
     again = opened()
-    assert again.tombstone_state == {"tombstones": 0, "shrunk_tombstones": 0, "tombstone_bytes": 0, "forgotten_through": 0, "let_go_through": through}
+    assert again.tombstone_state == {
+        "tombstones": 0,
+        "shrunk_tombstones": 0,
+        "tombstone_bytes": 0,
+        "forgotten_through": 0,
+        "let_go_through": through,
+    }
     assert send(again, make_record(b"k1", b"old", stamp=5)) == {b"k1": FORGOTTEN}
     copy = _core.RegionCore("floors", _core.Clock(), site=LN)
     assert again.copy_into(copy) is None and copy.tombstone_state["let_go_through"] == through
@@ -338,7 +420,7 @@ def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembere
     """While the log is shortened, too."""
     region = destroyed(1000, 8_000, tmp_path)
     mark = region.tombstone_state["forgotten_through"]
-    assert region.tombstone_state["shrunk_tombstones"] == 1000      # They go when the mark is on the disk.
+    assert region.tombstone_state["shrunk_tombstones"] == 1000  # They go when the mark is on the disk.
     assert region.commit_once()
     region.keep_tombstones(0, 0, 8_000)
     kept = region.tombstone_state["shrunk_tombstones"]
@@ -353,12 +435,18 @@ def test_what_was_forgotten_is_known_after_a_restart_and_so_is_what_is_remembere
     again = _core.RegionCore("floors", _core.Clock(), site=LN)
     again.open_log(str(tmp_path), log_id=5, synchronous=False)
     assert again.tombstone_state["forgotten_through"] == mark and again.tombstone_state["tombstones"] >= kept
-    assert send(again, make_record(b"k1", b"old", stamp=5), make_record(b"k9", b"old", stamp=5)) == {b"k1": FORGOTTEN, b"k9": FORGOTTEN}
-    assert b"k999" not in again and send(again, make_record(b"k999", b"old", stamp=5)) == {}       # Remembered as such: it lost.
+    assert send(again, make_record(b"k1", b"old", stamp=5), make_record(b"k9", b"old", stamp=5)) == {
+        b"k1": FORGOTTEN,
+        b"k9": FORGOTTEN,
+    }
+    assert (
+        b"k999" not in again and send(again, make_record(b"k999", b"old", stamp=5)) == {}
+    )  # Remembered as such: it lost.
     assert b"k999" not in again
 
 
 # Whole sites
+
 
 @pytest.fixture
 def attentive(monkeypatch):
@@ -397,7 +485,7 @@ def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(ne
     for sender in tk.cache.gateway_senders().values():
         sender.pause()
     tk.data["k"] = "held up"
-    ln.data["other"] = 1        # Later than that.
+    ln.data["other"] = 1  # Later than that.
     network_settles_but(network, tk)
     ny.data["k"] = "newer"
     del ny.data["k"]
@@ -414,7 +502,16 @@ def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(ne
 
 
 def network_settles_but(network, away):
-    eventually(lambda: not any(len(sender._core.queue) for site in network.sites.values() if site is not away for sender in site.cache.gateway_senders().values()))
+    eventually(
+        lambda: (
+            not any(
+                len(sender._core.queue)
+                for site in network.sites.values()
+                if site is not away
+                for sender in site.cache.gateway_senders().values()
+            )
+        )
+    )
 
 
 def test_an_older_update_that_was_held_up_behind_a_relay_does_not_either(network, attentive):
@@ -467,8 +564,12 @@ def test_a_site_that_never_comes_back_can_be_forgotten(network, attentive):
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1
-    assert ln.cache._core.management.handle({"op": "describe region", "name": "data"})["stats"]["tombstones_held_by"].startswith("sender ln of server_ny (site 1), which may send")
-    assert ln.cache._core.management.handle({"op": "forget site", "distributed_system_id": "1"})["forgotten"] == ["sender ln of server_ny (site 1)"]
+    assert ln.cache._core.management.handle({"op": "describe region", "name": "data"})["stats"][
+        "tombstones_held_by"
+    ].startswith("sender ln of server_ny (site 1), which may send")
+    assert ln.cache._core.management.handle({"op": "forget site", "distributed_system_id": "1"})["forgotten"] == [
+        "sender ln of server_ny (site 1)"
+    ]
     eventually(lambda: tombstones(ln) == 0)
 
 
@@ -476,8 +577,13 @@ def introduce(site, *others):
     """A site that knew of no other one gets a locator that does."""
     port = site.locator.port
     site.locator.stop()
-    site.locator = pywan.Locator(f"locator_{site.name}", distributed_system_id=site.id, port=port, timings=QUICK,
-                                 remote_locators=",".join(str(other.locator.address) for other in others)).start()
+    site.locator = pywan.Locator(
+        f"locator_{site.name}",
+        distributed_system_id=site.id,
+        port=port,
+        timings=QUICK,
+        remote_locators=",".join(str(other.locator.address) for other in others),
+    ).start()
 
 
 def parked_reasons(sender):
@@ -498,16 +604,25 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     eventually(lambda: "k" in ln.data)
     del ny.data["k"]
     for site in (ny, ln):
-        eventually(lambda: core_of(site.data).tombstone_state["let_go_through"] and tombstones(site) == 0, what=f"no tombstone at {site}")
+        eventually(
+            lambda: core_of(site.data).tombstone_state["let_go_through"] and tombstones(site) == 0,
+            what=f"no tombstone at {site}",
+        )
     tk.data["present"] = tk.data["new"] = "after that"
     introduce(tk, ny, ln)
     for site in (ny, ln):
-        eventually(lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue), 20, f"what tk parks for {site}")
+        eventually(
+            lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue),
+            20,
+            f"what tk parks for {site}",
+        )
         reasons = parked_reasons(tk.sender(site))
-        assert set(reasons) == {"k", "never heard of"} and all("its key may have been one of them" in reason for reason in reasons.values())
+        assert set(reasons) == {"k", "never heard of"} and all(
+            "its key may have been one of them" in reason for reason in reasons.values()
+        )
         assert dict(site.data) == {"present": "after that", "new": "after that"}
         assert tk.sender(site).ledger()["balanced"]
-    del tk.data["k"]        # Whoever knows that it was destroyed drops what is parked; what was not is sent once more.
+    del tk.data["k"]  # Whoever knows that it was destroyed drops what is parked; what was not is sent once more.
     network.settle()
     assert tk.sender(ny).drop_parked() == 2 and tk.sender(ln).replay_parked(force=True) == 2
     network.settle()
@@ -515,7 +630,7 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     until_told(network, ny, ln)
     ny.data["later"] = 1
     del ny.data["later"]
-    for site in (ny, ln):           # It is waited for now, and tells.
+    for site in (ny, ln):  # It is waited for now, and tells.
         eventually(lambda: tombstones(site) == 0, what=f"no tombstone at {site}")
 
 
@@ -555,14 +670,16 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
     ny.new_cache(maximum_tombstone_memory=1, dir=tmp_path)
     ny.receive()
     ln.send_to(ny)
-    eventually(lambda: ny.receiver.connected_senders)       # It tells no floor for an hour.
+    eventually(lambda: ny.receiver.connected_senders)  # It tells no floor for an hour.
     for type in ("REPLICATE", "REPLICATE_PERSISTENT"):
         region = ny.cache.create_region(type.lower(), type)
-        keys = [b"key %d" % n for n in range(100_000)]      # 8 MB of tombstones.
+        keys = [b"key %d" % n for n in range(100_000)]  # 8 MB of tombstones.
         for at in range(0, len(keys), 1000):
-            region.put_columns(keys[at:at + 1000], keys[at:at + 1000])
-            region.put_columns(keys[at:at + 1000], None, operations=["destroy"] * 1000)
-        eventually(lambda: core_of(region).tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound")
+            region.put_columns(keys[at : at + 1000], keys[at : at + 1000])
+            region.put_columns(keys[at : at + 1000], None, operations=["destroy"] * 1000)
+        eventually(
+            lambda: core_of(region).tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound"
+        )
         assert core_of(region).tombstone_state["forgotten_through"] > 0
 
 
@@ -582,11 +699,16 @@ def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkey
     assert tombstones(ln) == 1
     ny.data.alter(gateway_sender_ids=())
     ny.sender(ln).destroy()
-    assert all(source["site"] == 3 for source in json.loads((tmp_path / "gateway-sources-server_ln.json").read_text())["sources"])
+    assert all(
+        source["site"] == 3
+        for source in json.loads((tmp_path / "gateway-sources-server_ln.json").read_text())["sources"]
+    )
     eventually(lambda: tombstones(ln) == 0)
-    ny.send_to(ln)                  # Another one of that name is waited for.
+    ny.send_to(ln)  # Another one of that name is waited for.
     ny.data.alter(gateway_sender_ids=("ln",))
-    eventually(lambda: any(source["site"] == 1 and source["floor"] for source in ln.cache._core.tombstones.sources.view()))
+    eventually(
+        lambda: any(source["site"] == 1 and source["floor"] for source in ln.cache._core.tombstones.sources.view())
+    )
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
     ln.data["k"] = 2
@@ -631,7 +753,9 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     until_source(ln)
     ny.sender(ln).pause()
     ny.data["k"] = "held up"
-    ln.cache._core.state.clock.see(core_of(ny.data).lookup("k")[1])     # The destroy is later, also where both come in one tick of the clock.
+    ln.cache._core.state.clock.see(
+        core_of(ny.data).lookup("k")[1]
+    )  # The destroy is later, also where both come in one tick of the clock.
     del ln.data["k"]
     looks(ln)
     assert tombstones(ln) == 1
@@ -649,8 +773,16 @@ def test_a_member_that_restarts_waits_for_those_that_fed_it(network, attentive, 
     eventually(lambda: tombstones(ln) == 0)
 
 
-@pytest.mark.parametrize("kind, words", [("link", "is a symbolic link"), ("dangling", "is a symbolic link"), ("fifo", "is not a regular file"), ("large", "has more than 200000 bytes"),
-                                         ("deep", "does not hold what this member wrote")])
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("link", "is a symbolic link"),
+        ("dangling", "is a symbolic link"),
+        ("fifo", "is not a regular file"),
+        ("large", "has more than 200000 bytes"),
+        ("deep", "does not hold what this member wrote"),
+    ],
+)
 def test_a_file_of_sources_that_is_not_its_own_is_refused_by_name(tmp_path, monkeypatch, kind, words):
     path = tmp_path / "sources.json"
     if kind == "fifo":

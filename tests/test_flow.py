@@ -1,5 +1,6 @@
 """How much is on its way, and what a queue that does not drain is told to wait for: a long, a narrow or a broken link, a
 receiver, a filter, a disk, an operator."""
+
 import socket
 import threading
 
@@ -12,7 +13,7 @@ from sites import keep_doing
 from test_receiver_failures import applied_once, through_a_proxy, with_a_listener
 
 MB = 1_000_000
-NARROW = 8 * MB     # Bytes a second of a link.
+NARROW = 8 * MB  # Bytes a second of a link.
 
 
 class Gate(CacheListener):
@@ -29,19 +30,25 @@ class Gate(CacheListener):
 
 # The window
 
+
 @pytest.mark.parametrize("round_trip_ms", [0, 100, 300])
 def test_bytes_on_their_way_follow_the_length_of_the_link(network, round_trip_ms):
     """Enough to fill it, and not many times as much."""
     ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10)
     ln.proxy.set_bandwidth(NARROW)
     ln.proxy.set_latency_ms(round_trip_ms / 2)
-    carried = NARROW * max(round_trip_ms, 20) // 1000       # In one round trip.
+    carried = NARROW * max(round_trip_ms, 20) // 1000  # In one round trip.
     batch = 10 * 10_000
 
     def fits():
         stats = sender.stats
-        measured = NARROW * max(stats["round_trip_us"], 20_000) // 1_000_000     # A busy machine makes it longer than the link does.
-        return carried <= stats["window_bytes"] <= 5 * measured + 2 * batch and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
+        measured = (
+            NARROW * max(stats["round_trip_us"], 20_000) // 1_000_000
+        )  # A busy machine makes it longer than the link does.
+        return (
+            carried <= stats["window_bytes"] <= 5 * measured + 2 * batch
+            and stats["bytes_in_flight"] <= stats["window_bytes"] + batch
+        )
 
     def put_one(n):
         eventually(lambda: sender.queue_size < 2000, 60)
@@ -106,7 +113,7 @@ def test_a_receiver_whose_callback_stands_reads_no_more_than_a_frame_of_a_flood(
         receiver.stop()
         thread.join()
     assert applied == list(range(1, batches + 1))
-    assert _resident() - before < 64 << 20      # Far from 300 MB, also after all of it has passed.
+    assert _resident() - before < 64 << 20  # Far from 300 MB, also after all of it has passed.
 
 
 def _one(n, value):
@@ -133,6 +140,7 @@ def _resident():
 
 
 # Causes
+
 
 def feed(ny, sender, count=2000):
     for n in range(count):
@@ -171,7 +179,9 @@ def test_lag_names_a_slow_filter_also_where_the_link_is_long(network):
         def before_transmit(self, event):
             return gate.wait(0.02) or True
 
-    ny, ln, sender = through_a_proxy(network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10, gateway_event_filters=[Slow()])
+    ny, ln, sender = through_a_proxy(
+        network, type="REPLICATE", parallel=False, dispatcher_threads=1, batch_size=10, gateway_event_filters=[Slow()]
+    )
     ln.proxy.set_latency_ms(50)
     feed(ny, sender)
     eventually(lambda: sender.lag()["cause"] == "filter slow", 30)
@@ -194,8 +204,16 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 1)])
     ln.receive()
     ny.region(type="REPLICATE", senders=["ln"]), ln.region(type="REPLICATE")
-    sender = ny.send_to(ln, parallel=False, dispatcher_threads=1, batch_size=10, enable_persistence=True, disk_store_name="small", disk_synchronous=False,
-                        full_policy="refuse")
+    sender = ny.send_to(
+        ln,
+        parallel=False,
+        dispatcher_threads=1,
+        batch_size=10,
+        enable_persistence=True,
+        disk_store_name="small",
+        disk_synchronous=False,
+        full_policy="refuse",
+    )
     eventually(lambda: sender.is_connected)
     for n in range(20):
         ny.data[n] = b"x" * 1000
@@ -209,7 +227,9 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
     with pytest.raises(Exception, match="limit"):
         for n in range(1000):
             ny.data[n] = b"y" * 10_000
-            eventually(lambda: sender._core.queue.log_state()["failing"] or not sender._core.queue.log_state()["staged"])
+            eventually(
+                lambda: sender._core.queue.log_state()["failing"] or not sender._core.queue.log_state()["staged"]
+            )
     assert sender.lag()["cause"].startswith("disk: ") and "limit" in sender.lag()["cause"]
     standing.open.set()
     network.settle(30)
@@ -233,6 +253,7 @@ def test_lag_names_what_an_operator_did_and_a_link_that_is_not_there(network):
 
 def test_a_disk_that_takes_nothing_is_named_also_where_nothing_waits(network, monkeypatch, tmp_path):
     """What comes is refused: an operator who looks why has to find it."""
+
     class Full(_core.EventQueue):
         def log_state(self):
             return {**super().log_state(), "failing": "no room for a checkpoint"}
@@ -240,4 +261,7 @@ def test_a_disk_that_takes_nothing_is_named_also_where_nothing_waits(network, mo
     monkeypatch.setattr("pywan.gateway.queue._core.EventQueue", Full)
     ny = network.site("ny")
     ny.cache.create_disk_store("s", directories=tmp_path)
-    assert ny.send_to("ln", enable_persistence=True, disk_store_name="s").lag()["cause"] == "disk: no room for a checkpoint"
+    assert (
+        ny.send_to("ln", enable_persistence=True, disk_store_name="s").lag()["cause"]
+        == "disk: no room for a checkpoint"
+    )

@@ -1,17 +1,29 @@
 """A queue's log with checksums that hold and numbers that cannot be: refused by name, with no time or memory that grows with the number."""
+
 from __future__ import annotations
 
 import struct
 
 import pytest
 from durable import DurableQueue
-from log_format import BLOCK, MANIFEST, PART, RECORDS, STATE, STATES, read_blocks, read_manifest, seal_block, segment_file
+from log_format import (
+    BLOCK,
+    MANIFEST,
+    PART,
+    RECORDS,
+    STATE,
+    STATES,
+    read_blocks,
+    read_manifest,
+    seal_block,
+    segment_file,
+)
 
 from pywan import _core
 from pywan.errors import DiskError
 
 ABSURD = [1 << 63, 1 << 40, 1 << 24]
-SEQUENCE_AT = 8                 # In the first place of a part of records.
+SEQUENCE_AT = 8  # In the first place of a part of records.
 
 
 @pytest.fixture
@@ -66,7 +78,9 @@ def refused(queue, file, offset, reason):
 
 
 def salvaged(queue):
-    return _core.EventQueue("ln", partitions=1, directory=str(queue.folder), log_directory=str(queue.folder / "log"), log_id=5, salvage=True)
+    return _core.EventQueue(
+        "ln", partitions=1, directory=str(queue.folder), log_directory=str(queue.folder / "log"), log_id=5, salvage=True
+    )
 
 
 @pytest.mark.parametrize("number", ABSURD)
@@ -75,7 +89,7 @@ def test_a_record_further_ahead_than_can_be_is_damage(queue, number, which):
     file, at = place_of(queue, RECORDS, which)
     block = forge(file, at + SEQUENCE_AT, number)
     refused(queue, file, block, f"a record has the sequence {number} in partition 0, where there were not even")
-    saved = salvaged(queue)         # The blocks that are whole.
+    saved = salvaged(queue)  # The blocks that are whole.
     assert len(saved) == (7 if which else 10) and str(number) in saved.recovery()["damages"][0]["reason"]
 
 
@@ -87,16 +101,21 @@ def test_a_state_further_ahead_than_can_be_is_damage(queue, number):
     manifest = queue.folder / "log" / "MANIFEST"
     manifest.write_bytes(without_state(manifest))
     refused(queue, file, block, f"a state says that the newest event is {number} in partition 0")
-    assert len(salvaged(queue)) == 17       # The next state is whole.
+    assert len(salvaged(queue)) == 17  # The next state is whole.
 
 
-@pytest.mark.parametrize("number, reason", [
-    (0, "number 0, which this version does not know"), (25, "number 25, which this version does not know"),
-    (2**63, f"number {2**63}, which this version does not know"), (2, "number 2 twice"),
-])
+@pytest.mark.parametrize(
+    "number, reason",
+    [
+        (0, "number 0, which this version does not know"),
+        (25, "number 25, which this version does not know"),
+        (2**63, f"number {2**63}, which this version does not know"),
+        (2, "number 2 twice"),
+    ],
+)
 def test_a_counter_that_no_version_had_is_damage(queue, number, reason):
     file, at = place_of(queue, STATES)
-    block = forge(file, at + STATE.size, number)        # Of the first counter, whose number is 1.
+    block = forge(file, at + STATE.size, number)  # Of the first counter, whose number is 1.
     manifest = queue.folder / "log" / "MANIFEST"
     manifest.write_bytes(without_state(manifest))
     refused(queue, file, block, f"the queue's state in the log has .*{reason}")
@@ -114,7 +133,7 @@ def place_of_state(data):
 
 def with_checksum(data):
     length = place_of_state(data) + struct.unpack_from("<Q", data, 56)[0]
-    struct.pack_into("<I", data, 68, _core.crc32c(bytes(data[MANIFEST.size:length]), _core.crc32c(bytes(data[:68]))))
+    struct.pack_into("<I", data, 68, _core.crc32c(bytes(data[MANIFEST.size : length]), _core.crc32c(bytes(data[:68]))))
     return data
 
 
@@ -142,7 +161,9 @@ def test_a_queue_with_one_old_event_and_millions_of_holes_is_recovered(tmp_path)
         updates += 100_000
         queue.commit()
     queue.crash()
-    assert queue.queue.counts()["memory_bytes"] < 6 << 20       # Two segments of records and two of entries; 8 MB more if every hole took an entry.
+    assert (
+        queue.queue.counts()["memory_bytes"] < 6 << 20
+    )  # Two segments of records and two of entries; 8 MB more if every hole took an entry.
     sequences = queue.sequences()
     assert sequences[:11] == list(range(1, 12)) and sequences[-10:] == list(range(updates + 2, updates + 12))
     queue.region.put("next", b"v")

@@ -1,4 +1,5 @@
 """Children that fork made of a process with members: they are told so at once, and nothing of the parent's changes."""
+
 from __future__ import annotations
 
 import gc
@@ -133,7 +134,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 def test_every_call_in_a_child_says_that_the_object_is_its_parents(two_sites, tmp_path):
     ny, ln = two_sites
-    here = SimpleNamespace(cache=ny.cache, locator=ny.locator, data=ny.data, ln=ny.sender("ln"), ln_receiver=ln.receiver)     # A lookup in the child would raise first.
+    here = SimpleNamespace(
+        cache=ny.cache, locator=ny.locator, data=ny.data, ln=ny.sender("ln"), ln_receiver=ln.receiver
+    )  # A lookup in the child would raise first.
     here.store = ny.cache.create_disk_store("kept", directories=[(str(tmp_path), None)])
     ny.data.put("k", b"v")
     said = {}
@@ -148,7 +151,11 @@ def test_every_call_in_a_child_says_that_the_object_is_its_parents(two_sites, tm
 
     what, outcomes = child_says(try_all)
     assert what == "returned"
-    wrong = {name: outcome for name, outcome in outcomes.items() if outcome[0] != "IllegalStateError" or "forked" not in outcome[1]}
+    wrong = {
+        name: outcome
+        for name, outcome in outcomes.items()
+        if outcome[0] != "IllegalStateError" or "forked" not in outcome[1]
+    }
     assert not wrong
     works(ny, ln, "parent")
     assert ny.data.get("k") == b"v"
@@ -230,7 +237,12 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_holds(two_sites):
     putter.start()
     try:
         assert inside.wait(LIMIT_S)
-        for call in (lambda: ny.data.put("k", b"v"), lambda: ny.data.add_listener(Slow()), ny.cache.status, lambda: ny.sender("ln").stop()):
+        for call in (
+            lambda: ny.data.put("k", b"v"),
+            lambda: ny.data.add_listener(Slow()),
+            ny.cache.status,
+            lambda: ny.sender("ln").stop(),
+        ):
             assert child_says(call)[0] == "IllegalStateError"
     finally:
         go_on.set()
@@ -251,7 +263,10 @@ def test_a_child_that_outlives_a_closed_member_keeps_neither_its_port_nor_its_st
             first.close()
             with pywan.Cache("second", locators=str(locator.address), dir=tmp_path, port=port) as second:
                 assert second.create_region("kept", type="REPLICATE_PERSISTENT").get("k") == b"v"
-                assert second.create_gateway_receiver(start_port=receiver_port, end_port=receiver_port).port == receiver_port
+                assert (
+                    second.create_gateway_receiver(start_port=receiver_port, end_port=receiver_port).port
+                    == receiver_port
+                )
         finally:
             assert child.end() == 0
 

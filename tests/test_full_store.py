@@ -1,4 +1,5 @@
 """A disk store that is full: what makes room goes on, and what is written is never more than the store may take."""
+
 from __future__ import annotations
 
 import random
@@ -33,8 +34,16 @@ class Store:
         self.disk, self.budget, self.logs = Disk(random.Random(1)), _core.LogBudget(size), []
 
     def queue(self, name: str, **options) -> Queue:
-        queue = Queue(name, remote_site=2, log_directory=f"/{name}", log_id=7, synchronous=False, log_budget=self.budget,
-                      environment=self.disk.environment, **options)
+        queue = Queue(
+            name,
+            remote_site=2,
+            log_directory=f"/{name}",
+            log_id=7,
+            synchronous=False,
+            log_budget=self.budget,
+            environment=self.disk.environment,
+            **options,
+        )
         queue.running, queue.store = True, self
         queue.set_full_policy("refuse")
         self.logs.append(queue)
@@ -42,7 +51,9 @@ class Store:
 
     def region(self, name: str) -> _core.RegionCore:
         region = _core.RegionCore(name, _core.Clock(), site=1, member=1)
-        region.open_log(f"/{name}", log_id=7, synchronous=False, log_budget=self.budget, environment=self.disk.environment)
+        region.open_log(
+            f"/{name}", log_id=7, synchronous=False, log_budget=self.budget, environment=self.disk.environment
+        )
         self.logs.append(region)
         return region
 
@@ -87,7 +98,11 @@ class Link:
 @pytest.mark.parametrize("mebibytes", [2, 8])
 def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_comes_back(mebibytes):
     store = Store(mebibytes * MIB)
-    queue, parked, region = store.queue("ln"), store.queue("parked", partitions=8, log_may_take_kept=True), _core.RegionCore("full", _core.Clock(), site=1, member=1)
+    queue, parked, region = (
+        store.queue("ln"),
+        store.queue("parked", partitions=8, log_may_take_kept=True),
+        _core.RegionCore("full", _core.Clock(), site=1, member=1),
+    )
     region.attach([queue])
     count = fill(store, queue, region)
     assert count > 60 * mebibytes
@@ -97,7 +112,7 @@ def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_come
         store.commit()
         if len(parked) >= count - 1:
             break
-    assert len(parked) == queue.counts()["parked"] >= count - 1         # The last of the queue may have found no room yet.
+    assert len(parked) == queue.counts()["parked"] >= count - 1  # The last of the queue may have found no room yet.
     remote = link.remote["full"] = _core.RegionCore("full", _core.Clock(), site=2)
     for _ in range(300):
         try:
@@ -129,7 +144,7 @@ def test_a_region_to_which_nothing_is_written_gives_up_its_history_when_others_n
     feeder.attach([queue])
     fill(store, queue, feeder)
     queue.peek(0, 1000)
-    queue.remove(0, 30)                     # Some of its segments go, and what is staged takes them.
+    queue.remove(0, 30)  # Some of its segments go, and what is staged takes them.
     other = store.region("other")
     for n in range(40):
         other.put(f"k{n}", b"v" * 10_000)
@@ -152,7 +167,10 @@ def test_queues_whose_logs_hold_little_but_one_old_event_each_are_shortened_in_a
     store = Store(4 * MIB)
     feeders = []
     for n in range(3):
-        queue, feeder = store.queue(f"ln{n}", partitions=2), _core.RegionCore(f"feeder{n}", _core.Clock(), site=1, member=1)
+        queue, feeder = (
+            store.queue(f"ln{n}", partitions=2),
+            _core.RegionCore(f"feeder{n}", _core.Clock(), site=1, member=1),
+        )
         feeder.attach([queue])
         keys: dict[int, str] = {}
         for key in map(str, range(20)):
@@ -194,7 +212,7 @@ def test_a_queue_that_found_room_for_half_of_a_commit_sends_it_and_goes_on():
     away.peek(0, 20)
     away.remove(0, 20)
     assert away.commit_once()
-    for n in range(22):                     # What is free takes fewer.
+    for n in range(22):  # What is free takes fewer.
         other.put(f"k{n}", b"v" * 10_000)
     assert not queue.commit_once() and queue.log_state()["failing"]
     sent = []

@@ -1,5 +1,6 @@
 """Golden files: stores and frames of the record format as they were written once (tests/golden). Today's code reads them, event by event; and writes
 the same bytes for the same input, where the format leaves no choice."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +11,21 @@ from pathlib import Path
 import lz4.block
 import pytest
 from golden import make_golden
-from log_format import HOLES, MOVED, NAMES, QUEUE, RECORDS, REGION, STATES, Manifest, read_blocks, read_manifest, read_segment, recover_queue, segment_file
+from log_format import (
+    HOLES,
+    MOVED,
+    NAMES,
+    QUEUE,
+    RECORDS,
+    REGION,
+    STATES,
+    Manifest,
+    read_blocks,
+    read_manifest,
+    read_segment,
+    recover_queue,
+    segment_file,
+)
 from records import BATCH, FRAME, Frame, read_batch, read_head, split_frames
 
 from pywan import _core
@@ -39,6 +54,7 @@ def kinds(folder: Path) -> set[int]:
 
 # Stores
 
+
 def test_the_files_hold_every_kind_of_part(golden):
     assert kinds(golden / "queue") == {RECORDS, HOLES, STATES, NAMES}
     assert kinds(golden / "queue-moved") >= {RECORDS, HOLES, STATES, MOVED}
@@ -62,7 +78,9 @@ def test_the_description_of_the_format_leads_to_the_same_events(golden, name):
         fields["region"] = found.names[read_head(record)["region"]]
         by_description.append(fields)
     assert json.loads(json.dumps(by_description)) == EXPECTED[name]["events"]
-    assert [[removed, removed, appended] for removed, appended in zip(found.removed, found.appended)] == EXPECTED[name]["positions"]
+    assert [[removed, removed, appended] for removed, appended in zip(found.removed, found.appended)] == EXPECTED[name][
+        "positions"
+    ]
 
 
 def test_a_read_queue_goes_on_and_sends_what_is_left_as_possible_duplicates(golden):
@@ -71,7 +89,13 @@ def test_a_read_queue_goes_on_and_sends_what_is_left_as_possible_duplicates(gold
     parts = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
     parts.configure(1000, -1)
     parts.connected(100_000, 64 << 20, 1)
-    sent = [record for frame in split_frames(parts.data_to_send(1)) if frame.type == BATCH for section in read_batch(frame.payload) for record in section.records]
+    sent = [
+        record
+        for frame in split_frames(parts.data_to_send(1))
+        if frame.type == BATCH
+        for section in read_batch(frame.payload)
+        for record in section.records
+    ]
     assert sent and all(record.possible_duplicate for record in sent)
     region = _core.RegionCore("golden-orders", _core.Clock(), site=1, member=7)
     region.attach([queue])
@@ -93,14 +117,16 @@ def unsealed(folder: Path, number: int, manifest: Manifest) -> bytes:
     data = bytearray(segment_file(folder, number).read_bytes())
     data[32:48], data[52:56] = bytes(16), bytes(4)
     for block in read_segment(folder, number, manifest):
-        data[block.at + 40:block.at + 48] = bytes(8)
+        data[block.at + 40 : block.at + 48] = bytes(8)
     return bytes(data)
 
 
 @pytest.mark.parametrize("name", ["queue", "region"])
 def test_the_same_input_gives_the_same_bytes(golden, today, name):
     was, is_ = read_manifest(golden / name), read_manifest(today / name)
-    assert was._replace(next_number=0, segments=[]) == is_._replace(next_number=0, segments=[])     # How many are made ahead is free.
+    assert was._replace(next_number=0, segments=[]) == is_._replace(
+        next_number=0, segments=[]
+    )  # How many are made ahead is free.
     assert len(read_blocks(today / name)) == is_.commit
     for number, size in was.segments:
         if read_segment(golden / name, number, was):
@@ -108,6 +134,7 @@ def test_the_same_input_gives_the_same_bytes(golden, today, name):
 
 
 # The wire
+
 
 def receive(data: bytes) -> tuple[dict[str, _core.RegionCore], bytes]:
     """The regions to which `data` was applied, and the answer."""
@@ -132,13 +159,13 @@ def test_frames_are_applied_event_by_event(golden, name):
                 assert not found[3]
             else:
                 assert found[0] == value and found[2:] == (1, True), key
-    assert holes == 1       # One event was filtered on its way.
+    assert holes == 1  # One event was filtered on its way.
     assert answer
 
 
 def unpacked(frame: Frame) -> tuple[int, int, int, bytes]:
     _, kind, flags, _, length, _, raw_length, count, number = FRAME.unpack_from(frame.raw)
-    payload = frame.raw[FRAME.size:FRAME.size + length]
+    payload = frame.raw[FRAME.size : FRAME.size + length]
     return kind, number, count, lz4.block.decompress(payload, uncompressed_size=raw_length) if flags & 1 else payload
 
 
@@ -150,15 +177,25 @@ def test_packed_frames_say_what_plain_ones_say(golden):
 
 def test_the_same_events_give_the_same_frames(golden, today):
     assert (today / "wire" / "plain.sent").read_bytes() == (golden / "wire" / "plain.sent").read_bytes()
-    was, is_ = (split_frames((folder / "wire" / "packed.sent").read_bytes()) for folder in (golden, today))      # lz4 is free to pack better.
+    was, is_ = (
+        split_frames((folder / "wire" / "packed.sent").read_bytes()) for folder in (golden, today)
+    )  # lz4 is free to pack better.
     assert [unpacked(each) for each in was] == [unpacked(each) for each in is_]
 
 
-@pytest.mark.parametrize("name, kind, fields", [
-    ("hello", gateway.SenderHello, {"site": 1, "remote_site": 2, "sender": "ln", "incarnation": 77, "mount": 79, "partitions": 3}),
-    ("client", gateway.ClientHello, {"region": "golden-orders", "run_id": bytes(range(16)), "task": 3}),
-    ("welcome", gateway.Welcome, {"site": 2, "member": "server2", "credit_events": 1000, "credit_bytes": 1 << 20}),
-    ("committed", gateway.Committed, {"rows": 10, "applied": 9, "missing": 1, "duplicate": False})])
+@pytest.mark.parametrize(
+    "name, kind, fields",
+    [
+        (
+            "hello",
+            gateway.SenderHello,
+            {"site": 1, "remote_site": 2, "sender": "ln", "incarnation": 77, "mount": 79, "partitions": 3},
+        ),
+        ("client", gateway.ClientHello, {"region": "golden-orders", "run_id": bytes(range(16)), "task": 3}),
+        ("welcome", gateway.Welcome, {"site": 2, "member": "server2", "credit_events": 1000, "credit_bytes": 1 << 20}),
+        ("committed", gateway.Committed, {"rows": 10, "applied": 9, "missing": 1, "duplicate": False}),
+    ],
+)
 def test_openings_are_read_and_written_the_same(golden, today, name, kind, fields):
     frame = (golden / "wire" / f"{name}.frame").read_bytes()
     message = gateway.decode(frame, kind)

@@ -1,4 +1,5 @@
 """Control messages of people who wish harm: one rule for names, nothing that a terminal obeys, replies instead of tracebacks, bounded work."""
+
 import io
 import json
 import logging
@@ -19,7 +20,27 @@ from pywan.transport.control import ControlClient, ControlServer, call_once
 from test_bad_input import answer, hello
 import fuzz_control
 
-BAD_NAMES = ("", ".", "..", "../up", "a/b", "a\\b", "a b", "a\nb", "\x1b[2J", "a\0b", "-x", "é", "\u202etxt", "x" * 256, 7, None, ["a"], {}, b"a")
+BAD_NAMES = (
+    "",
+    ".",
+    "..",
+    "../up",
+    "a/b",
+    "a\\b",
+    "a b",
+    "a\nb",
+    "\x1b[2J",
+    "a\0b",
+    "-x",
+    "é",
+    "\u202etxt",
+    "x" * 256,
+    7,
+    None,
+    ["a"],
+    {},
+    b"a",
+)
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 
 
@@ -33,17 +54,23 @@ def test_a_name_that_is_none_is_refused_wherever_it_comes_in(network, name, tmp_
         pywan.Cache(name, locators=str(ny.locator.address))
     with pytest.raises(ConfigurationError):
         Place.of(tmp_path, name)
-    for make in (lambda: ny.cache.create_gateway_sender(name, remote_distributed_system_id=2), lambda: ny.cache.create_disk_store(name),
-                 lambda: ny.cache.create_region(name)):
+    for make in (
+        lambda: ny.cache.create_gateway_sender(name, remote_distributed_system_id=2),
+        lambda: ny.cache.create_disk_store(name),
+        lambda: ny.cache.create_region(name),
+    ):
         with pytest.raises(ConfigurationError):
             make()
-    if name not in ("", None):      # They mean: none.
+    if name not in ("", None):  # They mean: none.
         with pytest.raises(ConfigurationError):
             region.alter(gateway_sender_ids=[name])
     if isinstance(name, (bytes, list)):
-        return      # Not in the tuple below.
+        return  # Not in the tuple below.
     profile = {"name": name, "member_id": 1, "host": "127.0.0.1", "port": 1}
-    for fields in ({"op": "member-join", "profile": profile}, {"op": "locator-join", "from": {"distributed_system_id": 2, "host": "h", "port": 1, "name": name}}):
+    for fields in (
+        {"op": "member-join", "profile": profile},
+        {"op": "locator-join", "from": {"distributed_system_id": 2, "host": "h", "port": 1, "name": name}},
+    ):
         with pytest.raises(PywanError, match="profile|name"):
             call_once(ny.locator.address, **fields)
     with pytest.raises(PywanError, match="not a name"):
@@ -81,7 +108,16 @@ def test_a_terminal_is_given_nothing_that_it_obeys(as_json):
     said = io.StringIO()
     output = Output(as_json, said, said)
     evil = "\x1b]0;owned\x07\x9b2J\u202e"
-    output.show("x", Result(data={"k": evil}, lines=[evil], notes=[evil], errors=[evil], tables=[Table(("A", "B"), [(evil, [evil, {evil: evil.encode()}])], title="t")]))
+    output.show(
+        "x",
+        Result(
+            data={"k": evil},
+            lines=[evil],
+            notes=[evil],
+            errors=[evil],
+            tables=[Table(("A", "B"), [(evil, [evil, {evil: evil.encode()}])], title="t")],
+        ),
+    )
     output.echo(evil)
     output.note(evil)
     assert "owned" in said.getvalue() and not OBEYED.search(said.getvalue())
@@ -102,20 +138,35 @@ def test_a_line_of_the_log_is_one_line():
         root.handlers[:] = before
         root.setLevel(level)
     lines = said.getvalue().splitlines()
-    assert r"\x1b[31mred\n2026" in lines[0] and "failed" in lines[1] and lines[2].startswith("Traceback") and not OBEYED.search(said.getvalue())
+    assert (
+        r"\x1b[31mred\n2026" in lines[0]
+        and "failed" in lines[1]
+        and lines[2].startswith("Traceback")
+        and not OBEYED.search(said.getvalue())
+    )
 
 
 def test_what_another_side_gives_as_its_reason_is_one_line_without_controls():
     def refuse(request, peer):
         raise RemoteError("no\x1b[2J\nreally")
 
-    with ControlServer("127.0.0.1", 0, refuse, name="liar") as server, pytest.raises(RemoteError, match=r"^no\\x1b\[2J\\nreally$"):
+    with (
+        ControlServer("127.0.0.1", 0, refuse, name="liar") as server,
+        pytest.raises(RemoteError, match=r"^no\\x1b\[2J\\nreally$"),
+    ):
         call_once(("127.0.0.1", server.port), "ping")
 
 
-@pytest.mark.parametrize("fields", [
-    {"op": "member-leave", "name": ["m"], "member_id": {}}, {"op": "member-heartbeat", "name": {"a": 1}, "member_id": []}, {"op": "member-heartbeat", "name": [[]]},
-    {"op": "receiver", "exclude": [[1]]}, {"op": "remote-locators", "distributed_system_id": {}}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": "member-leave", "name": ["m"], "member_id": {}},
+        {"op": "member-heartbeat", "name": {"a": 1}, "member_id": []},
+        {"op": "member-heartbeat", "name": [[]]},
+        {"op": "receiver", "exclude": [[1]]},
+        {"op": "remote-locators", "distributed_system_id": {}},
+    ],
+)
 def test_a_locator_answers_what_cannot_be_a_key(network, fields, caplog):
     ny = network.site("ny")
     with ControlClient(("127.0.0.1", ny.locator.port)) as client:
@@ -126,7 +177,14 @@ def test_a_locator_answers_what_cannot_be_a_key(network, fields, caplog):
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("fields", [{"op": "status gateway-sender", "id": {}}, {"op": "describe region", "name": []}, {"op": "get", "region": ["data"], "key": 1}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"op": "status gateway-sender", "id": {}},
+        {"op": "describe region", "name": []},
+        {"op": "get", "region": ["data"], "key": 1},
+    ],
+)
 def test_a_member_answers_what_cannot_be_a_key(network, fields, caplog):
     ny = network.site("ny")
     with pytest.raises(ConfigurationError, match="not a name"):
@@ -138,7 +196,10 @@ def test_a_member_answers_what_cannot_be_a_key(network, fields, caplog):
 @pytest.mark.parametrize("value", [None, 1])
 def test_an_attribute_that_is_none_is_refused_by_name(network, op, value):
     ny = network.site("ny")
-    needed = {"create region": {"name": "r"}, "create gateway-sender": {"id": "s", "remote_distributed_system_id": 2}}.get(op, {})
+    needed = {
+        "create region": {"name": "r"},
+        "create gateway-sender": {"id": "s", "remote_distributed_system_id": 2},
+    }.get(op, {})
     with pytest.raises(ConfigurationError, match="no attribute 'wings'"):
         call_once(("127.0.0.1", ny.cache.port), op, wings=value, **needed)
 
@@ -146,13 +207,36 @@ def test_an_attribute_that_is_none_is_refused_by_name(network, op, value):
 def test_a_locator_lives_through_a_megabyte_of_invented_sites(network, caplog):
     """It spends no time on them, believes none, and tells nobody of them."""
     ny, ln = network.add("ny ln")
-    sites = [{"distributed_system_id": n % 256, "host": f"10.{n >> 8 & 255}.{n & 255}.1", "port": 1, "name": "n", "stamp": 1} for n in range(16_448)]
+    sites = [
+        {"distributed_system_id": n % 256, "host": f"10.{n >> 8 & 255}.{n & 255}.1", "port": 1, "name": "n", "stamp": 1}
+        for n in range(16_448)
+    ]
     joiner = {"distributed_system_id": 77, "host": "10.9.9.9", "port": 1, "name": "evil", "stamp": 2**62 - 1}
-    own = {"distributed_system_id": 99, "host": ny.locator.host, "port": ny.locator.port, "name": "evil", "stamp": 2**62 - 1}
-    other = {"distributed_system_id": 99, "host": ln.locator.host, "port": ln.locator.port, "name": "evil", "stamp": 2**62 - 1}
+    own = {
+        "distributed_system_id": 99,
+        "host": ny.locator.host,
+        "port": ny.locator.port,
+        "name": "evil",
+        "stamp": 2**62 - 1,
+    }
+    other = {
+        "distributed_system_id": 99,
+        "host": ln.locator.host,
+        "port": ln.locator.port,
+        "name": "evil",
+        "stamp": 2**62 - 1,
+    }
     with ControlClient(("127.0.0.1", ny.locator.port), 5) as client:
         for claimed in (joiner, other):
-            client.call("locator-join", uid="evil", role="learned", **{"from": claimed}, sites=[*sites, own, other], digest="x", digest_in_site="x")
+            client.call(
+                "locator-join",
+                uid="evil",
+                role="learned",
+                **{"from": claimed},
+                sites=[*sites, own, other],
+                digest="x",
+                digest_in_site="x",
+            )
         assert client.call("known-sites")["sites"].keys() == {"1", "2"}
         assert len(client.call("status")["peers"]) <= 3
     assert "10.9.9.9" not in caplog.text
@@ -162,8 +246,16 @@ def test_a_locator_lives_through_a_megabyte_of_invented_sites(network, caplog):
     eventually(lambda: set(ln.locator.known_sites()) == {1, 2, 3})
 
 
-@pytest.mark.parametrize("reply", [
-    {"servers": [{}]}, {"servers": {"a": 1}}, {"servers": [{"name": "\x1b[2J", "member_id": 1, "host": "h", "port": 1}]}, {"type": "locator", "status": 7}, {}])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"servers": [{}]},
+        {"servers": {"a": 1}},
+        {"servers": [{"name": "\x1b[2J", "member_id": 1, "host": "h", "port": 1}]},
+        {"type": "locator", "status": 7},
+        {},
+    ],
+)
 def test_a_locator_that_answers_nonsense_is_an_error_in_the_shell(reply):
     said = io.StringIO()
     with ControlServer("127.0.0.1", 0, lambda request, peer: reply, name="liar") as server:
@@ -177,4 +269,9 @@ def test_some_seconds_of_messages_with_wrong_types():
     """`make fuzz-python` does it for as long as one likes."""
     before = set(threading.enumerate())
     assert fuzz_control.fuzz(7, lambda runs: runs >= 400) == 400
-    eventually(lambda: set(threading.enumerate()) <= before | {t for t in threading.enumerate() if t.name.startswith(("pywan-resolve", "ThreadPool"))})
+    eventually(
+        lambda: (
+            set(threading.enumerate())
+            <= before | {t for t in threading.enumerate() if t.name.startswith(("pywan-resolve", "ThreadPool"))}
+        )
+    )

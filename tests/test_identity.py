@@ -1,4 +1,5 @@
 """One event, one identity: for every filter and listener, at every site, and however often it is tried."""
+
 from __future__ import annotations
 
 import itertools
@@ -66,10 +67,17 @@ def test_filters_and_listeners_of_two_sites_see_one_identity(network, decides):
     network.settle()
     eventually(lambda: len(filter.acknowledged) == 5)
     assert [(operation, key) for operation, key, _ in far.heard] == [
-        ("create", "k"), ("update", "k"), ("create", "a"), ("create", "b"), ("destroy", "k")]
+        ("create", "k"),
+        ("update", "k"),
+        ("create", "a"),
+        ("create", "b"),
+        ("destroy", "k"),
+    ]
     assert far.heard == filter.transmitted == filter.acknowledged
     assert filter.before == (far.heard if decides else [])
-    assert {each.member_id for *_, each in far.heard} == {ny.cache.member_id} and len({each for *_, each in far.heard}) == 5
+    assert {each.member_id for *_, each in far.heard} == {ny.cache.member_id} and len(
+        {each for *_, each in far.heard}
+    ) == 5
 
 
 def test_the_identity_goes_on_through_a_site_in_between_and_to_its_listener_and_resolver(network):
@@ -80,7 +88,7 @@ def test_the_identity_goes_on_through_a_site_in_between_and_to_its_listener_and_
     ln.send_to(tk, parallel=False, gateway_event_filters=[middle := Ids()])
     for site in (ny, ln, tk):
         site.region()
-    ln.data["k"] = 0            # The resolver is asked where another site changed the key before.
+    ln.data["k"] = 0  # The resolver is asked where another site changed the key before.
     ln.data.add_listener(middle)
     core_of(ln.data).set_resolver(middle)
     tk.data.add_listener(far)
@@ -88,7 +96,7 @@ def test_the_identity_goes_on_through_a_site_in_between_and_to_its_listener_and_
     del middle.before[:], middle.transmitted[:], far.heard[:], ids.before[:]
     ny.data["k"] = 1
     network.settle()
-    (_, _, made), = ids.before
+    ((_, _, made),) = ids.before
     for seen in (middle.judged, middle.heard, middle.before, middle.transmitted, far.heard):
         assert [(key, each) for _, key, each in seen] == [("k", made)]
 
@@ -101,8 +109,12 @@ def test_a_local_listener_sees_the_identity_that_the_filter_saw(network):
     ny.data.add_listener(ids)
     change_some(ny.data)
     assert len(ids.heard) == 5 and ids.heard == ids.before
-    assert [each for *_, each in ids.heard] == [EventSequenceID(*_core.record_fields(record)["event_id"])
-                                                for _, _, record in sorted(ny.sender(ln)._core.queue.records(), key=lambda r: _core.record_fields(r[2])["event_id"])]
+    assert [each for *_, each in ids.heard] == [
+        EventSequenceID(*_core.record_fields(record)["event_id"])
+        for _, _, record in sorted(
+            ny.sender(ln)._core.queue.records(), key=lambda r: _core.record_fields(r[2])["event_id"]
+        )
+    ]
 
 
 def test_what_a_repair_of_the_clock_sends_again_is_what_its_filter_saw(network):
@@ -120,6 +132,7 @@ def test_what_a_repair_of_the_clock_sends_again_is_what_its_filter_saw(network):
 
 
 # Rows of a client's task
+
 
 def stage(run_id, task, keys):
     """The rows of a task, whole at the member."""
@@ -140,8 +153,10 @@ def ids_of_rows(run_id, task, keys, *, member, through_callbacks=False):
     queue.running = True
     region = _core.RegionCore(f"identity-{next(_names)}", _core.Clock(), site=1, member=member)
     if through_callbacks:
+
         def change(operation, key, value, argument, event_id=None):
             return region.change(operation, key, value, argument, (), origin_=(1, b"", event_id))
+
         region.attach([queue], change)
     else:
         region.attach([queue])
@@ -154,8 +169,8 @@ def test_the_rows_of_a_task_that_is_tried_again_have_the_same_identities():
     first = ids_of_rows(run, 3, keys, member=9)
     assert [first[key][2] for key in keys] == [1, 2, 3, 4] and {each[1] for each in first.values()} == {3}
     assert ids_of_rows(run, 3, keys, member=9) == first
-    assert ids_of_rows(run, 3, keys, member=10) == first                            # At another member,
-    assert ids_of_rows(run, 3, keys, member=9, through_callbacks=True) == first     # and past filters.
+    assert ids_of_rows(run, 3, keys, member=10) == first  # At another member,
+    assert ids_of_rows(run, 3, keys, member=9, through_callbacks=True) == first  # and past filters.
     assert not set(ids_of_rows(run, 4, keys, member=9).values()) & set(first.values())
     assert not set(ids_of_rows(bytes(16), 3, keys, member=9).values()) & set(first.values())
 

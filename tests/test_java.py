@@ -1,4 +1,5 @@
 """What a machine without a Java, with an old one, or with only a packaged one sees."""
+
 import os
 import subprocess
 
@@ -17,7 +18,9 @@ def no_java(monkeypatch, tmp_path):
 def fake_java(directory, banner: str):
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\ncase \"$1\" in -version) echo '{banner}' >&2;; *) for a do echo \"[$a]\"; done;; esac\n")
+    program.write_text(
+        f'#!/bin/sh\ncase "$1" in -version) echo \'{banner}\' >&2;; *) for a do echo "[$a]"; done;; esac\n'
+    )
     program.chmod(0o755)
     return program
 
@@ -55,5 +58,7 @@ def test_the_packaged_java_is_started_without_the_module_it_lacks(no_java, monke
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     program = java.ensure_java(tmp_path / "home")
     assert os.environ["JAVA_HOME"] == str(tmp_path / "home")
-    out = subprocess.run(["/bin/sh", program, "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main"], capture_output=True, text=True)
+    out = subprocess.run(
+        ["/bin/sh", program, "-cp", "a b", "--add-modules=jdk.incubator.vector", "Main"], capture_output=True, text=True
+    )
     assert out.stdout.split("\n") == ["[-cp]", "[a b]", "[Main]", ""]

@@ -1,4 +1,5 @@
 """Processes ended with SIGKILL in the middle of traffic: the others go on, the killed one rejoins, what waited is applied once."""
+
 import os
 import signal
 
@@ -54,6 +55,7 @@ class Machine:
         def scan(cursor):
             reply = self.ask(name, "scan region", region="data", cursor=cursor, limit=20_000)
             return reply["next"], reply["entries"]
+
         return read_contents(scan)
 
     def close(self):
@@ -68,10 +70,13 @@ def machine(tmp_path):
     made.close()
 
 
-kinds = pytest.mark.parametrize("kind", [
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=2), id="serial"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=2), id="parallel"),
-])
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=2), id="serial"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=2), id="parallel"),
+    ],
+)
 
 
 @kinds
@@ -90,8 +95,10 @@ def test_a_killed_receiving_server_rejoins_and_gets_what_waited(network, machine
         machine.kill("process_ln")
         at = len(done)
         eventually(lambda: to_ln.queue_size > 500 and len(done) > at + 1000 and not to_ln.is_connected)
-        acknowledged = to_ln.stats["events_distributed"]        # Also what it had answered, and the sender had not read yet.
-        machine.start("server", "process_ln", locators=str(ln.locator.address), cache_xml_file=str(machine.directory / "ln.xml"))
+        acknowledged = to_ln.stats["events_distributed"]  # Also what it had answered, and the sender had not read yet.
+        machine.start(
+            "server", "process_ln", locators=str(ln.locator.address), cache_xml_file=str(machine.directory / "ln.xml")
+        )
         at = len(done)
         eventually(lambda: len(done) > at + 500)
     network.settle()
@@ -115,7 +122,9 @@ def test_a_killed_sending_server_rejoins_and_sends_again(network, machine, kind)
     machine.server(ny, SENDER, **values)
 
     def send(task, rows):
-        with DataConnection.open(str(ny.locator.address), region="data", run_id=b"r" * 16, task=task, timeout=10.0) as connection:
+        with DataConnection.open(
+            str(ny.locator.address), region="data", run_id=b"r" * 16, task=task, timeout=10.0
+        ) as connection:
             connection.put_pairs(rows)
             return connection.commit()["rows"]
 
@@ -126,14 +135,16 @@ def test_a_killed_sending_server_rejoins_and_sends_again(network, machine, kind)
             send(n, [((n, k), k) for k in range(50)])
             tasks.append(n)
         except (PywanError, OSError):
-            pass        # The server is away.
+            pass  # The server is away.
 
     with keep_doing(write):
         eventually(lambda: len(tasks) > 20 and len(ln.data) > 500)
         machine.kill("process_ny")
         sent = set(ln.data)
         ny.cache.close()
-        machine.start("server", "process_ny", locators=str(ny.locator.address), cache_xml_file=str(machine.directory / "ny.xml"))
+        machine.start(
+            "server", "process_ny", locators=str(ny.locator.address), cache_xml_file=str(machine.directory / "ny.xml")
+        )
         at = len(tasks)
         eventually(lambda: len(tasks) > at + 10)
     eventually(lambda: {(task, k) for task in tasks[at:] for k in range(50)} <= set(ln.data))
@@ -153,7 +164,12 @@ def test_a_server_killed_again_and_again(network, machine):
             at = len(done)
             eventually(lambda: len(done) > at + 500 and sender.is_connected)
             machine.kill("process_ln")
-            machine.start("server", "process_ln", locators=str(ln.locator.address), cache_xml_file=str(machine.directory / "ln.xml"))
+            machine.start(
+                "server",
+                "process_ln",
+                locators=str(ln.locator.address),
+                cache_xml_file=str(machine.directory / "ln.xml"),
+            )
     network.settle()
     held, expected = machine.contents("process_ln"), read_contents(core_of(ny.data).scan)
     assert held and all(expected[key] == entry for key, entry in held.items())
@@ -164,8 +180,19 @@ def test_a_killed_locator_stops_no_traffic_and_is_told_again_when_it_is_back(net
     ny, ln = network.add("ny ln")
     with sockets.listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    machine.start("locator", "locator_tk", distributed_system_id=3, port=port, remote_locators=f"{ny.locator.address},{ln.locator.address}")
-    machine.start("server", "server_tk", locators=f"127.0.0.1[{port}]", cache_xml_file=str(_file(machine, RECEIVER.format(type="PARTITION"))))
+    machine.start(
+        "locator",
+        "locator_tk",
+        distributed_system_id=3,
+        port=port,
+        remote_locators=f"{ny.locator.address},{ln.locator.address}",
+    )
+    machine.start(
+        "server",
+        "server_tk",
+        locators=f"127.0.0.1[{port}]",
+        cache_xml_file=str(_file(machine, RECEIVER.format(type="PARTITION"))),
+    )
     eventually(lambda: set(ny.locator.known_sites()) == {1, 2, 3})
     sender = ny.send_to("tk", parallel=True)
     ny.region()
@@ -174,8 +201,17 @@ def test_a_killed_locator_stops_no_traffic_and_is_told_again_when_it_is_back(net
         machine.kill("locator_tk")
         at = sender.stats["events_distributed"]
         eventually(lambda: sender.stats["events_distributed"] > at + 200)
-        machine.start("locator", "locator_tk", distributed_system_id=3, port=port, remote_locators=f"{ny.locator.address},{ln.locator.address}")
-        eventually(lambda: [m["name"] for m in call_once(("127.0.0.1", port), "servers")["servers"]] == ["server_tk"], timeout=15)
+        machine.start(
+            "locator",
+            "locator_tk",
+            distributed_system_id=3,
+            port=port,
+            remote_locators=f"{ny.locator.address},{ln.locator.address}",
+        )
+        eventually(
+            lambda: [m["name"] for m in call_once(("127.0.0.1", port), "servers")["servers"]] == ["server_tk"],
+            timeout=15,
+        )
         sender.stop()
         sender.start()
         eventually(lambda: sender.is_connected, timeout=15)

@@ -1,4 +1,5 @@
 """A ledger that does not balance: an error with a name wherever somebody looks, and no reason to stop sending."""
+
 from __future__ import annotations
 
 import io
@@ -23,7 +24,7 @@ def forget_received(log, events):
     data = bytearray((log / "MANIFEST").read_bytes())
     at = place_of_state(data) + STATE.size
     number = next(number for number, field, *_ in _core.queue_counter_rows() if field == "received")
-    while struct.unpack_from("<Q", data, at)[0] != number:      # Counters are pairs of number and value.
+    while struct.unpack_from("<Q", data, at)[0] != number:  # Counters are pairs of number and value.
         at += 16
     struct.pack_into("<Q", data, at + 8, struct.unpack_from("<Q", data, at + 8)[0] - events)
     (log / "MANIFEST").write_bytes(with_checksum(data))
@@ -46,12 +47,14 @@ def unbalanced(network, tmp_path):
     forget_received(tmp_path / "disk-store-DEFAULT" / "queue-ln", 3)
     member.begin()
     yield ny, ln, member
-    ny.cache.close()        # Its ledger is not checked with the others.
+    ny.cache.close()  # Its ledger is not checked with the others.
 
 
 def test_an_unbalanced_ledger_is_an_error_that_has_every_entry(unbalanced):
     _, _, member = unbalanced
-    with pytest.raises(DataLossError, match="'ln': 3 events are unaccounted for: .*'received': 17, 'queued': 20") as caught:
+    with pytest.raises(
+        DataLossError, match="'ln': 3 events are unaccounted for: .*'received': 17, 'queued': 20"
+    ) as caught:
         member.sender.ledger()
     assert caught.value.ledger["unexplained"] == 3 and not caught.value.ledger["balanced"]
 
@@ -59,16 +62,24 @@ def test_an_unbalanced_ledger_is_an_error_that_has_every_entry(unbalanced):
 def test_the_status_shows_an_unbalanced_ledger_and_fails(unbalanced):
     ny, _, _ = unbalanced
     out = io.StringIO()
-    assert not Session(COMMANDS, Output(True, out, out), str(ny.locator.address)).run_line("status gateway-sender --id=ln")
+    assert not Session(COMMANDS, Output(True, out, out), str(ny.locator.address)).run_line(
+        "status gateway-sender --id=ln"
+    )
     told = json.loads(out.getvalue())
-    member, = told["data"]["members"]
-    assert (member["ledger"]["received"], member["ledger"]["unexplained"], member["ledger"]["balanced"]) == (17, 3, False)
+    (member,) = told["data"]["members"]
+    assert (member["ledger"]["received"], member["ledger"]["unexplained"], member["ledger"]["balanced"]) == (
+        17,
+        3,
+        False,
+    )
     assert "3 events are unaccounted for" in str(told)
 
 
 def test_events_are_sent_though_others_are_unaccounted_for(unbalanced, caplog):
     _, ln, member = unbalanced
-    assert "after recovery: gateway sender 'ln': 3 events are unaccounted for" in str([each.getMessage() for each in caplog.get_records("setup")])
+    assert "after recovery: gateway sender 'ln': 3 events are unaccounted for" in str(
+        [each.getMessage() for each in caplog.get_records("setup")]
+    )
     ln.receiver.start()
     eventually(lambda: len(ln.data) == 20)
     with pytest.raises(DataLossError, match="3 events"):

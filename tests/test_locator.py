@@ -1,4 +1,5 @@
 """Locators as they run: real ports, real threads, sites that find each other."""
+
 import itertools
 import json
 import logging
@@ -8,7 +9,13 @@ import time
 import pytest
 
 from pywan.base.addresses import Address
-from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NotFoundError
+from pywan.errors import (
+    ConfigurationError,
+    ConnectivityError,
+    IllegalStateError,
+    IncompatibleSystemError,
+    NotFoundError,
+)
 from pywan.site.locator import Locator
 from pywan.protocol.discovery import Timings
 from pywan.testing.waiting import eventually
@@ -33,8 +40,13 @@ def start():
 
     def start(site, port=0, *, remotes=(), locators=(), **more):
         locator = Locator(
-            f"locator_{site}_{port}_{len(running)}", distributed_system_id=site, port=port, timings=more.pop("timings", QUICK),
-            remote_locators=",".join(f"127.0.0.1[{p}]" for p in remotes), locators=",".join(f"127.0.0.1[{p}]" for p in locators), **more,
+            f"locator_{site}_{port}_{len(running)}",
+            distributed_system_id=site,
+            port=port,
+            timings=more.pop("timings", QUICK),
+            remote_locators=",".join(f"127.0.0.1[{p}]" for p in remotes),
+            locators=",".join(f"127.0.0.1[{p}]" for p in locators),
+            **more,
         )
         running.append(locator)
         return locator.start()
@@ -52,8 +64,17 @@ def everyone_knows_everyone(locators):
 
 
 def profile(name="server", member_id=1, port=0, **more):
-    return {"name": name, "member_id": member_id, "host": "127.0.0.1", "port": port, "pid": 1, "load": 0,
-            "receivers": [], "distributed_system_id": None, **more}
+    return {
+        "name": name,
+        "member_id": member_id,
+        "host": "127.0.0.1",
+        "port": port,
+        "pid": 1,
+        "load": 0,
+        "receivers": [],
+        "distributed_system_id": None,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
@@ -67,7 +88,8 @@ def test_a_ring_started_at_once_becomes_complete(start):
     ports = free_ports(4)
     locators = []
     threads = [
-        threading.Thread(target=lambda i=i: locators.append(start(i + 1, ports[i], remotes=[ports[(i + 1) % 4]]))) for i in range(4)
+        threading.Thread(target=lambda i=i: locators.append(start(i + 1, ports[i], remotes=[ports[(i + 1) % 4]])))
+        for i in range(4)
     ]
     [t.start() for t in threads]
     [t.join(20) for t in threads]
@@ -78,7 +100,8 @@ def test_three_sites_of_three_locators(start):
     ports = {site: free_ports(3) for site in (1, 2, 3)}
     locators = [
         start(site, port, locators=own, remotes=[p[0] for s, p in ports.items() if s != site])
-        for (site, own), i in itertools.product(ports.items(), range(3)) for port in [own[i]]
+        for (site, own), i in itertools.product(ports.items(), range(3))
+        for port in [own[i]]
     ]
     eventually(lambda: everyone_knows_everyone(locators))
 
@@ -96,7 +119,13 @@ def test_a_locator_that_was_killed_is_told_again_when_it_is_back(start):
 def test_unknown_hosts_do_not_keep_a_locator_from_starting(start):
     good = start(2)
     began = time.monotonic()
-    locator = Locator("ny", distributed_system_id=1, port=0, timings=QUICK, remote_locators=f"no-such-host.invalid[1],127.0.0.1[{good.port}]")
+    locator = Locator(
+        "ny",
+        distributed_system_id=1,
+        port=0,
+        timings=QUICK,
+        remote_locators=f"no-such-host.invalid[1],127.0.0.1[{good.port}]",
+    )
     with locator:
         assert time.monotonic() - began < 5
         eventually(lambda: set(locator.known_sites()) == {1, 2})
@@ -116,13 +145,22 @@ def test_a_remote_site_with_our_own_id_cannot_be(start):
         start(1, remotes=[first.port])
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"distributed_system_id": 256}, "256"), ({"distributed_system_id": "1"}, "'1'"), ({"distributed_system_id": -2}, "-2"),
-    ({"port": 65536}, "65536"), ({"port": "x"}, "'x'"), ({"name": "a/b"}, "a/b"), ({"name": ""}, "name"),
-    ({"remote_locators": "ln_host"}, "ln_host"), ({"hostname_for_clients": "a b"}, "a b"),
-    ({"distributed_system_id": -1, "remote_locators": "h[1]"}, "remote-locators"),
-    ({"locators": "h[1]", "remote_locators": "h[1]"}, "both"),
-])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"distributed_system_id": 256}, "256"),
+        ({"distributed_system_id": "1"}, "'1'"),
+        ({"distributed_system_id": -2}, "-2"),
+        ({"port": 65536}, "65536"),
+        ({"port": "x"}, "'x'"),
+        ({"name": "a/b"}, "a/b"),
+        ({"name": ""}, "name"),
+        ({"remote_locators": "ln_host"}, "ln_host"),
+        ({"hostname_for_clients": "a b"}, "a b"),
+        ({"distributed_system_id": -1, "remote_locators": "h[1]"}, "remote-locators"),
+        ({"locators": "h[1]", "remote_locators": "h[1]"}, "both"),
+    ],
+)
 def test_what_cannot_be_is_refused_before_anything_starts(changes, says):
     with pytest.raises(ConfigurationError, match=says):
         Locator(**{"name": "ny", "distributed_system_id": 1, "port": 0, **changes})
@@ -146,9 +184,16 @@ def test_it_listens_where_its_own_entry_says(monkeypatch):
 
 def test_members_join_beat_and_leave(start):
     locator = start(7, member_timeout_ms=400)
-    reply = call_once(locator.address, "member-join", profile=profile("a", 1, receivers=[{"host": "127.0.0.1", "port": 5000}]))
+    reply = call_once(
+        locator.address, "member-join", profile=profile("a", 1, receivers=[{"host": "127.0.0.1", "port": 5000}])
+    )
     assert reply["distributed_system_id"] == 7 and reply["cluster_configuration"] == []
-    assert call_once(locator.address, "receiver")["receiver"] == {"host": "127.0.0.1", "port": 5000, "member": "a", "member_id": 1}
+    assert call_once(locator.address, "receiver")["receiver"] == {
+        "host": "127.0.0.1",
+        "port": 5000,
+        "member": "a",
+        "member_id": 1,
+    }
     assert call_once(locator.address, "receiver", exclude=[1])["receiver"] is None
     assert call_once(locator.address, "member-heartbeat", name="a", member_id=1, load=3)["known"]
     [server] = call_once(locator.address, "servers")["servers"]
@@ -167,7 +212,9 @@ def test_a_name_belongs_to_one_live_member(start):
         call_once(locator.address, "member-join", profile=profile("a", 1, port=member.port))
         with pytest.raises(IllegalStateError, match="a member named a is alive"):
             call_once(locator.address, "member-join", profile=profile("a", 2, port=1))
-    call_once(locator.address, "member-join", profile=profile("a", 2, port=1))   # Killed a moment ago: no wait for its lease.
+    call_once(
+        locator.address, "member-join", profile=profile("a", 2, port=1)
+    )  # Killed a moment ago: no wait for its lease.
     assert [m["member_id"] for m in locator.members()] == [2]
 
 
@@ -178,9 +225,14 @@ def test_a_member_of_another_site_is_refused(start):
 
 
 def test_the_cluster_configuration_outlives_its_locator_and_reaches_its_neighbours(start, tmp_path):
-    things = [{"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}}, {"kind": "gateway-receiver", "name": "", "attributes": {}}]
+    things = [
+        {"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}},
+        {"kind": "gateway-receiver", "name": "", "attributes": {}},
+    ]
     ports = free_ports(2)
-    locator = Locator("ny", distributed_system_id=1, port=ports[0], dir=tmp_path, timings=QUICK, locators=f"127.0.0.1[{ports[1]}]")
+    locator = Locator(
+        "ny", distributed_system_id=1, port=ports[0], dir=tmp_path, timings=QUICK, locators=f"127.0.0.1[{ports[1]}]"
+    )
     with locator:
         neighbour = start(1, ports[1], locators=ports)
         for thing in things:
@@ -201,7 +253,11 @@ def test_the_cluster_configuration_outlives_its_locator_and_reaches_its_neighbou
 def test_status_says_what_people_ask(start):
     locator = start(3)
     status = call_once(locator.address, "status")
-    assert status["distributed_system_id"] == 3 and status["state"] == "running" and status["sites"] == {"3": [str(locator.address)]}
+    assert (
+        status["distributed_system_id"] == 3
+        and status["state"] == "running"
+        and status["sites"] == {"3": [str(locator.address)]}
+    )
     with pytest.raises(NotFoundError, match="known-sites"):
         call_once(locator.address, "make-coffee")
     with pytest.raises(ConfigurationError):
@@ -237,5 +293,5 @@ def test_it_lives_through_garbage(start, caplog):
                 try:
                     assert sock.recv(10) == b""
                 except ConnectionResetError:
-                    pass   # It left bytes of ours unread when it closed.
+                    pass  # It left bytes of ours unread when it closed.
     assert call_once(locator.address, "ping")["ok"]

@@ -1,4 +1,5 @@
 """Blocks of every size in a queue's log: what one commit wrote is there again, however large it was."""
+
 import threading
 
 import pytest
@@ -11,8 +12,16 @@ ROW = b"v" * 1000
 
 
 def opened(directory):
-    return _core.EventQueue("ln", remote_site=2, partitions=2, memory_limit=256 << 20, directory=str(directory),
-                            log_directory=str(directory / "log"), log_id=5, synchronous=True)
+    return _core.EventQueue(
+        "ln",
+        remote_site=2,
+        partitions=2,
+        memory_limit=256 << 20,
+        directory=str(directory),
+        log_directory=str(directory / "log"),
+        log_id=5,
+        synchronous=True,
+    )
 
 
 def commit(queue):
@@ -78,7 +87,7 @@ def test_a_commit_that_breaks_off_between_its_blocks_leaves_the_first_of_its_eve
             while queue.queue.commit_once():
                 queue.region.put("filler%d" % filled, ROW * 20)
                 filled += 1
-            queue.send(room)        # Of the fillers, so that some segments go.
+            queue.send(room)  # Of the fillers, so that some segments go.
             assert queue.queue.commit_once()
             for n in range(800):
                 queue.region.put("key%d" % (n % 50), b"%d" % n + ROW)
@@ -90,13 +99,16 @@ def test_a_commit_that_breaks_off_between_its_blocks_leaves_the_first_of_its_eve
             sent = queue.queue.positions()[0][0]
             queue.crash()
             queue.check_ledger()
-            assert [sequence for sequence in queue.sequences() if sequence <= filled] == list(range(sent + 1, filled + 1))
+            assert [sequence for sequence in queue.sequences() if sequence <= filled] == list(
+                range(sent + 1, filled + 1)
+            )
             found = [sequence for sequence in queue.sequences() if sequence > filled]
             if is_done:
                 assert found[-50:] == list(range(filled + 751, filled + 801))
                 assert {key: value for key, value in queue.latest().items() if key.startswith("key")} == {
-                    "key%d" % (n % 50): b"%d" % n + ROW for n in range(750, 800)}
-            else:       # Nobody was told of them, so each may be there or not; in their order.
+                    "key%d" % (n % 50): b"%d" % n + ROW for n in range(750, 800)
+                }
+            else:  # Nobody was told of them, so each may be there or not; in their order.
                 assert found == list(range(filled + 1, filled + 1 + len(found)))
                 parts_seen.add(len(found))
             queue.close()

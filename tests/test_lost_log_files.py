@@ -1,4 +1,5 @@
 """Segment files of a log that somebody cuts off while a recovered queue has its events in them: mapped, where touching them would end the process."""
+
 from __future__ import annotations
 
 import os
@@ -46,8 +47,14 @@ def check_balance():
 
 
 def run(folder: Path, program: str) -> str:
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(PREPARE) + textwrap.dedent(program), str(folder)], capture_output=True, text=True,
-                           cwd=Path(__file__).parent.parent, timeout=60, env={**os.environ, "PYTHONFAULTHANDLER": ""})
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PREPARE) + textwrap.dedent(program), str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        timeout=60,
+        env={**os.environ, "PYTHONFAULTHANDLER": ""},
+    )
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr)
     return ended.stdout
 
@@ -59,7 +66,9 @@ def folder(tmp_path):
 
 
 def test_what_lies_behind_the_cut_is_not_sent_and_the_process_lives_and_names_the_file(folder):
-    out = run(folder, """
+    out = run(
+        folder,
+        """
         assert sent(1) == 100
         os.truncate(segment, 4096 + 500_000 + 11)
         assert sent(2) == 0 and sent(3) == 0
@@ -73,12 +82,15 @@ def test_what_lies_behind_the_cut_is_not_sent_and_the_process_lives_and_names_th
             assert str(segment) in str(error)
         else:
             raise AssertionError("records of a file that was cut off")
-    """)
+    """,
+    )
     assert out.count("was cut off") == 1
 
 
 def test_a_file_that_is_whole_again_is_sent_on(folder):
-    run(folder, """
+    run(
+        folder,
+        """
         whole = segment.read_bytes()
         os.truncate(segment, 0)
         assert sent(1) == 0
@@ -86,11 +98,14 @@ def test_a_file_that_is_whole_again_is_sent_on(folder):
         assert sent(2) == 0 and sent(2_000_000) == 100 and sent(2_000_001) == 100
         assert session.unreadable_reason is None
         check_balance()
-    """)
+    """,
+    )
 
 
 def test_events_of_a_cut_file_are_not_replayed_and_stay(folder):
-    run(folder, """
+    run(
+        folder,
+        """
         os.truncate(segment, 8192)
         to = _core.EventQueue("to", remote_site=2)
         try:
@@ -100,11 +115,14 @@ def test_events_of_a_cut_file_are_not_replayed_and_stay(folder):
         else:
             raise AssertionError("replayed")
         check_balance()
-    """)
+    """,
+    )
 
 
 def test_a_queue_that_conflates_compares_with_no_file(folder):
-    run(folder, """
+    run(
+        folder,
+        """
         del session
         queue = None
         queue = opened(conflate=True)
@@ -114,11 +132,14 @@ def test_a_queue_that_conflates_compares_with_no_file(folder):
         session.configure(100, -1)
         session.connected(1 << 20, 64 << 20, 1)
         assert sent(1) == 100
-    """)
+    """,
+    )
 
 
 def test_a_file_that_is_cut_off_while_a_filter_looks_at_its_events_ends_no_process(folder):
-    run(folder, """
+    run(
+        folder,
+        """
         def cut(records):
             os.truncate(segment, 4096)
             return [True for _ in records]
@@ -130,11 +151,14 @@ def test_a_file_that_is_cut_off_while_a_filter_looks_at_its_events_ends_no_proce
         assert sum(frame.count for frame in frames if frame.type == BATCH) == 100
         assert b"".join(frame.payload for frame in frames).count(b"v" * 1000) == 100        # Of before.
         assert sent(2) == 0 and "was cut off" in session.unreadable_reason
-    """)
+    """,
+    )
 
 
 def test_a_file_that_shrinks_at_any_moment_of_the_sending_ends_no_process_and_is_sent_whole_or_not_at_all(folder):
-    run(folder, """
+    run(
+        folder,
+        """
         import threading
 
         def cut():
@@ -154,4 +178,5 @@ def test_a_file_that_shrinks_at_any_moment_of_the_sending_ends_no_process_and_is
         else:
             raise AssertionError("never unreadable")
         thread.join()
-    """)
+    """,
+    )

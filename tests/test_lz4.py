@@ -1,4 +1,5 @@
 """The ways to lz4: its C functions where they are found and do the same, else its public functions. Both carry the same events."""
+
 from __future__ import annotations
 
 import subprocess
@@ -44,10 +45,22 @@ CARRY = """
 """
 
 
-@pytest.mark.parametrize("change, is_direct", [
-    ("", True), (WITHOUT_MODULE, False), (WITHOUT_FILE, False), (WITHOUT_SYMBOLS, False), (WITH_ANOTHER_FORMAT, False)],
-    ids=["as-it-is", "without-module", "without-file", "without-symbols", "with-another-format"])
+@pytest.mark.parametrize(
+    "change, is_direct",
+    [
+        ("", True),
+        (WITHOUT_MODULE, False),
+        (WITHOUT_FILE, False),
+        (WITHOUT_SYMBOLS, False),
+        (WITH_ANOTHER_FORMAT, False),
+    ],
+    ids=["as-it-is", "without-module", "without-file", "without-symbols", "with-another-format"],
+)
 def test_batches_are_packed_and_read_whatever_the_package_looks_like_inside(change, is_direct):
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(CARRY).format(change=textwrap.dedent(change))],
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(CARRY).format(change=textwrap.dedent(change))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stderr == "" and done.stdout.split() == [str(is_direct), "3000", "True", "True"]

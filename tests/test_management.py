@@ -1,4 +1,5 @@
 """What can be asked of a member, with a plain stand-in for the cache."""
+
 from __future__ import annotations
 
 import inspect
@@ -15,7 +16,13 @@ from pywan.config.options import commands_of
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
-from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError, NotFoundError, RegionNotFoundError
+from pywan.errors import (
+    ConfigurationError,
+    GatewaySenderConfigurationError,
+    IllegalStateError,
+    NotFoundError,
+    RegionNotFoundError,
+)
 from pywan.gateway.status import SenderStatus
 from pywan.member.management import PLAIN_DEPTH, ManagementService, shown_value, to_plain_value
 from pywan.transport.control import ControlClient, ControlServer
@@ -24,7 +31,12 @@ from pywan.transport.control import ControlClient, ControlServer
 class PlainRegion(dict):
     def __init__(self, attributes):
         super().__init__()
-        self.name, self.type, self.gateway_sender_ids, self.attributes = attributes.name, attributes.type, attributes.gateway_sender_ids, attributes
+        self.name, self.type, self.gateway_sender_ids, self.attributes = (
+            attributes.name,
+            attributes.type,
+            attributes.gateway_sender_ids,
+            attributes,
+        )
 
     put, destroy = dict.__setitem__, dict.__delitem__
 
@@ -39,7 +51,7 @@ class PlainRegion(dict):
         self.gateway_sender_ids = gateway_sender_ids
 
     def scan(self, cursor, limit):
-        names = sorted(self)[cursor:cursor + limit]
+        names = sorted(self)[cursor : cursor + limit]
         return (cursor + limit if cursor + limit < len(self) else None), b"".join(name.encode() for name in names)
 
 
@@ -47,7 +59,12 @@ class PlainSender:
     def __init__(self, cache, attributes):
         self._cache, self.attributes, self.id = cache, attributes, attributes.id
         self.is_running, self.is_paused, self.is_connected, self.is_primary = True, False, True, True
-        self.queue_size, self.parked_count, self.receiver_location, self.stats = 3, 1, "127.0.0.2:5000", {"events_queued": 3}
+        self.queue_size, self.parked_count, self.receiver_location, self.stats = (
+            3,
+            1,
+            "127.0.0.2:5000",
+            {"events_queued": 3},
+        )
 
     @property
     def status(self):
@@ -88,7 +105,12 @@ class PlainSender:
 
 class PlainReceiver:
     def __init__(self, attributes):
-        self.attributes, self.host, self.port, self.is_running = attributes, "127.0.0.1", attributes.start_port, not attributes.manual_start
+        self.attributes, self.host, self.port, self.is_running = (
+            attributes,
+            "127.0.0.1",
+            attributes.start_port,
+            not attributes.manual_start,
+        )
         self.stats, self.connected_senders = {"events_received": 7}, ["server_ln"]
 
     def start(self):
@@ -162,14 +184,23 @@ def ask(cache):
 
 
 def test_a_sender_is_created_altered_and_destroyed(cache, ask):
-    ask("create gateway-sender", id="ln", remote_distributed_system_id="2", parallel="true", gateway_event_filters="a.b:C,a.b:D")
+    ask(
+        "create gateway-sender",
+        id="ln",
+        remote_distributed_system_id="2",
+        parallel="true",
+        gateway_event_filters="a.b:C,a.b:D",
+    )
     assert cache.senders["ln"].attributes.parallel is True
     assert cache.senders["ln"].attributes.gateway_event_filters == ("a.b:C", "a.b:D")
     ask("alter gateway-sender", id="ln", batch_size="7", gateway_event_filters="CLEAR")
     assert (cache.senders["ln"].attributes.batch_size, cache.senders["ln"].attributes.gateway_event_filters) == (7, ())
     with pytest.raises(IllegalStateError, match="'ln' is already defined in member server_ny"):
         ask("create gateway-sender", id="ln", remote_distributed_system_id=3)
-    assert "skipped" in ask("create gateway-sender", id="ln", remote_distributed_system_id=2, if_not_exists="true")["status"]
+    assert (
+        "skipped"
+        in ask("create gateway-sender", id="ln", remote_distributed_system_id=2, if_not_exists="true")["status"]
+    )
     ask("destroy gateway-sender", id="ln")
     assert cache.senders == {}
     with pytest.raises(NotFoundError, match="senders there: none"):
@@ -178,7 +209,11 @@ def test_a_sender_is_created_altered_and_destroyed(cache, ask):
 
 
 def test_a_wrong_sender_is_refused_before_the_cache_is_asked(cache, ask):
-    for fields in ({"remote_distributed_system_id": 1}, {"remote_distributed_system_id": "x"}, {"remote_distributed_system_id": 2, "colour": "red"}):
+    for fields in (
+        {"remote_distributed_system_id": 1},
+        {"remote_distributed_system_id": "x"},
+        {"remote_distributed_system_id": 2, "colour": "red"},
+    ):
         with pytest.raises(GatewaySenderConfigurationError):
             ask("create gateway-sender", id="ln", **fields)
     assert cache.senders == {}
@@ -196,7 +231,9 @@ def test_a_senders_life(cache, ask):
     ask("stop gateway-sender", id="ln")
     with pytest.raises(IllegalStateError, match="not running"):
         ask("pause gateway-sender", id="ln")
-    assert "is not running on" in ask("stop gateway-sender", id="ln")["status"]       # Stopping twice is no error, as in Geode.
+    assert (
+        "is not running on" in ask("stop gateway-sender", id="ln")["status"]
+    )  # Stopping twice is no error, as in Geode.
     assert ask("list parked-events", id="ln")["events"] == [{"key": b"k", "reason": "no region"}]
     assert ask("replay parked-events", id="ln")["replayed"] == ask("drop parked-events", id="ln")["dropped"] == 1
 
@@ -218,7 +255,9 @@ def test_a_receivers_life(cache, ask):
 
 def test_regions_and_their_data(cache, ask):
     ask("create region", name="/data", type="replicate", gateway_sender_ids="ln,tk")
-    assert ask("list regions")["regions"] == [{"name": "data", "type": "REPLICATE", "size": 0, "gateway_sender_ids": ["ln", "tk"]}]
+    assert ask("list regions")["regions"] == [
+        {"name": "data", "type": "REPLICATE", "size": 0, "gateway_sender_ids": ["ln", "tk"]}
+    ]
     ask("alter region", name="data", gateway_sender_ids="")
     assert cache.regions["data"].gateway_sender_ids == ()
     with pytest.raises(ConfigurationError, match="nothing to alter"):
@@ -226,7 +265,12 @@ def test_regions_and_their_data(cache, ask):
     for name in "abc":
         assert ask("put", region="/data", key=name, value={"n": name})["done"]
     assert not ask("put", region="data", key="a", value=1, if_not_exists=True)["done"]
-    assert ask("get", region="data", key="a") == {"member": "server_ny", "found": True, "value": {"n": "a"}, "value_type": "dict"}
+    assert ask("get", region="data", key="a") == {
+        "member": "server_ny",
+        "found": True,
+        "value": {"n": "a"},
+        "value_type": "dict",
+    }
     assert ask("get", region="data", key="z")["found"] is False
     assert ask("query size", region="data")["size"] == 3
     assert ask("scan region", region="data", limit=2) == {"member": "server_ny", "next": 2, "entries": b"ab"}
@@ -239,8 +283,12 @@ def test_regions_and_their_data(cache, ask):
 
 
 def test_a_request_that_is_not_known_or_not_whole_says_so(ask):
-    for request, words in ((("dance", {}), "it has alter gateway-sender"), (("get", {"region": "data"}), "'key' is required"),
-                           (("get", {"region": "data", "key": 1, "colour": 2}), "no option 'colour'"), ((None, {}), "no operation None")):
+    for request, words in (
+        (("dance", {}), "it has alter gateway-sender"),
+        (("get", {"region": "data"}), "'key' is required"),
+        (("get", {"region": "data", "key": 1, "colour": 2}), "no option 'colour'"),
+        ((None, {}), "no operation None"),
+    ):
         with pytest.raises((NotFoundError, ConfigurationError), match=words):
             ask(request[0], **request[1])
     with pytest.raises(ConfigurationError, match="own_distributed_system_id"):
@@ -254,28 +302,46 @@ def test_a_member_that_joins_later_is_brought_up_to_date(cache):
         {"kind": "gateway-receiver", "name": "", "attributes": {"start_port": 6000, "end_port": 6001}},
     ]
     service = ManagementService(cache)
-    assert service.apply_configuration(things) == service.apply_configuration(things) == []     # As at a second join: what is there stays.
+    assert (
+        service.apply_configuration(things) == service.apply_configuration(things) == []
+    )  # As at a second join: what is there stays.
     assert cache.regions["data"].gateway_sender_ids == ("ln",) and cache.receiving.receiver.port == 6000
 
 
 def test_what_cannot_be_made_is_told_by_name_and_the_rest_is_there(cache):
     cache.create_region(RegionAttributes.make("data", type="REPLICATE"))
     things = [
-        {"kind": "gateway-sender", "name": "tk", "attributes": {"remote_distributed_system_id": 3, "batch_size": 0}}, "nothing", {"kind": "region", "name": 5},
-        {"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}}, {"kind": ["moon"], "name": "x", "attributes": {}},
+        {"kind": "gateway-sender", "name": "tk", "attributes": {"remote_distributed_system_id": 3, "batch_size": 0}},
+        "nothing",
+        {"kind": "region", "name": 5},
+        {"kind": "region", "name": "data", "attributes": {"type": "PARTITION"}},
+        {"kind": ["moon"], "name": "x", "attributes": {}},
         {"kind": "region", "name": "twice", "attributes": {"name": "other"}},
         {"kind": "region", "name": "more", "attributes": {"type": "LOCAL"}},
     ]
     problems = ManagementService(cache).apply_configuration(things)
-    for problem, words in zip(problems, (["gateway-sender tk was not made", "batch_size: 0"], ["nothing"], ["no thing"],
-                                         ["region data", "type 'REPLICATE' and not 'PARTITION'"], ["moon"], ["region twice"]), strict=True):
+    for problem, words in zip(
+        problems,
+        (
+            ["gateway-sender tk was not made", "batch_size: 0"],
+            ["nothing"],
+            ["no thing"],
+            ["region data", "type 'REPLICATE' and not 'PARTITION'"],
+            ["moon"],
+            ["region twice"],
+        ),
+        strict=True,
+    ):
         assert all(word in problem for word in words), problem
     assert cache.regions["data"].type == "REPLICATE" and cache.regions["more"].type == "LOCAL"
 
 
 def test_answers_are_plain_and_travel_over_a_control_connection(cache):
     service = ManagementService(cache)
-    with ControlServer("127.0.0.1", 0, service.handle, name="member") as server, ControlClient((server.host, server.port)) as client:
+    with (
+        ControlServer("127.0.0.1", 0, service.handle, name="member") as server,
+        ControlClient((server.host, server.port)) as client,
+    ):
         assert client.call("status member")["when"] == "namespace(a=1)"
         client.call("create region", name="data", type="PARTITION")
         with pytest.raises(IllegalStateError, match="exists already"):
@@ -313,7 +379,14 @@ def test_values_that_cannot_be_printed_are_shown_and_hide_no_other(two_sites, ne
     pywan.register_serializer(NoWords, lambda _: b"", lambda _: NoWords(), name="no words")
     ny, ln = two_sites
     ln.cache.destroy_region("data")
-    values = {"odd": NoWords(), "inside": [NoWords()], "digits": 2**20_000, "deep": eval("[" * 64 + "]" * 64), "long": "x" * 20_000_000, "plain": 1}
+    values = {
+        "odd": NoWords(),
+        "inside": [NoWords()],
+        "digits": 2**20_000,
+        "deep": eval("[" * 64 + "]" * 64),
+        "long": "x" * 20_000_000,
+        "plain": 1,
+    }
     ny.data.put_all(values)
     ny.data[2**8000] = 2
     network.settle()
@@ -332,9 +405,18 @@ def did(site, line):
 
 
 def test_a_senders_status_has_geodes_words():
-    states = [SenderStatus(True, False, True), SenderStatus(True, False, False), SenderStatus(True, True, True),
-              SenderStatus(False, False, False)]
-    assert [state.text for state in states] == ["Running and Connected", "Running, not Connected", "Paused", "Not running"]
+    states = [
+        SenderStatus(True, False, True),
+        SenderStatus(True, False, False),
+        SenderStatus(True, True, True),
+        SenderStatus(False, False, False),
+    ]
+    assert [state.text for state in states] == [
+        "Running and Connected",
+        "Running, not Connected",
+        "Paused",
+        "Not running",
+    ]
 
 
 def test_a_gateway_sender_that_is_not_there_is_noted(ask):
@@ -344,14 +426,22 @@ def test_a_gateway_sender_that_is_not_there_is_noted(ask):
     assert "note" not in ask("alter region", name="data", gateway_sender_ids="ln")["status"]
 
 
-@pytest.mark.parametrize("name, about", commands_of(ManagementService).items(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "name, about", commands_of(ManagementService).items(), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_the_options_of_a_command_are_what_its_method_takes(name, about):
     """A command that is added later too: its decorator and its method stand together."""
     method = getattr(ManagementService, "on_" + name.replace("-", "_").replace(" ", "_"))
     parameters = inspect.signature(method).parameters.values()
-    taken = {parameter.name: parameter.default is parameter.empty for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
+    taken = {
+        parameter.name: parameter.default is parameter.empty
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    }
     takes_attributes = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     given = {option.key: option.required for option in about.options if not option.hidden}
     assert takes_attributes or set(given) == set(taken) - {"self"}
-    assert {key for key, required in taken.items() if required} - {"self"} <= {key for key, required in given.items() if required}
+    assert {key for key, required in taken.items() if required} - {"self"} <= {
+        key for key, required in given.items() if required
+    }
     assert about.help and about.group in {command.group for command in COMMANDS}

@@ -1,4 +1,5 @@
 """A member's side of discovery, against real locators."""
+
 import threading
 import time
 
@@ -18,11 +19,20 @@ pytestmark = pytest.mark.usefixtures("no_thread_left")
 
 
 def locator(name, site, *remotes, port=0, locators=""):
-    return Locator(name, distributed_system_id=site, port=port, timings=QUICK, locators=locators, remote_locators=",".join(str(r.address) for r in remotes))
+    return Locator(
+        name,
+        distributed_system_id=site,
+        port=port,
+        timings=QUICK,
+        locators=locators,
+        remote_locators=",".join(str(r.address) for r in remotes),
+    )
 
 
 def member(name, *locators, **more):
-    return Membership(",".join(str(l.address) for l in locators), new_profile(name, "127.0.0.1", 0), heartbeat_s=0.1, **more)
+    return Membership(
+        ",".join(str(l.address) for l in locators), new_profile(name, "127.0.0.1", 0), heartbeat_s=0.1, **more
+    )
 
 
 @pytest.fixture
@@ -36,13 +46,18 @@ def test_a_sender_finds_the_least_loaded_receiver_of_another_site(sites):
     ny, ln = sites
     with member("server_ny", ny) as asker, member("ln1", ln) as one, member("ln2", ln) as two:
         assert asker.distributed_system_id == 1
-        assert asker.find_receiver(2) is None                       # No receiver there yet ...
-        assert asker.remote_locators(3) == [] and asker.find_receiver(3) is None   # ... and no such site.
+        assert asker.find_receiver(2) is None  # No receiver there yet ...
+        assert asker.remote_locators(3) == [] and asker.find_receiver(3) is None  # ... and no such site.
         assert one.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=5, timeout=5)
         assert two.update(receivers=[{"host": "127.0.0.1", "port": 5000}], load=0, timeout=5)
         assert asker.remote_locators(2) == [ln.address]
         assert asker.find_receiver(2)["member"] == "ln2"
-        assert asker.find_receiver(2, exclude=[two.member_id]) == {"host": "127.0.0.1", "port": 5000, "member": "ln1", "member_id": one.member_id}
+        assert asker.find_receiver(2, exclude=[two.member_id]) == {
+            "host": "127.0.0.1",
+            "port": 5000,
+            "member": "ln1",
+            "member_id": one.member_id,
+        }
         assert one.update(receivers=[], timeout=5)
         assert asker.find_receiver(2, exclude=[two.member_id]) is None
         assert sorted(s["name"] for s in one.servers()) == ["ln1", "ln2"]
@@ -85,15 +100,26 @@ def test_configuration_is_given_to_those_who_join_later(sites):
     ny, _ = sites
     with member("one", ny) as one:
         assert one.cluster_configuration == []
-        call_once(ny.address, "change-configuration", action="put", kind="region", name="data", attributes={"type": "replicate"})
+        call_once(
+            ny.address,
+            "change-configuration",
+            action="put",
+            kind="region",
+            name="data",
+            attributes={"type": "replicate"},
+        )
         with member("two", ny) as two:
-            assert two.cluster_configuration == [{"kind": "region", "name": "data", "attributes": {"type": "REPLICATE"}}]
+            assert two.cluster_configuration == [
+                {"kind": "region", "name": "data", "attributes": {"type": "REPLICATE"}}
+            ]
 
 
 def test_no_locator_is_told_with_every_address_and_reason():
     with sockets.listen("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
-    membership = Membership(f"127.0.0.1[{port}],no-such-host.invalid[1]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1)
+    membership = Membership(
+        f"127.0.0.1[{port}],no-such-host.invalid[1]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1
+    )
     with pytest.raises(NoLocatorError) as error:
         membership.join(timeout=1.0)
     for text in (f"127.0.0.1[{port}]", "refused", "no-such-host.invalid[1]"):
@@ -147,8 +173,11 @@ def test_a_locator_that_hangs_blocks_nobody_longer_than_asked(sites):
             far.hang()
             with membership._lock:
                 membership._sites[9] = [far.address]
-            for ask in (lambda: membership.find_receiver(9, timeout=0.3), lambda: membership.find_receiver(8, timeout=0.3),
-                        lambda: membership.remote_locators(8, timeout=0.3)):
+            for ask in (
+                lambda: membership.find_receiver(9, timeout=0.3),
+                lambda: membership.find_receiver(8, timeout=0.3),
+                lambda: membership.remote_locators(8, timeout=0.3),
+            ):
                 began = time.monotonic()
                 assert not ask()
                 assert time.monotonic() - began < 3.0
@@ -167,6 +196,6 @@ def test_a_member_keeps_a_lease_that_is_shorter_than_its_heartbeat():
     with Locator("l", distributed_system_id=1, port=0, member_timeout_ms=200) as locator:
         with Membership(str(locator.address), new_profile("m", "127.0.0.1", 0)):
             seen: list[int] = []
-            deadline = time.monotonic() + 1.5      # Seven leases, and one heartbeat as it is without that.
+            deadline = time.monotonic() + 1.5  # Seven leases, and one heartbeat as it is without that.
             eventually(lambda: seen.append(len(locator.members())) or time.monotonic() > deadline, what="the time")
             assert set(seen) == {1}

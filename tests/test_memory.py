@@ -1,4 +1,5 @@
 """Memory goes back to the system: of logs that wrote much, of regions that were destroyed, of tables that were emptied. Each in a process of its own."""
+
 import pathlib
 import subprocess
 import sys
@@ -25,13 +26,19 @@ BEGIN = """
 
 def run(script: str, *arguments: str) -> None:
     root = pathlib.Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(BEGIN) + textwrap.dedent(script) + "\nnetwork.close()\n", *arguments],
-                          cwd=root, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(BEGIN) + textwrap.dedent(script) + "\nnetwork.close()\n", *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_logs_give_back_what_they_staged(tmp_path):
-    run("""
+    run(
+        """
     import sys
     ny.cache.close()
     ny.new_cache(dir=sys.argv[1])
@@ -45,7 +52,9 @@ def test_logs_give_back_what_they_staged(tmp_path):
     kept = sum(region.memory_bytes for region in regions)
     assert resident() > begin + kept + 60 * MIB
     eventually(lambda: resident() < begin + kept + 40 * MIB, timeout=60)
-    """, str(tmp_path))
+    """,
+        str(tmp_path),
+    )
 
 
 def test_a_destroyed_region_is_gone_though_a_connection_knows_it():
@@ -87,7 +96,7 @@ def test_a_table_shrinks_with_what_it_holds():
     region.put_columns(keys, [b"v"] * len(keys))
     sizes = [region.memory_bytes]
     for begin in range(0, len(keys), 10_000):
-        for key in keys[begin:begin + 10_000]:
+        for key in keys[begin : begin + 10_000]:
             region.local_destroy(key)
         sizes.append(region.memory_bytes)
     assert len(region) == 0 and sizes[-1] == 0

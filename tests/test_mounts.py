@@ -1,4 +1,5 @@
 """Disk stores that are put back from a copy, or copied while they are in use: no new event is taken for one that the other site knows."""
+
 from __future__ import annotations
 
 import shutil
@@ -49,7 +50,9 @@ def expected(*labels, count=50):
 
 
 @KINDS
-def test_events_of_a_restored_store_are_not_taken_for_those_that_were_sent_after_the_copy(network, sites, tmp_path, parallel, caplog):
+def test_events_of_a_restored_store_are_not_taken_for_those_that_were_sent_after_the_copy(
+    network, sites, tmp_path, parallel, caplog
+):
     ny, ln = sites
     member = Member(ny, tmp_path / "ny", parallel, "PARTITION_PERSISTENT")
     receive(ln)
@@ -100,7 +103,7 @@ def test_restarts_keep_the_identity_whether_the_other_site_saw_each_or_not(netwo
     network.settle()
     known = member.sender._core.outgoing.incarnation
     for n in range(4):
-        member.restart(manual_start=True)       # Opened, and closed before it connects.
+        member.restart(manual_start=True)  # Opened, and closed before it connects.
         member.restart()
         put(member, f"restart {n}")
         network.settle()
@@ -109,7 +112,9 @@ def test_restarts_keep_the_identity_whether_the_other_site_saw_each_or_not(netwo
     assert contents(ln.data) == expected("first", *(f"restart {n}" for n in range(4)))
 
 
-def test_a_restored_store_is_recognised_by_a_receiver_that_it_reaches_only_after_another_restart(network, sites, tmp_path):
+def test_a_restored_store_is_recognised_by_a_receiver_that_it_reaches_only_after_another_restart(
+    network, sites, tmp_path
+):
     """The receiver is away when the store is restored, and hears of neither that mount nor the next."""
     ny, ln = sites
     member = Member(ny, tmp_path / "ny", False, "PARTITION_PERSISTENT")
@@ -122,11 +127,13 @@ def test_a_restored_store_is_recognised_by_a_receiver_that_it_reaches_only_after
     ln.receiver.stop()
     restore(member, tmp_path / "copy")
     put(member, "after")
-    put(member, "more than was lost", count=200)    # So that the next mount begins beyond what the receiver knows.
+    put(member, "more than was lost", count=200)  # So that the next mount begins beyond what the receiver knows.
     member.restart()
     ln.receiver.start()
     network.settle()
-    assert contents(ln.data) == expected("before", "lost by the restore", "after") | expected("more than was lost", count=200)
+    assert contents(ln.data) == expected("before", "lost by the restore", "after") | expected(
+        "more than was lost", count=200
+    )
 
 
 class PausesAfterABatch(GatewayEventFilter):
@@ -150,8 +157,16 @@ def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored
     """The lost one sent nothing that is not in the copy, and said of the event that it was settled."""
     ny, ln = sites
     pauses = PausesAfterABatch()
-    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=10)
-    away = ny.region("away", senders=["ln"])        # The other site has no such region.
+    member = Member(
+        ny,
+        tmp_path / "ny",
+        False,
+        "REPLICATE_PERSISTENT",
+        gateway_event_filters=[pauses],
+        dispatcher_threads=1,
+        batch_size=10,
+    )
+    away = ny.region("away", senders=["ln"])  # The other site has no such region.
     receive(ln)
     put(member, "first", 1)
     network.settle()
@@ -165,7 +180,10 @@ def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored
     assert member.sender.parked_count == 10
     member.sender._core.queue.wait_removed()
     one_batch_more(member)
-    assert contents(ln.data) == expected("first", count=1) | expected("applied", count=10) and len(member.sender._core.queue) == 0
+    assert (
+        contents(ln.data) == expected("first", count=1) | expected("applied", count=10)
+        and len(member.sender._core.queue) == 0
+    )
     pauses.sender = None
     restore(member, tmp_path / "copy")
     network.settle()
@@ -195,8 +213,16 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_from_the_restore
     """What was to replace it was only in the lost one, and had not been sent."""
     ny, ln = sites
     pauses = PausesAfterABatch()
-    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=2,
-                    enable_batch_conflation=True)
+    member = Member(
+        ny,
+        tmp_path / "ny",
+        False,
+        "REPLICATE_PERSISTENT",
+        gateway_event_filters=[pauses],
+        dispatcher_threads=1,
+        batch_size=2,
+        enable_batch_conflation=True,
+    )
     receive(ln)
     conflate_behind_a_copy(member, pauses, network, tmp_path / "copy")
     one_batch_more(member)
@@ -218,12 +244,22 @@ class StopsReceiver(CacheListener):
             self.cache.gateway_receiver.stop()
 
 
-def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_batch_ended_half_way(network, sites, tmp_path):
+def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_batch_ended_half_way(
+    network, sites, tmp_path
+):
     """The other site had what comes behind the update that was replaced, and what replaced it did not come to its turn."""
     ny, ln = sites
     pauses = PausesAfterABatch()
-    member = Member(ny, tmp_path / "ny", False, "REPLICATE_PERSISTENT", gateway_event_filters=[pauses], dispatcher_threads=1, batch_size=3,
-                    enable_batch_conflation=True)
+    member = Member(
+        ny,
+        tmp_path / "ny",
+        False,
+        "REPLICATE_PERSISTENT",
+        gateway_event_filters=[pauses],
+        dispatcher_threads=1,
+        batch_size=3,
+        enable_batch_conflation=True,
+    )
     receive(ln)
     ln.data.add_listener(StopsReceiver(ln.cache, "b"))
     conflate_behind_a_copy(member, pauses, network, tmp_path / "copy")
@@ -240,8 +276,9 @@ def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_b
 def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused():
     memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
     region.set_slow(lambda *change: None)
-    session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get,
-                                    lambda core, record, place: -1 if place[1] == 4 else 0)
+    session = _core.ReceiverSession(
+        memory, _core.ReceiverCounts(), {"there": region}.get, lambda core, record, place: -1 if place[1] == 4 else 0
+    )
     payload, count = make_batch((0, 1, 4, 0, [(n, make_record(b"key", b"value", stamp=5)) for n in (1, 3, 4)]))
     session.receive_data(_core.pack_frame(REGION, b"there", 1))
     with pytest.raises(QueueFullError):
@@ -272,15 +309,25 @@ def test_a_receiver_remembers_what_failed_until_the_senders_disk_knows(unsure):
     assert memory.known(7) == [(0, 3, 0, 2)]
 
 
-def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_power_failure_left_behind(network, sites, tmp_path):
+def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_power_failure_left_behind(
+    network, sites, tmp_path
+):
     ny, ln = sites
     member = Member(ny, tmp_path / "ny", False, "PARTITION_PERSISTENT")
     receive(ln)
     put(member, "before")
     network.settle()
     sender = member.sender
-    hello = SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender._core.outgoing.incarnation, mount=sender._core.queue.mount,
-                        partitions=sender._core.queue.partitions)
+    hello = SenderHello(
+        site=1,
+        remote_site=2,
+        member="server_ny",
+        sender="ln",
+        dispatcher=0,
+        incarnation=sender._core.outgoing.incarnation,
+        mount=sender._core.queue.mount,
+        partitions=sender._core.queue.partitions,
+    )
     ny.cache.close()
     with socket.create_connection(("127.0.0.1", ln.receiver.port)) as left_behind:
         left_behind.sendall(encode(hello, _core.FRAME_HELLO))
@@ -289,7 +336,10 @@ def test_a_member_that_comes_back_does_not_wait_long_for_a_connection_that_a_pow
         put(member, "after")
         eventually(lambda: "another opening of its disk store" in member.sender.lag()["cause"])
         eventually(lambda: len(member.sender._core.queue) == 0, 20)
-        assert contents(ln.data) == expected("before", "after") and member.sender._core.outgoing.incarnation == hello.incarnation
+        assert (
+            contents(ln.data) == expected("before", "after")
+            and member.sender._core.outgoing.incarnation == hello.incarnation
+        )
         while left_behind.recv(4096):
             pass
 
@@ -304,14 +354,20 @@ def test_two_members_on_copies_of_one_store_lose_nothing(network, sites, tmp_pat
     stop_and_copy(member, tmp_path / "clone")
     eventually(lambda: member.sender.is_connected, 10)
     with pywan.Cache("clone", locators=str(ny.locator.address), dir=tmp_path / "clone") as clone:
-        sender = clone.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=True, retry_interval_ms=30, batch_time_interval=10,
-                                             dispatcher_threads=2)
+        sender = clone.create_gateway_sender(
+            "ln",
+            remote_distributed_system_id=2,
+            enable_persistence=True,
+            retry_interval_ms=30,
+            batch_time_interval=10,
+            dispatcher_threads=2,
+        )
         data = clone.create_region("data", "PARTITION_PERSISTENT", gateway_sender_ids=["ln"])
         for n in range(50):
             data[f"clone {n}"] = "clone"
         put(member, "first")
         eventually(lambda: len(member.sender._core.queue) == 0, 10)
-        assert sender.lag()["events"] == 50 and not sender.is_connected     # Refused while the first is there.
+        assert sender.lag()["events"] == 50 and not sender.is_connected  # Refused while the first is there.
         member.sender.stop()
         eventually(lambda: len(sender._core.queue) == 0, 10)
         member.sender.start()

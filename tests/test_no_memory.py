@@ -1,4 +1,5 @@
 """What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one works."""
+
 import contextlib
 import resource
 import subprocess
@@ -14,7 +15,12 @@ import pywan
 
 def run(script: str) -> str:
     """In a process of its own, which is killed if it hangs."""
-    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -32,7 +38,9 @@ REGION = """
 
 def test_values_that_cannot_be_copied_leave_their_entries_usable():
     """The address space ends above what the process has: a value of 64 MiB is there and cannot be read."""
-    out = run(REGION + """
+    out = run(
+        REGION
+        + """
     import resource
 
     region.put("large", bytes(60 << 20))
@@ -57,11 +65,14 @@ def test_values_that_cannot_be_copied_leave_their_entries_usable():
     for n in range(2000):
         region.put(n.to_bytes(2, "little") + bytes(60000), 1)
     assert len(region) == 2000
-    """)
+    """
+    )
     assert {"get", "lookup", "scan", "records"} <= set(out.split())
 
 
-SWEEP = REGION + """
+SWEEP = (
+    REGION
+    + """
     import _testcapi
     import numpy, pyarrow, pywan, pywan.errors       # What is imported when it is needed: CPython itself does not stand a failure there.
     from pywan.region.callback_lock import CallbackLock
@@ -102,6 +113,7 @@ SWEEP = REGION + """
     region.put_columns([b"%d" % n for n in range(10000)], [b"value"] * 10000)      # And in every other shard.
     print(failed)
 """
+)
 
 
 def test_no_allocation_that_fails_leaves_a_lock_held():
@@ -115,14 +127,25 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
     machine = Machine(tmp_path)
     with contextlib.closing(machine):
         ny, ln = network.add("ny ln")
-        listener = "<region-attributes><cache-listener><class-name>pywan:CacheListener</class-name></cache-listener></region-attributes>" if listens else ""
-        machine.server(ln, f'<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" refid="PARTITION">{listener}</region></cache>')
+        listener = (
+            "<region-attributes><cache-listener><class-name>pywan:CacheListener</class-name></cache-listener></region-attributes>"
+            if listens
+            else ""
+        )
+        machine.server(
+            ln,
+            f'<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" refid="PARTITION">{listener}</region></cache>',
+        )
         sender = ny.send_to(ln)
         ny.region()
         ny.data["first"] = 1
         network.settle()
         pid = machine.running["process_ln"][0]
-        kilobytes = int(next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize")).split()[1])
+        kilobytes = int(
+            next(
+                line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize")
+            ).split()[1]
+        )
         limits = resource.prlimit(pid, resource.RLIMIT_AS)
         resource.prlimit(pid, resource.RLIMIT_AS, ((kilobytes << 10) + (64 << 20), limits[1]))
         for n in range(2000):
@@ -131,7 +154,9 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
         assert sender.parked_count > 50
         assert {event["reason"] for event in sender.parked(10)} == {"the remote site is out of memory"}
         log = (tmp_path / "process_ln" / "process_ln.log").read_text()
-        assert "Traceback" not in log and 1 <= log.count("out of memory") <= 3       # Once a minute, and for a connection that ended so.
+        assert (
+            "Traceback" not in log and 1 <= log.count("out of memory") <= 3
+        )  # Once a minute, and for a connection that ended so.
         resource.prlimit(pid, resource.RLIMIT_AS, limits)
         sender.replay_parked()
         network.settle(60)

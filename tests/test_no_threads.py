@@ -1,4 +1,5 @@
 """A member, locator, sender or receiver for which the system has no thread is not started, says so, and can be started later."""
+
 import threading
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_sender_without_a_thread_is_stopped_and_starts_later(network, without_
     network.connect([("ny", "ln")])
     sender = ny.sender(ln)
     sender.stop()
-    without_threads("sender-ln-1", sender.start)     # The second of its two.
+    without_threads("sender-ln-1", sender.start)  # The second of its two.
     assert not sender.is_running and not sender.is_connected
     sender.stop()
     sender.start()
@@ -65,7 +66,7 @@ def test_a_member_without_a_thread_says_so_and_leaves_nothing(network, tmp_path,
     ny = network.site("ny")
     ny.cache.close()
     without_threads(beginning, lambda: ny.new_cache(dir=tmp_path))
-    ny.new_cache(dir=tmp_path)      # Its name and its folder are free.
+    ny.new_cache(dir=tmp_path)  # Its name and its folder are free.
 
 
 @pytest.mark.parametrize("beginning", ["locator ny-gossip", "locator ny-accept"])
@@ -87,7 +88,10 @@ def test_what_is_persistent_is_made_once_there_are_threads(network, tmp_path, wi
     cache.region("kept")["k"] = 1
     cache.close()
     cache = ny.new_cache(dir=tmp_path)
-    assert cache.create_region("kept", type="PARTITION_PERSISTENT")["k"] == 1 and ny.send_to("tk", enable_persistence=True).queue_size == 1
+    assert (
+        cache.create_region("kept", type="PARTITION_PERSISTENT")["k"] == 1
+        and ny.send_to("tk", enable_persistence=True).queue_size == 1
+    )
 
 
 def test_a_port_goes_on_when_a_thread_was_started_and_does_not_begin(network, monkeypatch, caplog):
@@ -98,7 +102,15 @@ def test_a_port_goes_on_when_a_thread_was_started_and_does_not_begin(network, mo
     ports = ln.receiver.port, ln.cache.port, ln.locator.port
     begin = threading.Thread._bootstrap
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "_bootstrap", lambda thread: None if thread.name.startswith(("receiver-", "member server_ln-", "locator locator_ln-")) else begin(thread))
+        patched.setattr(
+            threading.Thread,
+            "_bootstrap",
+            lambda thread: (
+                None
+                if thread.name.startswith(("receiver-", "member server_ln-", "locator locator_ln-"))
+                else begin(thread)
+            ),
+        )
         for port in ports:
             assert answer(port, hello()) == b""
     ny.data["k"] = 1

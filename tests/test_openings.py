@@ -1,4 +1,5 @@
 """Openings of connections: who opens many and finishes none keeps nobody else out, and no want of threads ends a port."""
+
 import contextlib
 import resource
 import select
@@ -86,9 +87,11 @@ def test_a_flood_of_half_open_connections_keeps_no_request_out(network, many_des
     ny = network.site("ny")
     for port, op in ((ny.locator.port, "known-sites"), (ny.cache.port, "ping")):
         with trickling(half_open(port, FLOOD, "127.0.0.1", b"PWC1")):
+
             def asked():
                 with ControlClient(("127.0.0.1", port), 5) as client, contextlib.suppress(errors.ConnectivityError):
                     return client.call(op)["ok"]
+
             eventually(asked)
 
 
@@ -134,7 +137,9 @@ def test_a_locator_goes_on_asking_others_when_no_thread_could_be_started(monkeyp
     timings = Timings(retry_ms=20, retry_max_ms=50)
     with monkeypatch.context() as patched:
         no_threads(patched, "locator ny-contact")
-        ny = pywan.Locator("ny", distributed_system_id=1, port=0, remote_locators=str(ln.address), timings=timings).start()
+        ny = pywan.Locator(
+            "ny", distributed_system_id=1, port=0, remote_locators=str(ln.address), timings=timings
+        ).start()
         assert set(ny.known_sites()) == {1}
     eventually(lambda: set(ny.known_sites()) == {1, 2})
     ny.stop()
@@ -147,7 +152,7 @@ def test_a_byte_now_and_then_does_not_prolong_an_opening(whole):
     stop = threading.Event()
 
     def trickle():
-        for byte in encode(SenderHello(1, 2, "m", "s", 0, 7, 9, 1), _core.FRAME_HELLO)[len(whole):]:
+        for byte in encode(SenderHello(1, 2, "m", "s", 0, 7, 9, 1), _core.FRAME_HELLO)[len(whole) :]:
             if stop.wait(0.05):
                 return
             theirs.sendall(bytes([byte]))
@@ -191,7 +196,7 @@ def test_positions_that_come_one_by_one_have_one_time_limit():
 def opened(port, source="127.0.0.1"):
     """A control connection that has asked once."""
     sock = socket.create_connection(("127.0.0.1", port), 5, source_address=(source, 0))
-    sock.sendall(bytes.fromhex("50574331" "09000000" "6fb5c067" "01000000" "81a26f70a470696e67"))
+    sock.sendall(bytes.fromhex("50574331090000006fb5c0670100000081a26f70a470696e67"))
     assert sock.recv(4) == b"PWC1"
     return sock
 
@@ -201,14 +206,15 @@ def test_a_connection_that_asks_nothing_makes_room_for_one_that_does():
         with ControlClient(("127.0.0.1", server.port), 5) as first:
             first.call("ping")
             others = []
-            for waiting in (1, 2, 3, 4):       # An answer comes a moment before its connection waits.
+            for waiting in (1, 2, 3, 4):  # An answer comes a moment before its connection waits.
                 eventually(lambda: len(server._acceptor._waiting) == waiting)
                 others.append(opened(server.port))
             eventually(lambda: not first._is_whole(first._sock))
 
-            def asked():        # It connects again, and another one makes room as soon as it has its answer.
+            def asked():  # It connects again, and another one makes room as soon as it has its answer.
                 with contextlib.suppress(errors.ConnectivityError):
                     return first.call("ping")["ok"]
+
             eventually(asked)
             for sock in others:
                 sock.close()
@@ -225,7 +231,9 @@ def test_a_connection_at_work_keeps_its_place():
     with ControlServer("127.0.0.1", 0, work, name="test", max_connections=2) as server:
         address = "127.0.0.1", server.port
         replies = []
-        threads = [threading.Thread(target=lambda: replies.append(ControlClient(address, 10).call("ping"))) for _ in range(2)]
+        threads = [
+            threading.Thread(target=lambda: replies.append(ControlClient(address, 10).call("ping"))) for _ in range(2)
+        ]
         for thread in threads:
             thread.start()
         for _ in threads:
@@ -241,6 +249,7 @@ def test_a_connection_at_work_keeps_its_place():
 @pytest.fixture
 def port():
     """An acceptor with small limits, whose openings end when a byte comes."""
+
     def serve(connection):
         if connection.sock.recv(1):
             connection.opened()
@@ -248,7 +257,15 @@ def port():
             connection.sock.recv(1)
 
     listener = socket.create_server(("127.0.0.1", 0))
-    acceptor = openings.Acceptor(listener, serve, name="test", log=openings.logging.getLogger("test"), max_openings=6, max_openings_of_address=4, max_connections=2)
+    acceptor = openings.Acceptor(
+        listener,
+        serve,
+        name="test",
+        log=openings.logging.getLogger("test"),
+        max_openings=6,
+        max_openings_of_address=4,
+        max_connections=2,
+    )
     acceptor.start()
     yield listener.getsockname()[1]
     acceptor.stop()
@@ -266,18 +283,22 @@ def test_an_address_has_a_share_of_the_half_open_ones(port):
     greedy = half_open(port, 5, "127.0.0.9", b"")
     assert is_closed(greedy[-1])
     polite = half_open(port, 2, "127.0.0.8", b"") + half_open(port, 1, "127.0.0.7", b"")
-    assert is_closed(greedy[0])         # All places are taken: who has most makes room.
+    assert is_closed(greedy[0])  # All places are taken: who has most makes room.
     for sock in polite[1:]:
         sock.sendall(b"x")
         assert sock.recv(1) == b"!"
     polite[0].sendall(b"x")
-    assert is_closed(polite[0])         # Two are open, both at work.
+    assert is_closed(polite[0])  # Two are open, both at work.
     for sock in greedy + polite:
         sock.close()
 
 
 def test_of_ipv6_a_network_is_one_address():
-    assert openings.share_of("2001:db8::1") == openings.share_of("2001:db8::ffff:2") != openings.share_of("2001:db8:0:1::1")
+    assert (
+        openings.share_of("2001:db8::1")
+        == openings.share_of("2001:db8::ffff:2")
+        != openings.share_of("2001:db8:0:1::1")
+    )
     assert openings.share_of("::ffff:10.0.0.1") != openings.share_of("::ffff:10.0.0.2")
 
 

@@ -1,4 +1,5 @@
 """Queues beyond their memory: overflow files, full disks, and that everything goes on when there is room again."""
+
 import os
 import resource
 import subprocess
@@ -31,7 +32,11 @@ def test_a_queue_beyond_its_memory_overflows_and_loses_nothing(network, parallel
     for n in range(2000):
         ny.data[n % 1500] = VALUE + b"%d" % n
     stats = sender.stats
-    assert stats["overflow_files_made"] > 0 and stats["entries_overflowed_bytes"] > 10 * MB and stats["queue_memory_bytes"] < 6 * MB
+    assert (
+        stats["overflow_files_made"] > 0
+        and stats["entries_overflowed_bytes"] > 10 * MB
+        and stats["queue_memory_bytes"] < 6 * MB
+    )
     assert sender.queue_size == 2000
     ln.receive()
     network.settle()
@@ -57,7 +62,10 @@ def small_disk(tmp_path):
     """A file system of 12 MB; where none can be mounted, one that refuses larger files."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], capture_output=True).returncode
+        == 0
+    )
     if mounted:
         yield place, lambda: None
         subprocess.run(["umount", "-l", str(place)], check=True)
@@ -117,7 +125,7 @@ def test_a_full_queue_of_one_sender_stores_nothing_in_the_others(network, small_
     taken = fill_up(ny.data)
     network_size = works.stats["events_queued"]
     assert network_size == full.stats["events_queued"] == taken == len(ny.data)
-    other["k"] = 1          # The rest of the member works on.
+    other["k"] = 1  # The rest of the member works on.
     eventually(lambda: len(tk.data) == taken and works.queue_size == 0)
     assert tk.cache.region("other")["k"] == 1
     network.check_ledgers()
@@ -148,7 +156,9 @@ def test_a_site_whose_own_queue_is_full_takes_no_more_and_the_sender_waits(netwo
     tk.receive()
     network.settle(30)
     network.assert_equal()
-    assert first.parked_count == 0 and ln.receiver.stats["events_received"] == tk.receiver.stats["events_received"] == 2500
+    assert (
+        first.parked_count == 0 and ln.receiver.stats["events_received"] == tk.receiver.stats["events_received"] == 2500
+    )
 
 
 def test_rows_of_a_client_wait_for_room(network, small_disk):
@@ -192,7 +202,9 @@ def test_a_long_backlog_holds_little_memory(network):
     status = Path("/proc/self/status")
 
     def anonymous():
-        return int(next(line for line in status.read_text().splitlines() if line.startswith("RssAnon")).split()[1]) << 10
+        return (
+            int(next(line for line in status.read_text().splitlines() if line.startswith("RssAnon")).split()[1]) << 10
+        )
 
     keys, values = [b"k%05d" % n for n in range(2000)], [VALUE] * 2000
     before = anonymous()
@@ -208,7 +220,9 @@ FULL = {"maximum_queue_memory": 1, "batch_time_interval": 10}
 
 @pytest.mark.parametrize("policy", ["block", "refuse"])
 def test_a_full_queue_refuses_and_says_what_became_of_the_data(network, small_disk, policy):
-    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy=policy, full_timeout_ms=50)
+    ny, ln, sender = waiting_for(
+        network, True, overflow_directory=str(small_disk[0]), full_policy=policy, full_timeout_ms=50
+    )
     stored = 0
     with pytest.raises(QueueFullError, match="nothing was stored or sent"):
         for n in range(100_000):
@@ -219,7 +233,9 @@ def test_a_full_queue_refuses_and_says_what_became_of_the_data(network, small_di
 
 
 def test_a_blocked_enqueue_goes_on_when_room_returns(network, small_disk):
-    ny, ln, sender = waiting_for(network, True, overflow_directory=str(small_disk[0]), full_policy="block", full_timeout_ms=60_000)
+    ny, ln, sender = waiting_for(
+        network, True, overflow_directory=str(small_disk[0]), full_policy="block", full_timeout_ms=60_000
+    )
 
     def make_room():
         eventually(lambda: sender.queue_size > 500)

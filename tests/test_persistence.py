@@ -1,4 +1,5 @@
 """A persistent queue over restarts and crashes: what is durable is kept, in order, once; what is not was never sent."""
+
 import random
 import threading
 
@@ -53,7 +54,7 @@ def test_a_crash_takes_what_was_not_on_the_disk_and_its_numbers_with_it(tmp_path
     assert queue.latest() == {"a": b"1"}
     queue.check_ledger()
     queue.region.put("c", b"3")
-    assert queue.sequences() == [1, 2]      # The second 2 is the first that anybody can have seen.
+    assert queue.sequences() == [1, 2]  # The second 2 is the first that anybody can have seen.
 
 
 def test_what_was_removed_stays_removed_and_numbers_go_on_behind_it(tmp_path):
@@ -101,7 +102,7 @@ def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions
     keys = [b"k%d" % n for n in range(5000)]
     values = [b"v" * (n % 300) for n in range(5000)]
     queue.region.put_columns(keys, values)
-    queue.region.put_columns(keys[:100] * 2, [b"new"] * 100 + [b"newer"] * 100)     # Twice each in one run.
+    queue.region.put_columns(keys[:100] * 2, [b"new"] * 100 + [b"newer"] * 100)  # Twice each in one run.
     queue.commit()
     before = queue.queue.records(10_000)
     assert len(before) == (5000 if conflate else 5200)
@@ -112,6 +113,7 @@ def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions
 
 
 # Conflation
+
 
 def conflating(folder, *entries):
     """A queue that conflates, with these changes on its disk."""
@@ -139,7 +141,7 @@ def test_an_update_stays_until_the_one_that_replaces_it_is_on_the_disk(tmp_path)
 def test_a_batch_never_passes_over_an_update_whose_successor_a_crash_can_take(tmp_path):
     queue = conflating(tmp_path, *UPDATED, ("z", b"last"))
     queue.region.put("k", b"newer")
-    sent = queue.send(3)                    # Acknowledged: a receiver skips all up to here from now on.
+    sent = queue.send(3)  # Acknowledged: a receiver skips all up to here from now on.
     queue.crash()
     assert [event.value for event in sent if event.key == b"k"] == [b"created", b"older"]
     queue.check_ledger()
@@ -162,7 +164,7 @@ def test_a_recovered_queue_goes_on_conflating(tmp_path):
     queue = conflating(tmp_path, ("k", b"0"), ("k", b"1"))
     for n in range(2, 6):
         queue.crash()
-        queue.region.put("k", b"x")         # A new process knows nothing of the key: it creates it.
+        queue.region.put("k", b"x")  # A new process knows nothing of the key: it creates it.
         queue.region.put("k", b"%d" % n)
         queue.commit()
         assert queue.latest() == {"k": b"%d" % n}
@@ -174,11 +176,11 @@ def test_names_and_positions_outlive_the_segments_that_told_them_also_over_a_res
     queue = DurableQueue(tmp_path, store_bytes=8 << 20)
     for _ in range(6):
         for n in range(100):
-            queue.region.put(f"k{n}", b"v" * 5_000)     # The name of the region is in the first block alone.
+            queue.region.put(f"k{n}", b"v" * 5_000)  # The name of the region is in the first block alone.
         queue.commit()
         queue.send(100)
         queue.commit()
-        queue.crash()                                   # Behind it new segments are made before there is a new checkpoint.
+        queue.crash()  # Behind it new segments are made before there is a new checkpoint.
         queue.check_ledger()
         assert len(queue.queue) == 0
     queue.region.put("last", b"v")
@@ -191,9 +193,9 @@ def test_names_and_positions_outlive_the_segments_that_told_them_also_over_a_res
 def test_over_any_crashes_nothing_durable_is_lost_and_the_ledger_balances(tmp_path, seed):
     source = random.Random(seed)
     queue = DurableQueue(tmp_path, conflate=seed % 2 == 0, partitions=1, store_bytes=(8 << 20) if seed % 3 else 0)
-    durable: dict[str, bytes] = {}          # Newest value of each key that was on the disk and not sent yet.
+    durable: dict[str, bytes] = {}  # Newest value of each key that was on the disk and not sent yet.
     staged: dict[str, list[bytes]] = {}
-    applied = 0                             # What the receiver has seen: it skips all up to here.
+    applied = 0  # What the receiver has seen: it skips all up to here.
     for step in range(400):
         choice = source.random()
         if choice < 0.6:
@@ -224,6 +226,7 @@ def test_over_any_crashes_nothing_durable_is_lost_and_the_ledger_balances(tmp_pa
 
 # The log is shortened
 
+
 def test_removed_events_free_their_segments(tmp_path):
     queue = DurableQueue(tmp_path, store_bytes=64 << 20)
     for _ in range(8):
@@ -245,11 +248,11 @@ def test_keys_updated_for_ever_stay_under_three_times_their_live_bytes_on_disk(t
     for round_ in range(14):
         value = b"%04d" % round_ * 75
         for at in range(0, len(keys), 5000):
-            queue.region.put_columns(keys[at:at + 5000], [value] * 5000)
+            queue.region.put_columns(keys[at : at + 5000], [value] * 5000)
         queue.commit()
         most = max(most, queue.queue.log_state()["bytes"] / queue.queue.bytes)
         eventually(lambda: round_ < 3 or queue.queue.log_state()["bytes"] < 3 * queue.queue.bytes)
-    assert len(queue.queue) <= 2 * len(keys) + 20       # Creates stay, of the updates one each.
+    assert len(queue.queue) <= 2 * len(keys) + 20  # Creates stay, of the updates one each.
     assert most < 6.0, f"{most:.2f} times the live bytes, while it was written as fast as can be"
     assert queue.disk_bytes < 3 * queue.queue.bytes
     newest = queue.latest()
@@ -277,7 +280,11 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
     queued = queue.queue.counts()["queued"]
     sent = 0
     while sent < queued:
-        eventually(lambda: queue.queue.log_state()["staged"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2])
+        eventually(
+            lambda: (
+                queue.queue.log_state()["staged"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2]
+            )
+        )
         sent += len(queue.send(50))
     eventually(lambda: queue.queue.log_state()["failing"] is None)
     queue.region.put("next", b"v" * 5000)
@@ -291,8 +298,10 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("background", [False, True])
 def test_the_oldest_events_make_room_in_a_full_log_if_they_may_be_dropped(tmp_path, background, partitions):
-    queue = DurableQueue(tmp_path, background=background, partitions=partitions, store_bytes=4 << 20, full_policy="drop-oldest")
-    for n in range(4000):       # Twice the limit.
+    queue = DurableQueue(
+        tmp_path, background=background, partitions=partitions, store_bytes=4 << 20, full_policy="drop-oldest"
+    )
+    for n in range(4000):  # Twice the limit.
         queue.region.put(f"k{n:04}", b"v" * 2000)
         if not background and n % 50 == 0:
             assert queue.queue.commit_once()
@@ -312,7 +321,7 @@ def test_events_on_their_way_keep_a_full_log_full(tmp_path):
     queue.region.put("first", b"v" * 2000)
     queue.commit()
     queue.peek(1)
-    queue.queue.punch(0, 1)     # A filter, say.
+    queue.queue.punch(0, 1)  # A filter, say.
     queue.region.put("second", b"v" * 2000)
     queue.commit()
     queue.peek(1)
@@ -328,7 +337,9 @@ def test_events_on_their_way_keep_a_full_log_full(tmp_path):
 
 def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_path):
     queue = DurableQueue(tmp_path, store_bytes=16 << 20, full_policy="drop-newest")
-    writer = threading.Thread(target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8))     # Twice what may be staged.
+    writer = threading.Thread(
+        target=queue.region.put_columns, args=([b"k%d" % n for n in range(8)], [b"v" * 500_000] * 8)
+    )  # Twice what may be staged.
     writer.start()
     for _ in range(2):
         eventually(lambda: queue.queue.log_state()["staged"] == 4)

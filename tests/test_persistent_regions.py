@@ -1,4 +1,5 @@
 """Persistent regions: what is put is there after a restart, with its version; kill -9 of a receiver loses nothing that it acknowledged."""
+
 import json
 import os
 import random
@@ -60,7 +61,7 @@ def test_the_log_of_keys_updated_for_long_stays_within_a_few_times_what_lives(ne
     ny.new_cache(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=False)
     keys, value = [b"%08d" % n for n in range(10_000)], b"v" * 1000
-    for _ in range(30):     # 300 MB written, 10 MB live.
+    for _ in range(30):  # 300 MB written, 10 MB live.
         data.put_columns(keys, [value] * len(keys))
     data.put_columns(keys, [b"last"] * len(keys))
     # Live, three times over, and the segments made ahead.
@@ -102,7 +103,7 @@ def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):
     for n in range(50):
         data[n] = n
     ny.cache.close()
-    segment, = tmp_path.glob("disk-store-*/region-data/*.seg")
+    (segment,) = tmp_path.glob("disk-store-*/region-data/*.seg")
     image = bytearray(segment.read_bytes())
     image[4096 + 700] ^= 1
     segment.write_bytes(image)
@@ -136,8 +137,12 @@ class Receiver:
         self.process = None
 
     def start(self):
-        self.process = subprocess.Popen([sys.executable, "-c", RECEIVER, self.remote, str(self.directory), str(self.port)],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RECEIVER, self.remote, str(self.directory), str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         told = json.loads(self.process.stdout.readline())
         self.port = told["port"]
         return told["recovered"]
@@ -181,7 +186,7 @@ def test_a_receiver_killed_under_load_loses_nothing_that_it_acknowledged(network
             eventually(write_on, timeout=30)
             receiver.end(signal.SIGKILL)
             acknowledged = sender.stats["events_distributed"]
-            assert receiver.start() >= acknowledged     # Keys are new and sent in order: so many are the first ones.
+            assert receiver.start() >= acknowledged  # Keys are new and sent in order: so many are the first ones.
         assert sender.wait_until_flushed(30)
         entries = dict(map(tuple, receiver.ask()["entries"]))
         assert entries == {n: n for n in range(written)}

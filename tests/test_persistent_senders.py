@@ -1,4 +1,5 @@
 """Persistent senders over restarts of their member, through the public names: what was queued arrives, in whatever order things are made again."""
+
 from __future__ import annotations
 
 import threading
@@ -8,7 +9,10 @@ import pytest
 from pywan.errors import GatewaySenderError
 from pywan.testing.waiting import eventually
 
-KINDS = pytest.mark.parametrize("parallel, type", [(False, "REPLICATE"), (True, "PARTITION"), (False, "REPLICATE_PERSISTENT"), (True, "PARTITION_PERSISTENT")])
+KINDS = pytest.mark.parametrize(
+    "parallel, type",
+    [(False, "REPLICATE"), (True, "PARTITION"), (False, "REPLICATE_PERSISTENT"), (True, "PARTITION_PERSISTENT")],
+)
 
 
 class Member:
@@ -114,10 +118,14 @@ def test_a_start_with_clean_queues_sends_nothing_of_before(network, sites, tmp_p
 
 
 @pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
-def test_a_stop_and_a_start_change_nothing_and_what_was_on_its_way_may_be_a_duplicate(network, sites, tmp_path, parallel):
+def test_a_stop_and_a_start_change_nothing_and_what_was_on_its_way_may_be_a_duplicate(
+    network, sites, tmp_path, parallel
+):
     """C-092."""
     ny, ln = sites
-    member = Member(ny, tmp_path, parallel, "PARTITION" if parallel else "REPLICATE", batch_size=50, dispatcher_threads=2)
+    member = Member(
+        ny, tmp_path, parallel, "PARTITION" if parallel else "REPLICATE", batch_size=50, dispatcher_threads=2
+    )
     receive(ln, through_proxy=True)
     eventually(lambda: member.sender.is_connected)
     ln.proxy.hang()
@@ -165,7 +173,9 @@ def test_a_conflating_queue_keeps_each_keys_last_update_over_restarts(network, s
         for n in range(100):
             member.data[n] = (round_, n)
         member.restart()
-        assert len(member.sender._core.queue) <= (200 if "PERSISTENT" in type else 100 * (round_ + 1))    # Creates stay, and of the updates one each.
+        assert len(member.sender._core.queue) <= (
+            200 if "PERSISTENT" in type else 100 * (round_ + 1)
+        )  # Creates stay, and of the updates one each.
     receive(ln)
     network.settle()
     assert contents(ln.data) == {n: (4, n) for n in range(100)}

@@ -1,4 +1,5 @@
 """A receiver that hangs is given up, however much its kernel takes; one that works is not, however long a batch takes."""
+
 from __future__ import annotations
 
 import contextlib
@@ -52,7 +53,11 @@ def quick_to_give_up(monkeypatch):
     monkeypatch.setattr(config, "MIN_SOCKET_READ_TIMEOUT_MS", 300)
 
 
-@pytest.mark.parametrize("answer", [lambda data: b"", lambda data: frame(PONG), lambda data: frame(PROGRESS, 7)], ids=["reads-only", "answers-pings", "tells-no-more"])
+@pytest.mark.parametrize(
+    "answer",
+    [lambda data: b"", lambda data: frame(PONG), lambda data: frame(PROGRESS, 7)],
+    ids=["reads-only", "answers-pings", "tells-no-more"],
+)
 def test_a_receiver_that_reads_and_does_no_work_is_given_up(sites, answer):
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -85,7 +90,7 @@ def test_a_receiver_that_tells_of_work_on_a_long_batch_is_waited_for(sites):
         ended = []
         runner = threading.Thread(target=lambda: ended.append(sites.dispatcher.run(ours.fileno())))
         runner.start()
-        eventually(lambda: told[0] > 45)        # A ping every 20 ms: 900 ms at least.
+        eventually(lambda: told[0] > 45)  # A ping every 20 ms: 900 ms at least.
         assert not ended and sites.dispatcher.has_progressed
         done.set()
         runner.join(10)
@@ -97,7 +102,9 @@ def received_session(*, slow):
     region = _core.RegionCore(f"progress{next(_names)}", _core.Clock(), site=2, stores=True)
     if slow:
         region.set_slow(lambda *change: None)
-    return region, lambda apply: _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), lambda name: region, apply)
+    return region, lambda apply: _core.ReceiverSession(
+        _core.SourceMemory(1), _core.ReceiverCounts(), lambda name: region, apply
+    )
 
 
 def test_a_receiver_tells_how_far_it_is_while_it_works_on_a_long_batch():
@@ -118,7 +125,11 @@ def test_a_receiver_tells_how_far_it_is_while_it_works_on_a_long_batch():
         runner.start()
         small, _ = make_batch((0, 1, 1, 0, [make_record(b"k", region=1)]))
         long, _ = make_batch((0, 2, 1001, 0, [make_record(b"k", region=1)] * 1000))
-        ours.sendall(frame(REGION, 1, region.name.encode()) + _core.pack_frame(BATCH, small, 0, 1) + _core.pack_frame(BATCH, long, 1, 1000))
+        ours.sendall(
+            frame(REGION, 1, region.name.encode())
+            + _core.pack_frame(BATCH, small, 0, 1)
+            + _core.pack_frame(BATCH, long, 1, 1000)
+        )
         came, stop = b"", threading.Event()
 
         def let_through():
@@ -162,7 +173,7 @@ def test_a_frame_that_comes_slowly_is_told_of():
         came, at = b"", 0
         while len(came) < 64:
             assert at < len(whole), "the whole frame came before anything was told"
-            ours.sendall(whole[at:at + 100])
+            ours.sendall(whole[at : at + 100])
             at += 100
             with contextlib.suppress(TimeoutError):
                 came += ours.recv(64)
@@ -186,7 +197,12 @@ def test_a_hung_receiver_is_given_up_for_another_one(network, quick_to_give_up):
     eventually(lambda: sender.is_connected)
     hung_at = sender.receiver_location
     ny.data["k"] = 1
-    eventually(lambda: sender.lag()["cause"].startswith("link down: connection to the receiver at") and "no progress" in sender.lag()["cause"])
+    eventually(
+        lambda: (
+            sender.lag()["cause"].startswith("link down: connection to the receiver at")
+            and "no progress" in sender.lag()["cause"]
+        )
+    )
     with contextlib.closing(pywan.Cache("server_ln2", locators=str(ln.locator.address))) as other:
         other.create_gateway_receiver(start_port=0, end_port=0)
         region = other.create_region("data", type="REPLICATE")
@@ -215,7 +231,9 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
         stopped_at = sender.receiver_location
         pid = machine.running["process_ln"][0]
         os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: states_of_threads(pid) == {"T"})     # One after the other stops; until then they apply and acknowledge.
+        eventually(
+            lambda: states_of_threads(pid) == {"T"}
+        )  # One after the other stops; until then they apply and acknowledge.
         for n in range(100):
             ny.data[n] = n
         eventually(lambda: sender.lag()["cause"].startswith("link down"))
@@ -245,8 +263,16 @@ def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
         ny.data[n] = n
     sender.resume()
     eventually(lambda: len(ln.data) == 1)
-    hello = gateway.SenderHello(site=1, remote_site=2, member="server_ny", sender="ln", dispatcher=0, incarnation=sender._core.outgoing.incarnation,
-                                mount=sender._core.outgoing.mount, partitions=sender._core.queue.partitions)
+    hello = gateway.SenderHello(
+        site=1,
+        remote_site=2,
+        member="server_ny",
+        sender="ln",
+        dispatcher=0,
+        incarnation=sender._core.outgoing.incarnation,
+        mount=sender._core.outgoing.mount,
+        partitions=sender._core.queue.partitions,
+    )
     with socket.create_connection(("127.0.0.1", ln.receiver.port)) as second:
         second.sendall(gateway.encode(hello, _core.FRAME_HELLO))
         answer = second.recv(4096)
@@ -290,4 +316,4 @@ def test_a_connection_that_stood_for_long_is_retried_at_once_though_nothing_was_
         ln.proxy.restore()
         broke = time.monotonic()
         eventually(lambda: sender.is_connected)
-    assert time.monotonic() - broke < 0.6       # Doubled each time, it would be 0.8 s by now.
+    assert time.monotonic() - broke < 0.6  # Doubled each time, it would be 0.8 s by now.

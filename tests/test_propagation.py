@@ -1,4 +1,5 @@
 """What is written at one site is at the others: senders of both kinds, regions of both kinds, every operation."""
+
 import datetime
 import threading
 import time
@@ -15,11 +16,20 @@ from sites import SENDER, at_once
 KINDS = [
     pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial-replicate"),
     pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=5), id="serial-5-key-replicate"),
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=5, order_policy="thread"), id="serial-5-thread-replicate"),
-    pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5, order_policy="partition"), id="serial-5-partition-partition"),
+    pytest.param(
+        dict(type="REPLICATE", parallel=False, dispatcher_threads=5, order_policy="thread"),
+        id="serial-5-thread-replicate",
+    ),
+    pytest.param(
+        dict(type="PARTITION", parallel=False, dispatcher_threads=5, order_policy="partition"),
+        id="serial-5-partition-partition",
+    ),
     pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel-partition"),
     pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5-partition"),
-    pytest.param(dict(type="PARTITION_REDUNDANT", parallel=True, order_policy="partition", compression="lz4"), id="parallel-lz4-redundant"),
+    pytest.param(
+        dict(type="PARTITION_REDUNDANT", parallel=True, order_policy="partition", compression="lz4"),
+        id="parallel-lz4-redundant",
+    ),
 ]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -147,7 +157,12 @@ def test_events_of_a_normal_region_are_received_and_not_queued(network):
     fill(normal, range(1000))
     network.settle()
     stats = ny.sender(ln).stats
-    assert (stats["events_received"], stats["events_queued"], stats["not_queued_event"], len(remote)) == (1000, 0, 1000, 0)
+    assert (stats["events_received"], stats["events_queued"], stats["not_queued_event"], len(remote)) == (
+        1000,
+        0,
+        1000,
+        0,
+    )
 
 
 def test_a_remote_sender_that_never_started_hinders_nothing(network):
@@ -187,7 +202,12 @@ def test_statistics_of_a_thousand_events_in_batches_of_ten(network):
     sender.resume()
     network.settle()
     stats = sender.stats
-    assert (stats["events_received"], stats["events_queued"], stats["events_distributed"], stats["batches_distributed"]) == (1000, 1000, 1000, 100)
+    assert (
+        stats["events_received"],
+        stats["events_queued"],
+        stats["events_distributed"],
+        stats["batches_distributed"],
+    ) == (1000, 1000, 1000, 100)
     assert stats["event_queue_size"] == stats["batches_redistributed"] == 0
     received = ln.receiver.stats
     assert (received["events_received"], received["create_requests"], received["batches_received"]) == (1000, 1000, 100)
@@ -200,7 +220,13 @@ def test_a_parallel_queue_drains_to_nothing(network):
     ny.region()
     fill(ny.data, range(1000))
     sender = ny.sender(ln)
-    assert sender.queue_size == sender.stats["event_queue_size"] == sender.ledger()["in_queue"] == sender.lag()["events"] == 1000
+    assert (
+        sender.queue_size
+        == sender.stats["event_queue_size"]
+        == sender.ledger()["in_queue"]
+        == sender.lag()["events"]
+        == 1000
+    )
     assert sender.lag()["bytes"] > 100_000
     ln.region()
     ln.receive()
@@ -223,7 +249,9 @@ def test_events_over_the_alert_threshold_are_counted(network):
     eventually(lambda: time.monotonic() - began > 0.2)
     ln.receive()
     network.settle()
-    exceeding = {id: sender.stats["events_exceeding_alert_threshold"] for id, sender in ny.cache.gateway_senders().items()}
+    exceeding = {
+        id: sender.stats["events_exceeding_alert_threshold"] for id, sender in ny.cache.gateway_senders().items()
+    }
     assert exceeding == {"impatient": 100, "patient": 0, "careless": 0}
 
 
@@ -306,6 +334,7 @@ def test_a_region_destroyed_while_puts_run(two_sites, network):
 
 # Operations
 
+
 def test_every_operation_that_travels_travels(two_sites, network):
     ny, ln = two_sites
     network.settle()
@@ -361,10 +390,26 @@ def test_local_and_proxy_regions(network):
 def test_values_of_every_form_arrive_as_they_were(two_sites, network):
     ny, ln = two_sites
     values = {
-        "bytes": b"\x00\xff", "text": "käse", "int": -(2**63), "big": 2**80, "float": 1.5, "true": True, "none": None, "empty": b"",
-        "list": [1, "a", None], "dict": {"price": 101.5, 3: [b"x"]}, "tuple": (1, 2), "set": frozenset({1, 2}),
-        "date": datetime.date(2024, 2, 29), "time": datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.timezone.utc),
-        "large": b"x" * 3_000_000, 5: "int key", 5.5: "float key", b"k": "bytes key", (1, "a"): "tuple key", "k" * 60_000: "long key",
+        "bytes": b"\x00\xff",
+        "text": "käse",
+        "int": -(2**63),
+        "big": 2**80,
+        "float": 1.5,
+        "true": True,
+        "none": None,
+        "empty": b"",
+        "list": [1, "a", None],
+        "dict": {"price": 101.5, 3: [b"x"]},
+        "tuple": (1, 2),
+        "set": frozenset({1, 2}),
+        "date": datetime.date(2024, 2, 29),
+        "time": datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.timezone.utc),
+        "large": b"x" * 3_000_000,
+        5: "int key",
+        5.5: "float key",
+        b"k": "bytes key",
+        (1, "a"): "tuple key",
+        "k" * 60_000: "long key",
     }
     ny.data.put_all(values)
     network.settle()
@@ -395,7 +440,14 @@ def test_columns_travel(two_sites, network, slow):
     if slow:
         ny.keep_history()
     assert ny.data.put_columns(pyarrow.array(["a", "b", "c"]), pyarrow.array([b"1", b"2", b"3"])) == 3
-    assert ny.data.put_columns(pyarrow.array(["a", "b", "x"]), pyarrow.array([b"11", None, None]), operations=["update", "destroy", "destroy"]) == 2
+    assert (
+        ny.data.put_columns(
+            pyarrow.array(["a", "b", "x"]),
+            pyarrow.array([b"11", None, None]),
+            operations=["update", "destroy", "destroy"],
+        )
+        == 2
+    )
     ny.data.put_columns(numpy.array([b"n1", b"n2"], "S2"), numpy.arange(2, dtype="<i8"))
     offsets = numpy.array([0, 2, 5], "<i4")
     ny.data.put_columns((offsets, b"k1k22"), (offsets, b"v1v22"))
@@ -435,7 +487,14 @@ def test_each_key_is_applied_in_the_order_of_its_writes(network, kind):
 @pytest.mark.parametrize("dispatchers", [1, 5])
 def test_one_threads_writes_keep_their_order_with_order_policy_thread(network, dispatchers):
     ny, ln = network.add("ny ln")
-    network.connect([("ny", "ln")], type="REPLICATE", parallel=False, dispatcher_threads=dispatchers, order_policy="thread", batch_size=3)
+    network.connect(
+        [("ny", "ln")],
+        type="REPLICATE",
+        parallel=False,
+        dispatcher_threads=dispatchers,
+        order_policy="thread",
+        batch_size=3,
+    )
     history = ln.keep_history()
 
     def write(name):
@@ -523,7 +582,7 @@ def test_a_receiving_member_closed_and_rebuilt_gets_what_waited(network):
     ln.region()
     ln.receive()
     network.settle()
-    assert sorted(ln.data) == list(range(100, 200))      # Without persistence its memory is gone.
+    assert sorted(ln.data) == list(range(100, 200))  # Without persistence its memory is gone.
     assert ln.receiver.stats["events_received"] == 100
 
 

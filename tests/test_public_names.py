@@ -1,4 +1,5 @@
 """`dir` shows of the objects that programs hold what docs/python.md names, and nothing else."""
+
 from __future__ import annotations
 
 import re
@@ -24,12 +25,28 @@ def documented(name: str) -> set[str]:
 def held(two_sites, tmp_path):
     ny, ln = two_sites
     store = ny.cache.create_disk_store("kept", directories=[(str(tmp_path), None)])
-    event = GatewayQueueEvent("data", "create", "k", 1, None, creation_timestamp=0, origin_site=1, possible_duplicate=False,
-                              event_id=EventSequenceID(1, 1, 1))
+    event = GatewayQueueEvent(
+        "data",
+        "create",
+        "k",
+        1,
+        None,
+        creation_timestamp=0,
+        origin_site=1,
+        possible_duplicate=False,
+        event_id=EventSequenceID(1, 1, 1),
+    )
     sender = ny.cache.create_gateway_sender("spare", remote_distributed_system_id=ln.id)
-    return {"Cache": ny.cache, "Region": ny.data, "GatewaySender": sender, "GatewayReceiver": ln.receiver,
-            "DiskStore": store, "Locator": ny.locator, "GatewayQueueEvent": event,
-            "GatewayConflictHelper": GatewayConflictHelper()}
+    return {
+        "Cache": ny.cache,
+        "Region": ny.data,
+        "GatewaySender": sender,
+        "GatewayReceiver": ln.receiver,
+        "DiskStore": store,
+        "Locator": ny.locator,
+        "GatewayQueueEvent": event,
+        "GatewayConflictHelper": GatewayConflictHelper(),
+    }
 
 
 def test_every_class_of_the_document_is_looked_at(held):

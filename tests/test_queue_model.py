@@ -1,4 +1,5 @@
 """An EventQueue does what a plain list per partition does, whatever comes in whatever order, in memory and on disk."""
+
 from __future__ import annotations
 
 import shutil
@@ -24,7 +25,7 @@ class ModelEvent:
     operation: int
     stamp: int
     length: int
-    size: int       # Of the value: what is ordered by where stamps are equal.
+    size: int  # Of the value: what is ordered by where stamps are equal.
 
 
 @dataclass
@@ -32,8 +33,8 @@ class ModelPartition:
     removed: int = 0
     peeked: int = 0
     appended: int = 0
-    events: dict[int, ModelEvent] = field(default_factory=dict)     # By sequence; what is not here is a hole.
-    newest: dict[bytes, int] = field(default_factory=dict)          # Key -> the update that a newer one may replace.
+    events: dict[int, ModelEvent] = field(default_factory=dict)  # By sequence; what is not here is a hole.
+    newest: dict[bytes, int] = field(default_factory=dict)  # Key -> the update that a newer one may replace.
 
     def punch(self, sequence):
         if self.events.pop(sequence, None) is None:
@@ -53,7 +54,9 @@ class QueueMachine(RuleBasedStateMachine):
     def open(self, conflate):
         self.directory = tempfile.mkdtemp(prefix="pywan-queue-")
         self.conflate = conflate
-        self.queue = _core.EventQueue("model", partitions=PARTITIONS, dispatchers=2, memory_limit=0, directory=self.directory, conflate=conflate)
+        self.queue = _core.EventQueue(
+            "model", partitions=PARTITIONS, dispatchers=2, memory_limit=0, directory=self.directory, conflate=conflate
+        )
         self.model = [ModelPartition() for _ in range(PARTITIONS)]
         self.stamp = self.conflated = self.distributed = self.filtered = self.queued = self.cleared = 0
 
@@ -61,8 +64,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = None
         shutil.rmtree(self.directory)
 
-    @rule(partition=partitions, key=st.sampled_from([b"a", b"b", b"c"]), operation=st.sampled_from([UPDATE, UPDATE, UPDATE, CREATE, DESTROY]),
-          size=value_sizes, late=st.booleans(), times=st.sampled_from([1, 1, 3, 20]))
+    @rule(
+        partition=partitions,
+        key=st.sampled_from([b"a", b"b", b"c"]),
+        operation=st.sampled_from([UPDATE, UPDATE, UPDATE, CREATE, DESTROY]),
+        size=value_sizes,
+        late=st.booleans(),
+        times=st.sampled_from([1, 1, 3, 20]),
+    )
     def append(self, partition, key, operation, size, late, times):
         for _ in range(times):
             self.stamp += 2
@@ -90,10 +99,13 @@ class QueueMachine(RuleBasedStateMachine):
             p.peeked += 1
             if p.peeked in p.events:
                 expected.append(p.events[p.peeked])
-        found = [read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)]
-        assert [(f.sequence, f.key, f.operation, f.stamp, f.partition) for f in found] == \
-            [(e.sequence, e.key, e.operation, e.stamp, partition) for e in expected]
-        assert all(set(f.value) <= {0x5a} for f in found)
+        found = [
+            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+        ]
+        assert [(f.sequence, f.key, f.operation, f.stamp, f.partition) for f in found] == [
+            (e.sequence, e.key, e.operation, e.stamp, partition) for e in expected
+        ]
+        assert all(set(f.value) <= {0x5A} for f in found)
 
     @rule(partition=partitions, share=st.floats(0, 1))
     def remove(self, partition, share):
@@ -121,7 +133,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 50))
     def look(self, limit):
-        expected = [(n, e.sequence, e.key) for n, p in enumerate(self.model) for e in sorted(p.events.values(), key=lambda e: e.sequence)]
+        expected = [
+            (n, e.sequence, e.key)
+            for n, p in enumerate(self.model)
+            for e in sorted(p.events.values(), key=lambda e: e.sequence)
+        ]
         found = [(n, read_record(record, sequence, n)) for n, sequence, record in self.queue.records(limit)]
         assert [(n, f.sequence, f.key) for n, f in found] == expected[:limit]
 
@@ -147,8 +163,13 @@ class QueueMachine(RuleBasedStateMachine):
     def the_ledger_balances(self):
         counts = self.queue.counts()
         check_queue_ledger(counts)
-        assert (counts["queued"], counts["distributed"], counts["conflated"], counts["filtered_transmit"], counts["dropped_cleared"]) == \
-            (self.queued, self.distributed, self.conflated, self.filtered, self.cleared)
+        assert (
+            counts["queued"],
+            counts["distributed"],
+            counts["conflated"],
+            counts["filtered_transmit"],
+            counts["dropped_cleared"],
+        ) == (self.queued, self.distributed, self.conflated, self.filtered, self.cleared)
 
 
 class TestQueueModel(QueueMachine.TestCase):

@@ -1,4 +1,5 @@
 """What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all explained."""
+
 import contextlib
 import logging
 import threading
@@ -16,12 +17,15 @@ from pywan.transport.sockets import shut
 from records import make_batch, make_record
 from sites import keep_doing
 
-kinds = pytest.mark.parametrize("kind", [
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
-    pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5"),
-])
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
+        pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=1), id="parallel"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel-5"),
+    ],
+)
 
 
 def through_a_proxy(network, type="PARTITION", receiver=None, **sender):
@@ -49,6 +53,7 @@ def applied_once(ln, count):
 
 
 # Lost acknowledgements, broken links
+
 
 @kinds
 def test_a_lost_ack_neither_loses_nor_repeats_an_update(network, kind):
@@ -122,7 +127,11 @@ def test_a_link_that_hangs_delays_and_loses_nothing(network):
     for n in range(500):
         ny.data[n] = n
     eventually(lambda: sender.stats["events_in_flight_batches"] > 0)
-    assert len(ln.data) == 0 and sender.queue_size == 500 and sender.lag()["cause"] in ("in flight", "receiver slow", "link slow")
+    assert (
+        len(ln.data) == 0
+        and sender.queue_size == 500
+        and sender.lag()["cause"] in ("in flight", "receiver slow", "link slow")
+    )
     ln.proxy.restore()
     network.settle()
     applied_once(ln, 500)
@@ -147,7 +156,9 @@ def test_a_sender_silent_for_longer_than_allowed_is_disconnected_and_a_client_is
     """C-115."""
     from pywan.client import DataConnection
 
-    ny, ln, sender = through_a_proxy(network, parallel=False, dispatcher_threads=1, receiver={"maximum_time_between_pings": 400})
+    ny, ln, sender = through_a_proxy(
+        network, parallel=False, dispatcher_threads=1, receiver={"maximum_time_between_pings": 400}
+    )
     with DataConnection.open(str(ln.locator.address), region="data", run_id=b"1" * 16, task=1) as client:
         ln.proxy.hang()
         eventually(lambda: ln.receiver.connection_count == 0, timeout=3)
@@ -161,6 +172,7 @@ def test_a_sender_silent_for_longer_than_allowed_is_disconnected_and_a_client_is
 
 
 # The receiver stops and starts
+
 
 @kinds
 def test_a_receiver_started_on_another_port_under_load(network, kind):
@@ -217,7 +229,9 @@ def test_failed_events_are_parked_listed_replayed_and_dropped(network):
     assert len(ln.data) == 100 and sender.parked_count == 101
     shown = sender.parked(1000)
     assert len(shown) == 101 and len(sender.parked(5)) == 5
-    assert {(e["operation"], e["key"]) for e in shown} == {("create", f"m{n}") for n in range(100)} | {("destroy", "m99")}
+    assert {(e["operation"], e["key"]) for e in shown} == {("create", f"m{n}") for n in range(100)} | {
+        ("destroy", "m99")
+    }
     assert all(e["region"] == "missing" and "does not exist" in e["reason"] for e in shown)
     assert next(e for e in shown if e["key"] == "m7")["value"] == {"n": 7}
 
@@ -287,14 +301,24 @@ def test_a_serializer_that_fails_at_the_receiver_holds_nothing_up(network, with_
     network.connect([("ny", "ln")])
     seen = []
     if with_listener:
-        ln.data.add_listener(type("Seen", (CacheListener,), {"after_create": lambda self, event: seen.append((event.key, event.new_value))})())
+        ln.data.add_listener(
+            type(
+                "Seen",
+                (CacheListener,),
+                {"after_create": lambda self, event: seen.append((event.key, event.new_value))},
+            )()
+        )
     pywan.register_serializer(Odd, lambda odd: b"", lambda data: 1 // 0, name="odd")
     ny.data[Odd()] = 1
     ny.data["k"] = Odd()
     network.settle()
     assert len(ln.data) == 2 and ny.sender(ln).parked_count == 0
-    odd, = (key for key in ln.data if key != "k")
-    assert isinstance(odd, pywan.Undecodable) and "'odd' failed in loads: ZeroDivisionError" in odd.reason and ln.data[odd] == 1
+    (odd,) = (key for key in ln.data if key != "k")
+    assert (
+        isinstance(odd, pywan.Undecodable)
+        and "'odd' failed in loads: ZeroDivisionError" in odd.reason
+        and ln.data[odd] == 1
+    )
     with pytest.raises(pywan.SerializationError, match="the serializer 'odd' failed in loads") as raised:
         ln.data["k"]
     assert isinstance(raised.value.__cause__.__cause__, ZeroDivisionError)
@@ -304,6 +328,7 @@ def test_a_serializer_that_fails_at_the_receiver_holds_nothing_up(network, with_
 
 
 # Pressure
+
 
 class Slow(CacheListener):
     """Lets changes through one at a time, when told."""
@@ -347,7 +372,16 @@ def test_a_wide_window_when_the_receiver_allows_it(network):
 
 
 def _hello(sender, partitions=1, incarnation=1):
-    return SenderHello(site=1, remote_site=2, member="m", sender=sender, dispatcher=0, incarnation=incarnation, mount=1, partitions=partitions)
+    return SenderHello(
+        site=1,
+        remote_site=2,
+        member="m",
+        sender=sender,
+        dispatcher=0,
+        incarnation=incarnation,
+        mount=1,
+        partitions=partitions,
+    )
 
 
 def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_forgotten(monkeypatch):
@@ -360,7 +394,7 @@ def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_fo
                 memory.connected(_hello("c", 1)).__enter__()
             with memory.connected(_hello("a", 60)) as (again, _):
                 assert again is of_a
-        with memory.connected(_hello("c", 40)):     # In the room of b, which nobody needs now.
+        with memory.connected(_hello("c", 40)):  # In the room of b, which nobody needs now.
             with pytest.raises(ProtocolError, match="are connected already"):
                 memory.connected(_hello("b", 40)).__enter__()
         with memory.connected(_hello("b", 40)) as (anew, _):
@@ -382,7 +416,7 @@ def test_failures_of_senders_that_never_came_back_make_room_for_others(monkeypat
         fails_once("connected"), fails_once("gone")
         assert connected.failures == 1
         monkeypatch.setattr(AppliedMemory, "FAILURES_LIMIT", _core.remembered_failures() - 1)
-        with memory.connected(_hello("gone")) as (gone, _):      # It comes back, so it is not the one to be forgotten.
+        with memory.connected(_hello("gone")) as (gone, _):  # It comes back, so it is not the one to be forgotten.
             assert gone.failures == 1
         with memory.connected(_hello("other")), memory.connected(_hello("gone")) as (gone, _):
             assert gone.failures == 0 and connected.failures == 1
@@ -394,7 +428,9 @@ def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_tol
     with contextlib.ExitStack() as held:
         for _ in range(4):
             held.enter_context(memory.connected(_hello("a")))
-        with pytest.raises(ProtocolError, match="4 connections of it are not done.*a callback of a region here may hang"):
+        with pytest.raises(
+            ProtocolError, match="4 connections of it are not done.*a callback of a region here may hang"
+        ):
             memory.connected(_hello("a")).__enter__()
         with memory.connected(_hello("b")):
             pass
@@ -409,7 +445,7 @@ def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
     eventually(lambda: sender.stats["events_in_flight_batches"] == 1 and "k" in ln.data)
     ny.data["k"] = 2
 
-    def give_up():      # As a sender does that waits no longer.
+    def give_up():  # As a sender does that waits no longer.
         for sock in [each.connection.sock for each in sender._core.dispatchers if each.connection is not None]:
             shut(sock)
         return "a callback of a region here may hang" in (sender.lag()["cause"])
@@ -425,7 +461,7 @@ def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
 def test_the_queue_not_heard_of_for_longest_is_forgotten_first(monkeypatch):
     monkeypatch.setattr(AppliedMemory, "LIMIT", 2)
     memory, found = AppliedMemory(), {}
-    for name in ("a", "b", "a", "c", "a", "b"):     # c takes the room of b, and b that of c.
+    for name in ("a", "b", "a", "c", "a", "b"):  # c takes the room of b, and b that of c.
         with memory.connected(_hello(name)) as (source, _):
             found.setdefault(name, []).append(source)
     assert found["a"][0] is found["a"][1] is found["a"][2] and found["b"][0] is not found["b"][1]

@@ -1,4 +1,5 @@
 """The log of a persistent region while it is shortened: on a small limit, near it, and with changes that come in between."""
+
 from __future__ import annotations
 
 import contextlib
@@ -17,28 +18,31 @@ from pywan import _core
 from pywan.errors import EventTooLargeError
 
 LIMIT = 2 << 20
-OK, EMPTY = 0, 1      # Of wan_status.
+OK, EMPTY = 0, 1  # Of wan_status.
 UPDATE, DESTROY = 1, 2
-DECIDED = 2             # A resolver has been asked.
+DECIDED = 2  # A resolver has been asked.
 
 
 class WatchedDisk:
     """The functions of csrc/base/wan_env.h over real files; `before_open(path)` is called whenever one is opened."""
 
-    _KINDS = {      # Argument types behind the table itself.
+    _KINDS = {  # Argument types behind the table itself.
         "create": (ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)),
         "open": (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)),
         "write": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),
         "read": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),
-        "sync": (ctypes.c_int, ctypes.c_char_p), "replace": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
-        "remove": (ctypes.c_char_p,), "close": (ctypes.c_int,), "list": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
+        "sync": (ctypes.c_int, ctypes.c_char_p),
+        "replace": (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p),
+        "remove": (ctypes.c_char_p,),
+        "close": (ctypes.c_int,),
+        "list": (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p),
     }
     _ORDER = ("map_overflow", "unmap", "map_file", *_KINDS, "fetch", "state")
 
     def __init__(self):
         self.before_open = lambda path: None
         self._table = (ctypes.c_void_p * len(self._ORDER))()
-        self._functions = []        # Kept: the table only has their addresses.
+        self._functions = []  # Kept: the table only has their addresses.
         for name, kinds in self._KINDS.items():
             kind = ctypes.CFUNCTYPE(None if name == "close" else ctypes.c_int, ctypes.c_void_p, *kinds)
             self._functions.append(kind(getattr(self, "_" + name)))
@@ -155,14 +159,20 @@ def test_an_invalidation_is_in_the_log_as_described(tmp_path):
     region = opened(tmp_path / "log")
     region.put("k", b"value")
     region.invalidate("k")
-    region.invalidate("k")      # Changes nothing, and is not logged.
+    region.invalidate("k")  # Changes nothing, and is not logged.
     _, stamp, site, _ = region.lookup("k")
     assert region.commit_once()
-    block, = read_blocks(tmp_path / "log")
-    (_, _, part), = block.parts
+    (block,) = read_blocks(tmp_path / "log")
+    ((_, _, part),) = block.parts
     put, invalidated = changes(part)
-    assert (put.kinds, invalidated.kinds) == (0, INVALID) and put.value == b"value" and (invalidated.value_form, invalidated.value) == (NONE, b"")
-    assert [(c.key_form, c.key, c.stamp, c.site, c.other_stamp) for c in (put, invalidated)] == [(TEXT, b"k", stamp, site, 0)] * 2
+    assert (
+        (put.kinds, invalidated.kinds) == (0, INVALID)
+        and put.value == b"value"
+        and (invalidated.value_form, invalidated.value) == (NONE, b"")
+    )
+    assert [(c.key_form, c.key, c.stamp, c.site, c.other_stamp) for c in (put, invalidated)] == [
+        (TEXT, b"k", stamp, site, 0)
+    ] * 2
 
 
 def test_a_copy_waits_for_a_disk_that_is_slower_and_goes_on(tmp_path):
@@ -209,7 +219,10 @@ def test_a_change_that_no_log_of_this_size_can_take_is_refused_at_once(tmp_path)
 def decided_by_a_resolver(region, clock):
     """An earlier change of another site takes the place of the later one."""
     stamp = region.lookup("k")[1] - (1 << 16)
-    assert region.change(UPDATE, "k", b"earlier", version=(stamp, 2), origin_=(2, b"", (9, 1, 1)), ask=DECIDED) == "updated"
+    assert (
+        region.change(UPDATE, "k", b"earlier", version=(stamp, 2), origin_=(2, b"", (9, 1, 1)), ask=DECIDED)
+        == "updated"
+    )
 
 
 def repaired(region, clock):
@@ -235,12 +248,19 @@ def test_what_a_resolver_decided_is_in_the_log_as_described_whenever_a_crash_com
     assert region.commit_once()
     stamp, states = region.lookup("k")[1], [b"first"]
     for n, (operation, value) in enumerate([(UPDATE, b"second"), (UPDATE, b"third"), (DESTROY, None)], 1):
-        assert region.change(operation, "k", value, version=(stamp - n, 2 + n), origin_=(2 + n, b"", (9, 1, n)), ask=DECIDED) in ("updated", "destroyed")
+        assert region.change(
+            operation, "k", value, version=(stamp - n, 2 + n), origin_=(2 + n, b"", (9, 1, n)), ask=DECIDED
+        ) in ("updated", "destroyed")
         assert region.commit_once()
         states.append(value)
         assert after_a_crash(tmp_path / "log").get("k") == value
-    written = [change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)]
-    assert [(c.kinds, c.other_stamp, c.stamp) for c in written] == [(0, 0, stamp), *((RESTAMPED, stamp - n + 1, stamp - n) for n in (1, 2, 3))]
+    written = [
+        change for block in read_blocks(tmp_path / "log") for _, _, part in block.parts for change in changes(part)
+    ]
+    assert [(c.kinds, c.other_stamp, c.stamp) for c in written] == [
+        (0, 0, stamp),
+        *((RESTAMPED, stamp - n + 1, stamp - n) for n in (1, 2, 3)),
+    ]
     again = opened(tmp_path / "log")
     assert "k" not in again and again.lookup("k")[1:3] == (stamp - 3, 5)
 
@@ -261,7 +281,9 @@ def test_near_the_limit_a_later_version_is_not_put_behind_what_took_its_place(tm
     folder = tmp_path / "log"
     folder.mkdir()
     region = _core.RegionCore("data", clock, site=1, member=7)
-    region.open_log(str(folder), log_id=5, log_budget=_core.LogBudget(4 * LIMIT), synchronous=False, environment=watched.capsule)
+    region.open_log(
+        str(folder), log_id=5, log_budget=_core.LogBudget(4 * LIMIT), synchronous=False, environment=watched.capsule
+    )
 
     def fill(count):
         for _ in range(count):
@@ -272,7 +294,7 @@ def test_near_the_limit_a_later_version_is_not_put_behind_what_took_its_place(tm
     put_ahead(region, clock, b"later")
     assert region.commit_once()
     later = region.lookup("k")[:2]
-    place, = (path for path in folder.glob("*.seg") if b"later" in path.read_bytes())
+    (place,) = (path for path in folder.glob("*.seg") if b"later" in path.read_bytes())
     fill(10)
     replace(region, clock)
     assert region.commit_once()
@@ -285,7 +307,7 @@ def test_near_the_limit_a_later_version_is_not_put_behind_what_took_its_place(tm
     def look(path):
         opened_places.append(path)
         if opened_places.count(str(place)) == 2 and is_looked_through:
-            region.put("k", b"new")         # All of the log has been looked through, and this segment is to be given up now.
+            region.put("k", b"new")  # All of the log has been looked through, and this segment is to be given up now.
         if not place.exists() and len(found) < 20:
             found.append(recovered(folder).lookup("k")[:2])
 

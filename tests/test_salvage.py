@@ -1,4 +1,5 @@
 """Salvage: what is whole of a damaged disk store is written anew, and the damaged one is not touched."""
+
 import errno
 import os
 
@@ -71,13 +72,21 @@ def test_a_region_is_saved_with_its_destroyed_and_invalidated_keys_and_all_versi
     before = {key: core_of(data).lookup(key) for key in [*keys, "never here"]}
     store = tmp_path / "ny" / "disk-store-DEFAULT"
     ny.cache.close()
-    found, = salvage_store(store, tmp_path / "saved" / store.name)
+    (found,) = salvage_store(store, tmp_path / "saved" / store.name)
     assert (found["saved"], found["damage"]) == (7, "")
     ny.new_cache(dir=tmp_path / "saved")
     data = ny.region(type="REPLICATE_PERSISTENT")
     assert {key: core_of(data).lookup(key) for key in before} == before
-    assert core_of(data).change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2))) == "lost"
-    assert "gone" not in data and data.get("invalid", "no value") == "no value" and data.get("none", 1) is None and core_of(data).lookup("forgotten") is None
+    assert (
+        core_of(data).change(0, "gone", "an older create", version=(old_stamp, 1), origin_=(9, b"", (1, 1, 2)))
+        == "lost"
+    )
+    assert (
+        "gone" not in data
+        and data.get("invalid", "no value") == "no value"
+        and data.get("none", 1) is None
+        and core_of(data).lookup("forgotten") is None
+    )
 
 
 def test_the_command_tells_what_was_saved(damaged, tmp_path, capsys):
@@ -118,16 +127,26 @@ def test_what_users_serializers_made_is_saved_where_they_are_not_known(network, 
     ny.cache.close()
     with monkeypatch.context() as unknown:
         unknown.setattr("pywan.serializers._by_name", {})
-        found = {each["log"]: each["saved"] for each in salvage_store(tmp_path / "disk-store-DEFAULT", tmp_path / "saved" / "disk-store-DEFAULT")}
+        found = {
+            each["log"]: each["saved"]
+            for each in salvage_store(tmp_path / "disk-store-DEFAULT", tmp_path / "saved" / "disk-store-DEFAULT")
+        }
     assert found == {"parked-ln": 0, "queue-ln": 1, "region-data": 1}
     ny.new_cache(dir=tmp_path / "saved")
-    assert ny.send_to("ln", enable_persistence=True).queue_size == 1 and ny.region(type="PARTITION_PERSISTENT")[Point(1)].x == 2
+    assert (
+        ny.send_to("ln", enable_persistence=True).queue_size == 1
+        and ny.region(type="PARTITION_PERSISTENT")[Point(1)].x == 2
+    )
 
 
 def test_a_place_that_cannot_be_written_is_told(damaged, tmp_path):
     _, store = damaged
     (tmp_path / "file").touch()
-    for to, says in ((tmp_path / "file", "no folder"), (store / "inside", "is inside of"), (store / "queue-ln", "is inside of")):
+    for to, says in (
+        (tmp_path / "file", "no folder"),
+        (store / "inside", "is inside of"),
+        (store / "queue-ln", "is inside of"),
+    ):
         with pytest.raises(ConfigurationError, match=says):
             salvage_store(store, to)
     for to in (tmp_path / "file" / "below", "/proc/salvaged"):
@@ -164,5 +183,8 @@ def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_p
             return {**super().log_state(), "failing": "no space left"}
 
     monkeypatch.setattr("pywan.disk.salvage._core.EventQueue", Full)
-    with pytest.raises(DiskError, match="^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$"):
+    with pytest.raises(
+        DiskError,
+        match="^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$",
+    ):
         salvage_store(store, tmp_path / "to")

@@ -1,4 +1,5 @@
 """A sender's life: start, pause, resume, stop, alter, destroy, and what becomes of events meanwhile."""
+
 import logging
 import os
 import signal
@@ -13,7 +14,12 @@ from test_receiver_failures import Slow
 import pywan
 from pywan import GatewayEventFilter
 from pywan.errors import (
-    ConfigurationError, GatewayReceiverError, GatewaySenderConfigurationError, GatewaySenderError, IllegalStateError, NotFoundError,
+    ConfigurationError,
+    GatewayReceiverError,
+    GatewaySenderConfigurationError,
+    GatewaySenderError,
+    IllegalStateError,
+    NotFoundError,
 )
 from pywan.testing.waiting import eventually
 from sites import at_once, keep_doing
@@ -58,7 +64,9 @@ def test_a_stopped_sender_keeps_what_was_queued_and_drops_what_comes(network, li
     fill(ny.data, range(20))
     assert sender.queue_size == sender.stats["event_queue_size"] == 20
     sender.stop()
-    assert not sender.is_running and not sender.is_connected and not sender.is_primary and sender.status == "Not running"
+    assert (
+        not sender.is_running and not sender.is_connected and not sender.is_primary and sender.status == "Not running"
+    )
     assert sender.stats["event_queue_size"] == (20 if parallel else 0)
     sender.resume()
     sender.pause()
@@ -107,7 +115,12 @@ def test_puts_while_it_starts_and_stops_are_queued_or_counted(network, linked, p
         sender.pause()
         sender.resume()
 
-    with keep_doing(lambda n: ny.data.put(n, n)) as puts, keep_doing(lambda n: ny.data.put(-n, n)), keep_doing(look), keep_doing(cycle) as cycles:
+    with (
+        keep_doing(lambda n: ny.data.put(n, n)) as puts,
+        keep_doing(lambda n: ny.data.put(-n, n)),
+        keep_doing(look),
+        keep_doing(cycle) as cycles,
+    ):
         eventually(lambda: len(cycles) >= 10 and len(puts) > 100)
     sender.start()
     network.settle()
@@ -164,7 +177,11 @@ def test_attributes_altered_while_puts_run_and_events_wait(network, linked, para
         sender.resume()
     network.settle()
     assert len(ln.data) == len(puts)
-    assert (sender.attributes.batch_size, sender.attributes.batch_time_interval, sender.attributes.alert_threshold) == (200, 20, 5)
+    assert (sender.attributes.batch_size, sender.attributes.batch_time_interval, sender.attributes.alert_threshold) == (
+        200,
+        20,
+        5,
+    )
     sender.pause()
     fill(ny.data, range(100))
     sender.alter(gateway_event_filters=[Half()])
@@ -193,9 +210,19 @@ def test_an_altered_interval_holds_at_once_for_what_waits(network, parallel):
 def test_what_cannot_be_altered_changes_nothing(linked, parallel):
     ny, ln, sender = linked
     before = sender.attributes, sender.status, sender.queue_size
-    for changes in (dict(batch_size=0), dict(batch_size=-1), dict(batch_time_interval=-2), dict(alert_threshold=-1), dict(dispatcher_threads=3),
-                    dict(parallel=True), dict(), dict(batch_size=10, gateway_event_filters="nowhere:Filter")):
-        with pytest.raises(GatewaySenderConfigurationError if "gateway_event_filters" not in changes else ConfigurationError):
+    for changes in (
+        dict(batch_size=0),
+        dict(batch_size=-1),
+        dict(batch_time_interval=-2),
+        dict(alert_threshold=-1),
+        dict(dispatcher_threads=3),
+        dict(parallel=True),
+        dict(),
+        dict(batch_size=10, gateway_event_filters="nowhere:Filter"),
+    ):
+        with pytest.raises(
+            GatewaySenderConfigurationError if "gateway_event_filters" not in changes else ConfigurationError
+        ):
             sender.alter(**changes)
     assert (sender.attributes, sender.status, sender.queue_size) == before
 
@@ -282,6 +309,7 @@ def test_who_gives_up_flushing_does_not_end_it_for_others(network):
 
 # Rules
 
+
 def test_one_id_is_one_sender(network):
     """C-152, C-158: also where one is serial and the other parallel."""
     ny = network.site("ny")
@@ -291,14 +319,23 @@ def test_one_id_is_one_sender(network):
             ny.send_to("ln", parallel=parallel)
 
 
-@pytest.mark.parametrize(("attributes", "says"), [
-    (dict(dispatcher_threads=0), "dispatcher_threads"), (dict(dispatcher_threads=-1), "dispatcher_threads"),
-    (dict(order_policy="random"), "order_policy"), (dict(parallel=True, order_policy="thread"), "thread"),
-    (dict(group_transaction_events=True, enable_batch_conflation=True), "group_transaction_events"),
-    (dict(group_transaction_events=True, dispatcher_threads=2), "group_transaction_events"),
-    (dict(batch_size=0), "batch_size"), (dict(maximum_queue_memory=0), "maximum_queue_memory"), (dict(gateway_event_filters=[None]), "None"),
-    (dict(no_such_thing=1), "no_such_thing"), (dict(remote_distributed_system_id=-1), "-1"), (dict(batch_time_interval=-2), "batch_time_interval"),
-])
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        (dict(dispatcher_threads=0), "dispatcher_threads"),
+        (dict(dispatcher_threads=-1), "dispatcher_threads"),
+        (dict(order_policy="random"), "order_policy"),
+        (dict(parallel=True, order_policy="thread"), "thread"),
+        (dict(group_transaction_events=True, enable_batch_conflation=True), "group_transaction_events"),
+        (dict(group_transaction_events=True, dispatcher_threads=2), "group_transaction_events"),
+        (dict(batch_size=0), "batch_size"),
+        (dict(maximum_queue_memory=0), "maximum_queue_memory"),
+        (dict(gateway_event_filters=[None]), "None"),
+        (dict(no_such_thing=1), "no_such_thing"),
+        (dict(remote_distributed_system_id=-1), "-1"),
+        (dict(batch_time_interval=-2), "batch_time_interval"),
+    ],
+)
 def test_a_wrong_sender_is_refused_and_leaves_nothing(network, attributes, says):
     """C-152."""
     ny = network.site("ny")
@@ -380,7 +417,10 @@ def test_a_refused_alteration_of_a_region_changes_nothing(network):
         two.alter(total_num_buckets=5)
     assert two.gateway_sender_ids == replicated.gateway_sender_ids == ("s",)
     two["k"] = 1
-    assert ny.cache.gateway_sender("s").stats["events_queued"] == 1 and ny.cache.gateway_sender("p").stats["events_queued"] == 0
+    assert (
+        ny.cache.gateway_sender("s").stats["events_queued"] == 1
+        and ny.cache.gateway_sender("p").stats["events_queued"] == 0
+    )
 
 
 def test_a_persistent_region_refuses_a_parallel_sender_that_is_not(network):
@@ -393,6 +433,7 @@ def test_a_persistent_region_refuses_a_parallel_sender_that_is_not(network):
 
 
 # The receiver
+
 
 def test_a_member_has_one_receiver(network):
     """C-155: a second one is refused; destroyed, it is gone from the locator and can be made again."""
@@ -424,7 +465,9 @@ def test_a_receiver_walks_its_range_and_names_it_when_it_is_full(network, caplog
         ln.receive(start_port=taken + 1, end_port=taken)
     with pytest.raises(GatewayReceiverError, match="192.0.2.1"):
         ln.receive(bind_address="192.0.2.1")
-    receiver = ln.receive(start_port=taken, end_port=min(taken + 50, 65535), manual_start=True, hostname_for_senders="localhost")
+    receiver = ln.receive(
+        start_port=taken, end_port=min(taken + 50, 65535), manual_start=True, hostname_for_senders="localhost"
+    )
     assert (receiver.port, receiver.is_running, receiver.host) == (0, False, "localhost")
     receiver.start()
     assert taken < receiver.port <= taken + 50
@@ -440,7 +483,11 @@ def test_a_buffer_above_the_systems_maximum_is_warned_about(network, caplog):
         ny.send_to(ln, socket_buffer_size=2**30, parallel=True)
         ln.receive(socket_buffer_size=2**30)
     for name, limit in (("gateway sender 'ln'", "wmem_max"), ("gateway receiver", "rmem_max")):
-        assert [r for r in caplog.records if name in r.getMessage() and limit in r.getMessage() and "1073741824" in r.getMessage()]
+        assert [
+            r
+            for r in caplog.records
+            if name in r.getMessage() and limit in r.getMessage() and "1073741824" in r.getMessage()
+        ]
     ny.region(), ln.region()
     ny.data["k"] = 1
     network.settle()
@@ -453,7 +500,11 @@ def test_a_closed_cache_says_so(network):
     region = ny.region("data", "REPLICATE")
     ny.cache.close()
     ny.cache.close()
-    for call in (lambda: ny.cache.create_region("r"), lambda: ny.cache.create_gateway_receiver(), lambda: ny.send_to("ln", id="x")):
+    for call in (
+        lambda: ny.cache.create_region("r"),
+        lambda: ny.cache.create_gateway_receiver(),
+        lambda: ny.send_to("ln", id="x"),
+    ):
         with pytest.raises(IllegalStateError, match="closed"):
             call()
     with pytest.raises(pywan.PywanError):
@@ -521,7 +572,12 @@ def test_ctrl_c_ends_a_stop_that_waits_for_callbacks_and_the_sender_runs_on(two_
     main = threading.get_ident()
 
     def interrupt():
-        eventually(lambda: "attach_senders" in [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[main])])
+        eventually(
+            lambda: (
+                "attach_senders"
+                in [frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[main])]
+            )
+        )
         os.kill(os.getpid(), signal.SIGINT)
 
     changing, interrupting = threading.Thread(target=lambda: ny.data.put("k", 1)), threading.Thread(target=interrupt)

@@ -1,4 +1,5 @@
 """The end of a member: what is queued is sent if it is given the time, and what is lost is said, by sender."""
+
 from __future__ import annotations
 
 import logging
@@ -19,7 +20,11 @@ SLOW = {"batch_time_interval": 600_000, "batch_size": 10_000, "retry_interval_ms
 
 
 def warnings(caplog: Any) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING and "are lost" in record.getMessage()]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "are lost" in record.getMessage()
+    ]
 
 
 @pytest.fixture
@@ -70,7 +75,7 @@ def test_events_that_are_parked_are_lost_too(network, caplog):
     ln.receive()
     sender = ny.send_to("ln")
     ny.region()
-    put_some(ny, 3)         # LN has no such region.
+    put_some(ny, 3)  # LN has no such region.
     eventually(lambda: sender.parked_count == 3, what="parking")
     ny.cache.close()
     assert "sender ln: 3 parked" in warnings(caplog)[0]
@@ -172,7 +177,9 @@ cache.create_region("data", type="REPLICATE", gateway_sender_ids="ln").put_all({
 
 
 def run_program(locators: str, wait: float) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", PROGRAM, locators, str(wait)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, locators, str(wait)], capture_output=True, text=True, timeout=60
+    )
 
 
 def test_the_end_of_the_interpreter_says_what_is_lost(network):
@@ -193,4 +200,7 @@ def test_the_end_of_the_interpreter_waits_for_the_queues(network):
 
 
 def test_counts_are_said_in_words():
-    assert volatile_text({"b": {"queued": 1200}, "a": {"queued": 1, "parked": 2}}) == "sender a: 1 queued and 2 parked; sender b: 1,200 queued"
+    assert (
+        volatile_text({"b": {"queued": 1200}, "a": {"queued": 1, "parked": 2}})
+        == "sender a: 1 queued and 2 parked; sender b: 1,200 queued"
+    )

@@ -1,4 +1,5 @@
 """Spark executors put rows into a real member's region: what arrives, how often, and what a failure says."""
+
 import datetime as dt
 import sys
 from datetime import date, datetime, timedelta
@@ -15,7 +16,7 @@ from pywan.spark import enqueue  # noqa: E402
 
 UTC = dt.timezone.utc
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
-cloudpickle.register_pickle_by_value(sys.modules[__name__])      # The executors cannot import the tests.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The executors cannot import the tests.
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def test_a_frames_rows_arrive_with_their_keys_and_values(spark, target):
 
 
 def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spark, target):
-    frame = spark.sql("select 1L as key, 'x' as a, 2.5D as b, cast(null as string) as c, date'2020-01-02' as d, true as e")
+    frame = spark.sql(
+        "select 1L as key, 'x' as a, 2.5D as b, cast(null as string) as c, date'2020-01-02' as d, true as e"
+    )
     enqueue(frame, value=["a", "b"], **target.where)
     assert target.region[1] == {"a": "x", "b": 2.5}
     enqueue(frame, **target.where)
@@ -66,20 +69,47 @@ def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spa
 
 
 WIDE = "99999999999999999999999999999999999999"
-CASES = [   # Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one entry: Spark mixes others.)
+CASES = [  # Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one entry: Spark mixes others.)
     ("decimal(38,0)", [Decimal(WIDE), Decimal("-" + WIDE), Decimal(0), Decimal(-1)]),
     ("decimal(38,38)", [Decimal(f"0.{WIDE}"), Decimal("0E-38"), Decimal("-1E-38")]),
     ("decimal(9,2)", [Decimal("1.50"), Decimal("0.00"), Decimal("-0.01"), Decimal("1000000.00")]),
     ("date", [date(1, 1, 1), date(1582, 10, 14), date(1969, 12, 31), date(1970, 1, 1), date(9999, 12, 31)]),
-    ("timestamp_ntz", [datetime(1, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(2024, 2, 29, 12, 0, 0, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]),
-    ("timestamp", [datetime(1900, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), datetime(2024, 2, 29, 12, tzinfo=UTC)]),
+    (
+        "timestamp_ntz",
+        [
+            datetime(1, 1, 1),
+            datetime(1969, 12, 31, 23, 59, 59, 999999),
+            datetime(2024, 2, 29, 12, 0, 0, 1),
+            datetime(9999, 12, 31, 23, 59, 59, 999999),
+        ],
+    ),
+    (
+        "timestamp",
+        [
+            datetime(1900, 1, 1, tzinfo=UTC),
+            datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+            datetime(2024, 2, 29, 12, tzinfo=UTC),
+        ],
+    ),
     ("interval day to second", [timedelta(days=-1, microseconds=1), timedelta(days=100_000, microseconds=999999)]),
     ("array<int>", [[1, None, -2_000_000_000], [], [None]]),
     ("array<array<string>>", [[["a", None], None, []], []]),
-    ("array<struct<day:date,price:decimal(9,2)>>", [[{"day": date(1, 1, 1), "price": Decimal("1.10")}, None, {"day": None, "price": None}], []]),
-    ("struct<a:int,b:struct<c:string,d:array<binary>>>", [{"a": 1, "b": {"c": "x", "d": [b"\0", None]}}, {"a": None, "b": None}]),
-    ("map<string,array<timestamp_ntz>>", [{"a": [datetime(1969, 12, 31, 23, 59, 59, 999999), None]}, {"b": []}, {"c": None}, {}]),
-    ("map<date,map<bigint,double>>", [{date(1, 1, 1): {1: 0.5}}, {date(9999, 12, 31): {}}, {date(1970, 1, 1): {-1: None}}]),
+    (
+        "array<struct<day:date,price:decimal(9,2)>>",
+        [[{"day": date(1, 1, 1), "price": Decimal("1.10")}, None, {"day": None, "price": None}], []],
+    ),
+    (
+        "struct<a:int,b:struct<c:string,d:array<binary>>>",
+        [{"a": 1, "b": {"c": "x", "d": [b"\0", None]}}, {"a": None, "b": None}],
+    ),
+    (
+        "map<string,array<timestamp_ntz>>",
+        [{"a": [datetime(1969, 12, 31, 23, 59, 59, 999999), None]}, {"b": []}, {"c": None}, {}],
+    ),
+    (
+        "map<date,map<bigint,double>>",
+        [{date(1, 1, 1): {1: 0.5}}, {date(9999, 12, 31): {}}, {date(1970, 1, 1): {-1: None}}],
+    ),
     ("map<decimal(5,1),boolean>", [{Decimal("1.5"): True}, {Decimal("-0.5"): None}]),
 ]
 
@@ -92,15 +122,22 @@ def test_every_type_arrives_as_its_python_value_alone_and_in_a_row(spark, target
     for n, value in enumerate(values):
         found = target.region[n]
         assert found == value and type(found) is type(value) and repr(found) == repr(value)
-        assert target.region.replace(n, value, value)       # The bytes are those of a put: it compares them.
+        assert target.region.replace(n, value, value)  # The bytes are those of a put: it compares them.
     enqueue(frame.selectExpr("key", "v", "cast(key as string) as n", "array(v) as more"), **target.where)
     for n, value in enumerate(values):
         assert target.region[n] == {"v": value, "n": str(n), "more": [value]}
         assert target.region.replace(n, {"v": value, "n": str(n), "more": [value]}, None)
 
 
-@pytest.mark.parametrize("kind, keys", [(kind, values) for kind, values in CASES if kind.partition("(")[0] in ("decimal", "date", "timestamp", "timestamp_ntz")],
-                         ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(
+    "kind, keys",
+    [
+        (kind, values)
+        for kind, values in CASES
+        if kind.partition("(")[0] in ("decimal", "date", "timestamp", "timestamp_ntz")
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
 def test_keys_of_a_column_are_the_keys_of_the_same_python_values(spark, target, kind, keys):
     enqueue(spark.createDataFrame([(key, n) for n, key in enumerate(keys)], f"key {kind}, v int"), **target.where)
     assert {key: target.region[key] for key in keys} == {key: n for n, key in enumerate(keys)}
@@ -134,7 +171,13 @@ def test_names_with_dots_and_binary_keys_work(spark, target):
 
 
 def test_operations_create_update_and_destroy_in_the_order_of_the_rows(spark, target):
-    rows = [("a", "create", 1), ("b", "create", 2), ("a", "update", 3), ("b", "destroy", None), ("gone", "destroy", None)]
+    rows = [
+        ("a", "create", 1),
+        ("b", "create", 2),
+        ("a", "update", 3),
+        ("b", "destroy", None),
+        ("gone", "destroy", None),
+    ]
     frame = spark.createDataFrame(rows, "key string, op string, v int").coalesce(1)
     summary = enqueue(frame, value="v", operation="op", **target.where)
     assert summary.rows == 5
@@ -163,7 +206,9 @@ class FailsAfterItsRowsWereApplied(pywan_spark._WritePairs):
 
 
 def test_a_task_that_is_tried_again_after_its_rows_were_applied_does_not_apply_them_twice(spark, target):
-    write = FailsAfterItsRowsWereApplied(pywan_spark._Target(target.where["locators"], target.where["region"], b"r" * 16, 30.0))
+    write = FailsAfterItsRowsWereApplied(
+        pywan_spark._Target(target.where["locators"], target.where["region"], b"r" * 16, 30.0)
+    )
     counts = spark.sparkContext.parallelize([(n, n) for n in range(4_000)], 2).mapPartitionsWithIndex(write).collect()
     assert [duplicate for *_, duplicate in counts] == [True, True]
     assert sum(rows for _, rows, _, _ in counts) == 4_000
@@ -178,7 +223,9 @@ def fail_in_the_first_attempt(partition, pairs):
 
 
 def test_a_task_that_fails_half_way_leaves_nothing_of_that_attempt(spark, target):
-    pairs = spark.sparkContext.parallelize([(n, n) for n in range(4_000)], 2).mapPartitionsWithIndex(fail_in_the_first_attempt)
+    pairs = spark.sparkContext.parallelize([(n, n) for n in range(4_000)], 2).mapPartitionsWithIndex(
+        fail_in_the_first_attempt
+    )
     summary = enqueue(pairs, **target.where)
     assert (summary.rows, summary.repeated_partitions) == (4_000, 0)
     assert target.events == 4_000
@@ -193,30 +240,63 @@ def test_putting_a_frame_again_puts_its_rows_again(spark, target):
 
 def test_an_executor_does_not_import_what_only_the_command_line_needs(spark, target):
     enqueue(spark.sparkContext.parallelize([(1, 1)], 1), **target.where)
-    loaded = spark.sparkContext.parallelize([0], 1).mapPartitions(lambda _: [sorted({m.split(".")[0] for m in sys.modules} | {
-        m for m in sys.modules if m.startswith("pywan")})]).collect()[0]
+    loaded = (
+        spark.sparkContext.parallelize([0], 1)
+        .mapPartitions(
+            lambda _: [
+                sorted({m.split(".")[0] for m in sys.modules} | {m for m in sys.modules if m.startswith("pywan")})
+            ]
+        )
+        .collect()[0]
+    )
     assert "pywan.client" in loaded
     assert not {"click", "rich", "defusedxml", "pywan.member", "pywan.cli", "pywan.config"} & set(loaded)
 
 
-@pytest.mark.parametrize("options, problem", [
-    (dict(kee="id"), "no option 'kee'; did you mean 'key'"),
-    (dict(key="kee"), "key='kee': the DataFrame has no column of that name"),
-    (dict(value="span"), "'span' is interval year to month: interval year to month cannot be carried as a value: cast it to string, or use to_json"),
-    (dict(value=["v", "deep"]), r"'deep' is array<struct<a:interval>> \(its part deep\[\]\.a\): interval cannot be carried as a value: cast it"),
-    (dict(value="by_list"), "'by_list' is map<array<bigint>,bigint>: a map whose keys are array<bigint> cannot be carried as a value: use map_entries"),
-    (dict(value="twice"), "'twice' is struct<a:bigint,a:bigint>: a struct with two fields 'a' cannot be carried as a value: rename one of them"),
-    (dict(value="v", key="nested"), "key column 'nested' is array<bigint>, which cannot be carried as a key: cast it to string"),
-    (dict(value="v", operation="v"), "operation column 'v' is bigint"),
-    (dict(key="real"), "key column 'real' is double"),
-    (dict(value="v", locators=""), "at least one locator"),
-    (dict(value="v", locators="nonsense"), "not a locator address"),
-    (dict(value="v", region=""), "not the name of a region"),
-    (dict(value="v", timeout=0), "timeout=0"),
-])
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (dict(kee="id"), "no option 'kee'; did you mean 'key'"),
+        (dict(key="kee"), "key='kee': the DataFrame has no column of that name"),
+        (
+            dict(value="span"),
+            "'span' is interval year to month: interval year to month cannot be carried as a value: cast it to string, or use to_json",
+        ),
+        (
+            dict(value=["v", "deep"]),
+            r"'deep' is array<struct<a:interval>> \(its part deep\[\]\.a\): interval cannot be carried as a value: cast it",
+        ),
+        (
+            dict(value="by_list"),
+            "'by_list' is map<array<bigint>,bigint>: a map whose keys are array<bigint> cannot be carried as a value: use map_entries",
+        ),
+        (
+            dict(value="twice"),
+            "'twice' is struct<a:bigint,a:bigint>: a struct with two fields 'a' cannot be carried as a value: rename one of them",
+        ),
+        (
+            dict(value="v", key="nested"),
+            "key column 'nested' is array<bigint>, which cannot be carried as a key: cast it to string",
+        ),
+        (dict(value="v", operation="v"), "operation column 'v' is bigint"),
+        (dict(key="real"), "key column 'real' is double"),
+        (dict(value="v", locators=""), "at least one locator"),
+        (dict(value="v", locators="nonsense"), "not a locator address"),
+        (dict(value="v", region=""), "not the name of a region"),
+        (dict(value="v", timeout=0), "timeout=0"),
+    ],
+)
 def test_what_cannot_be_used_is_refused_before_any_task_runs(spark, target, options, problem):
-    frame = spark.range(2).selectExpr("id key", "id v", "array(id) nested", "cast(id as double) real", "interval '1-2' year to month span",
-                                       "array(named_struct('a', make_interval(1))) deep", "map(array(id), id) by_list", "named_struct('a', id, 'a', id) twice")
+    frame = spark.range(2).selectExpr(
+        "id key",
+        "id v",
+        "array(id) nested",
+        "cast(id as double) real",
+        "interval '1-2' year to month span",
+        "array(named_struct('a', make_interval(1))) deep",
+        "map(array(id), id) by_list",
+        "named_struct('a', id, 'a', id) twice",
+    )
     with pytest.raises(pywan.ConfigurationError, match=problem):
         enqueue(frame, **{**target.where, **options})
     assert target.events == 0

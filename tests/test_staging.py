@@ -1,4 +1,5 @@
 """Rows that clients send in bulk: applied as a whole at commit, once for each task, however often it is tried."""
+
 import os
 import select
 import signal
@@ -47,7 +48,12 @@ def test_rows_are_applied_at_commit_and_travel(two_sites, network, slow):
         done = connection.commit()
     assert (done["rows"], done["applied"], done["missing"], done["duplicate"]) == (1005, 1004, 1, False)
     network.settle()
-    assert len(ny.data) == len(ln.data) == 1002 and ln.data[7] == 14 and ln.data["r"] == {"x": 1, "y": "one"} and "a" not in ln.data
+    assert (
+        len(ny.data) == len(ln.data) == 1002
+        and ln.data[7] == 14
+        and ln.data["r"] == {"x": 1, "y": "one"}
+        and "a" not in ln.data
+    )
     network.assert_equal()
     if slow:
         assert len(history.events) == 1004
@@ -92,7 +98,9 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
     ny, ln = two_sites
     rows = [(n, b"v" * 100) for n in range(1000)]
     with FaultProxy(("127.0.0.1", ny.cache.port)) as proxy:
-        locator_says = {"servers": [{"name": "server_ny", "member_id": 1, "host": proxy.address.host, "port": proxy.address.port}]}
+        locator_says = {
+            "servers": [{"name": "server_ny", "member_id": 1, "host": proxy.address.host, "port": proxy.address.port}]
+        }
         import pywan.client as client
 
         original = client.call_once
@@ -118,7 +126,11 @@ def test_what_goes_wrong_is_said_to_the_client(two_sites, network):
     for call, error, says in (
         (lambda: task(ny, 1, region="absent"), PywanError, "'absent' is not on member server_ny"),
         (lambda: task(ny, 1, run=b"short"), PywanError, "16 bytes"),
-        (lambda: DataConnection.open("127.0.0.1[1]", region="data", run_id=RUN, task=1, timeout=1.0), NoLocatorError, "127.0.0.1"),
+        (
+            lambda: DataConnection.open("127.0.0.1[1]", region="data", run_id=RUN, task=1, timeout=1.0),
+            NoLocatorError,
+            "127.0.0.1",
+        ),
         (lambda: send(ny, 1, [("k" * 70_000, 1)]), (EventTooLargeError, BatchError), "limit"),
         (lambda: send(ny, 1, [("k", object())]), pywan.PywanError, "object"),
     ):
@@ -193,7 +205,12 @@ def test_a_client_and_a_senders_receiver_are_not_taken_for_each_other(two_sites,
     ny, ln = two_sites
     for port, hello in (
         (ln.receiver.port, ClientHello(region="data", run_id=RUN, task=1)),
-        (ln.cache.port, SenderHello(site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, mount=1, partitions=1)),
+        (
+            ln.cache.port,
+            SenderHello(
+                site=1, remote_site=2, member="m", sender="s", dispatcher=0, incarnation=1, mount=1, partitions=1
+            ),
+        ),
     ):
         with connect(("127.0.0.1", port), 5.0) as sock:
             sock.sendall(encode(hello, _core.FRAME_HELLO))
@@ -223,16 +240,20 @@ def region_in_a_small_store(site, tmp_path, *, slow):
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["compiled", "with-a-listener"])
-def test_a_row_that_cannot_be_applied_fails_its_task_at_once_and_no_row_is_dropped_by_the_next_attempt(two_sites, tmp_path, slow):
+def test_a_row_that_cannot_be_applied_fails_its_task_at_once_and_no_row_is_dropped_by_the_next_attempt(
+    two_sites, tmp_path, slow
+):
     ny, _ = two_sites
     rows = [("a", 1), ("too large", bytes(20 << 20)), ("b", 2), ("c", 3)]
     region = region_in_a_small_store(ny, tmp_path, slow=slow)
     for _ in range(2):
-        with pytest.raises(EventTooLargeError, match="1 of the task's 4 rows are applied. The rest is kept at member server_ny"):
+        with pytest.raises(
+            EventTooLargeError, match="1 of the task's 4 rows are applied. The rest is kept at member server_ny"
+        ):
             send(ny, 1, rows)
     assert dict(region) == {"a": 1}
     ny.cache.destroy_region("data")
-    region = ny.region(senders=())      # One that takes it.
+    region = ny.region(senders=())  # One that takes it.
     assert send(ny, 1, rows)["duplicate"]
     assert sorted(region) == ["b", "c", "too large"] and len(region["too large"]) == 20 << 20
     assert send(ny, 2, rows)["applied"] == 4
@@ -279,7 +300,10 @@ def test_a_task_that_is_worked_on_is_waited_for_however_long_it_takes(two_sites,
     eventually(lambda: paced.count)
     done.append(send(ny, 1, rows, timeout=1.2))
     first.join(20)
-    assert sorted((each["rows"], each["duplicate"]) for each in done) == [(25, False), (25, True)] and paced.count == len(ny.data) == 25
+    assert (
+        sorted((each["rows"], each["duplicate"]) for each in done) == [(25, False), (25, True)]
+        and paced.count == len(ny.data) == 25
+    )
 
 
 def test_a_task_that_hangs_is_given_up(two_sites, network, monkeypatch):
@@ -302,7 +326,12 @@ def test_the_kernels_at_both_ends_watch_a_task_that_computes(two_sites, monkeypa
 
     def note(sock):
         watch(sock)
-        watched.append([sock.getsockopt(socket.IPPROTO_TCP, option) for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)])
+        watched.append(
+            [
+                sock.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            ]
+        )
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
     monkeypatch.setattr(data, "keep_alive", note)
@@ -316,16 +345,19 @@ def test_a_member_that_reads_nothing_is_waited_for_as_long_as_the_timeout():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         began = time.monotonic()
-        with pytest.raises(ConnectivityError, match="stopped reading in the middle of the rows; nothing of this task was applied"):
+        with pytest.raises(
+            ConnectivityError, match="stopped reading in the middle of the rows; nothing of this task was applied"
+        ):
             DataConnection(ours, "member:1", "data", 0.3).put_pairs([("k", bytes(20 << 20))])
-        assert time.monotonic() - began < 20       # And not a minute.
+        assert time.monotonic() - began < 20  # And not a minute.
 
 
 def test_ctrl_c_ends_a_wait_for_a_member_that_reads_nothing():
     ours, theirs = socket.socketpair()
     with ours, theirs:
+
         def interrupt():
-            assert select.select([theirs], [], [], 20)[0]      # All of the frame is laid out, and a part of it sent.
+            assert select.select([theirs], [], [], 20)[0]  # All of the frame is laid out, and a part of it sent.
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)

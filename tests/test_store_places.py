@@ -1,4 +1,5 @@
 """Where logs lie in a disk store: what may be named, what failed before it was made, and what is left of what was destroyed."""
+
 from __future__ import annotations
 
 import errno
@@ -40,13 +41,19 @@ def test_a_sender_that_could_not_be_made_leaves_nobody_who_writes_its_log(ny, tm
         ny.send_to("ln", gateway_event_filters="no.such:Filter", **PERSISTENT)
     assert not [thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]
     ny.send_to("ln", **PERSISTENT)
-    assert len([thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]) == 2      # The queue's and the parked events'.
+    assert (
+        len([thread for thread in threading.enumerate() if thread.name == "sender-ln-log"]) == 2
+    )  # The queue's and the parked events'.
 
 
-@pytest.mark.parametrize("make", [
-    lambda ny: ny.region("r" * 250, type="REPLICATE_PERSISTENT"),
-    lambda ny: ny.send_to("ln", id="s" * 250, **PERSISTENT),
-], ids=["region", "sender"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ny: ny.region("r" * 250, type="REPLICATE_PERSISTENT"),
+        lambda ny: ny.send_to("ln", id="s" * 250, **PERSISTENT),
+    ],
+    ids=["region", "sender"],
+)
 def test_a_name_that_no_folder_can_have_is_told(ny, make):
     with pytest.raises(DiskError, match="name too long; take a shorter name"):
         make(ny)
@@ -89,6 +96,7 @@ def test_of_two_logs_of_one_owner_none_is_taken_by_chance(ny, tmp_path):
 
 def test_a_store_on_a_full_disk_is_locked_all_the_same(tmp_path, monkeypatch):
     """Its LOCK file cannot even take the number of the process."""
+
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -132,8 +140,14 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
     ny.cache.create_disk_store("s", directories=tmp_path / "s")
     ny.send_to("ln", parallel=False)
     ny.region(type="REPLICATE")
-    assert f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had" in caplog.text
-    assert f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had" in caplog.text
+    assert (
+        f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had"
+        in caplog.text
+    )
+    assert (
+        f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had"
+        in caplog.text
+    )
 
 
 def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_path):
@@ -141,7 +155,7 @@ def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_p
     attributes = DiskStoreAttributes.make("s", directories=tmp_path)
     store = StoreCore(attributes, tmp_path)
     (tmp_path / "disk-store-s" / "LOCK").unlink()
-    for _ in range(2):      # The second finds the file that the first has made.
+    for _ in range(2):  # The second finds the file that the first has made.
         with pytest.raises(IllegalStateError, match="is open in another process; stop that one"):
             StoreCore(attributes, tmp_path)
     store.close()
@@ -149,6 +163,7 @@ def test_a_lock_file_that_somebody_removed_does_not_let_another_process_in(tmp_p
 
 
 # Files that are not the store's own
+
 
 def test_the_files_of_a_store_are_for_their_owner_alone(ny, tmp_path):
     before = os.umask(0)
@@ -175,7 +190,16 @@ def pipes(file, elsewhere):
 
 
 @pytest.mark.parametrize("put_there", [links_to_elsewhere, pipes])
-@pytest.mark.parametrize("name", ["LOCK", "region-data/owner.json", "region-data/MANIFEST", "region-data/000000000001.seg", "region-data/000000000003.seg"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LOCK",
+        "region-data/owner.json",
+        "region-data/MANIFEST",
+        "region-data/000000000001.seg",
+        "region-data/000000000003.seg",
+    ],
+)
 def test_a_file_of_a_store_that_is_a_link_or_a_pipe_is_refused_at_once(ny, tmp_path, name, put_there):
     ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
     ny.cache.close()
@@ -227,15 +251,20 @@ print(*synced, sep="\\n")
 
 
 def test_folders_that_are_made_and_removed_are_on_the_disk_with_their_parents(tmp_path):
-    told = subprocess.run([sys.executable, "-c", TRACED, str(tmp_path / "a" / "b")], capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "-c", TRACED, str(tmp_path / "a" / "b")], capture_output=True, text=True, check=True
+    ).stdout
     made, removed = (part.split() for part in told.split("--"))
     store = tmp_path / "a" / "b" / "disk-store-s"
-    assert {str(folder) for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", store, store / "queue-ln")} <= set(made)
+    assert {
+        str(folder) for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b", store, store / "queue-ln")
+    } <= set(made)
     assert removed == [str(store)]
 
 
 def test_a_state_of_many_long_region_names_is_read_again(tmp_path):
     """More than 8 MiB of them."""
+
     def opened():
         return _core.EventQueue("ln", remote_site=2, log_directory=str(tmp_path), log_id=5, synchronous=False)
 
@@ -275,8 +304,13 @@ def test_a_folder_of_a_log_that_is_a_link_is_refused_and_the_store_itself_may_li
     assert dict(reopened(ny, other_name).region(type="REPLICATE_PERSISTENT")) == {"k": 1}
 
 
-@pytest.mark.parametrize("name, words", [("LOCK", "LOCK in it is a symbolic link, which is not followed; put what it leads to in its place"),
-                                         ("region-data/owner.json", "owner.json is a symbolic link, which is not followed; it should say")])
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("LOCK", "LOCK in it is a symbolic link, which is not followed; put what it leads to in its place"),
+        ("region-data/owner.json", "owner.json is a symbolic link, which is not followed; it should say"),
+    ],
+)
 def test_a_link_is_called_a_link(ny, tmp_path, name, words):
     ny.region(type="REPLICATE_PERSISTENT")["k"] = 1
     ny.cache.close()

@@ -1,5 +1,6 @@
 """Rows of columns into a region that stores and has a sender: some of them share one hold of the queue's lock, and nothing
 else tells them from single changes."""
+
 from __future__ import annotations
 
 import threading
@@ -41,7 +42,13 @@ def test_rows_are_queued_in_their_order_with_what_they_did():
     values = [b"1", b"2", b"3", b"4", None, b"6"]
     assert member.region.put_columns(keys, values, operations=["update"] * 4 + ["destroy", "update"]) == 6
     assert [(key, value, operation) for key, value, _, operation in member.queued()] == [
-        (b"a", b"1", CREATE), (b"b", b"2", CREATE), (b"a", b"3", UPDATE), (b"c", b"4", CREATE), (b"b", b"", DESTROY), (b"a", b"6", UPDATE)]
+        (b"a", b"1", CREATE),
+        (b"b", b"2", CREATE),
+        (b"a", b"3", UPDATE),
+        (b"c", b"4", CREATE),
+        (b"b", b"", DESTROY),
+        (b"a", b"6", UPDATE),
+    ]
     assert member.region.get(b"a") == b"6" and member.region.get(b"b") is None
 
 
@@ -71,9 +78,9 @@ def test_what_is_stored_is_queued_where_the_queue_becomes_full(value_bytes):
     values = [b"v" * value_bytes] * len(keys) if value_bytes < 1000 else [b"v" * value_bytes] * 2_000
     with pytest.raises((QueueFullError, BatchError)):
         for at in range(0, len(keys), 2_000):
-            member.region.put_columns(keys[at:at + 2_000], values[:2_000])
+            member.region.put_columns(keys[at : at + 2_000], values[:2_000])
     queued = [key for key, *_ in member.queued()]
-    assert queued == keys[:len(queued)] and len(member.region) == len(queued)
+    assert queued == keys[: len(queued)] and len(member.region) == len(queued)
     counts = member.queue.counts()
     assert counts["received"] == counts["queued"] == len(queued)
 
@@ -140,4 +147,7 @@ def test_rows_that_come_while_senders_are_attached_and_detached_all_go_one_way()
     stop.set()
     thread.join(60)
     counts = member.queue.counts()
-    assert counts["queued"] == len(member.queue) and counts["received"] == counts["queued"] + counts["dropped_stopped"] <= put
+    assert (
+        counts["queued"] == len(member.queue)
+        and counts["received"] == counts["queued"] + counts["dropped_stopped"] <= put
+    )

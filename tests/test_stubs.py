@@ -1,4 +1,5 @@
 """The stub of the compiled module says what the module has: names, signatures, properties, first sentences of docstrings."""
+
 from __future__ import annotations
 
 import ast
@@ -27,7 +28,9 @@ def _members(body: list[ast.stmt]) -> dict[str, ast.stmt]:
 
 STUBBED = _members(STUB.body)
 CLASSES = {name: node for name, node in STUBBED.items() if isinstance(node, ast.ClassDef)}
-CALLABLES = [(name, node, getattr(_core, name, None)) for name, node in STUBBED.items() if isinstance(node, ast.FunctionDef)] + [
+CALLABLES = [
+    (name, node, getattr(_core, name, None)) for name, node in STUBBED.items() if isinstance(node, ast.FunctionDef)
+] + [
     (f"{cls}.{name}", member, inspect.getattr_static(getattr(_core, cls), name, None))
     for cls, node in CLASSES.items()
     for name, member in _members(node.body).items()
@@ -36,7 +39,15 @@ CALLABLES = [(name, node, getattr(_core, name, None)) for name, node in STUBBED.
 
 
 def _with_bases(name: str) -> list[str]:
-    return [name, *(found for base in CLASSES[name].bases if isinstance(base, ast.Name) and base.id in CLASSES for found in _with_bases(base.id))]
+    return [
+        name,
+        *(
+            found
+            for base in CLASSES[name].bases
+            if isinstance(base, ast.Name) and base.id in CLASSES
+            for found in _with_bases(base.id)
+        ),
+    ]
 
 
 def _is_cython_helper(name: str) -> bool:
@@ -45,15 +56,27 @@ def _is_cython_helper(name: str) -> bool:
 
 def test_the_stub_names_what_the_module_has():
     actual = {name for name in vars(_core) if not _is_cython_helper(name)}
-    own = {name for name in actual if (getattr(getattr(_core, name), "__module__", None) or _core.__name__).startswith(_core.__name__)}
+    own = {
+        name
+        for name in actual
+        if (getattr(getattr(_core, name), "__module__", None) or _core.__name__).startswith(_core.__name__)
+    }
     assert set(STUBBED) == {name for name in own if not inspect.ismodule(getattr(_core, name))}
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_stub_of_a_class_names_what_the_class_has(name):
     """Its own and inherited ones; the classes between, a unit each, are nobody's outside the core."""
-    stubbed = {member for cls in _with_bases(name) for member in _members(CLASSES[cls].body) if not member.startswith("__")}
-    actual = {member for cls in getattr(_core, name).__mro__ if _core.__name__ in cls.__module__ for member in vars(cls) if not member.startswith("_")}
+    stubbed = {
+        member for cls in _with_bases(name) for member in _members(CLASSES[cls].body) if not member.startswith("__")
+    }
+    actual = {
+        member
+        for cls in getattr(_core, name).__mro__
+        if _core.__name__ in cls.__module__
+        for member in vars(cls)
+        if not member.startswith("_")
+    }
     assert stubbed == actual
 
 
@@ -67,7 +90,7 @@ def test_the_stub_of_a_function_takes_what_the_function_takes(name, node, actual
     stubbed = [(p.arg, "positional") for p in [*a.posonlyargs, *a.args]] + [(p.arg, "keyword") for p in a.kwonlyargs]
     taken = [(p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional") for p in parameters]
     assert stubbed == taken
-    defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults):], a.defaults))
+    defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults) :], a.defaults))
     defaults |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults) if d is not None}
     assert set(defaults) == {p.name for p in parameters if p.default is not p.empty}
     for parameter in parameters:
@@ -87,14 +110,16 @@ def test_properties_are_stubbed_as_properties(name):
 
 def _plain(text: str | None) -> str:
     lines = (text or "").strip().splitlines()
-    if lines and re.match(r"[\w.]+\(.*\)$", lines[0]):     # The signature that Cython writes first.
+    if lines and re.match(r"[\w.]+\(.*\)$", lines[0]):  # The signature that Cython writes first.
         lines = lines[1:]
     return " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize(
-    ("name", "node", "actual"), [*CALLABLES, *((name, node, getattr(_core, name)) for name, node in CLASSES.items())],
-    ids=[name for name, _, _ in CALLABLES] + list(CLASSES))
+    ("name", "node", "actual"),
+    [*CALLABLES, *((name, node, getattr(_core, name)) for name, node in CLASSES.items())],
+    ids=[name for name, _, _ in CALLABLES] + list(CLASSES),
+)
 def test_a_docstring_in_the_stub_is_the_first_sentence_of_the_real_one(name, node, actual):
     stubbed, real = _plain(ast.get_docstring(node)), _plain(actual.__doc__)
     assert bool(stubbed) == bool(real)

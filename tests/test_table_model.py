@@ -1,5 +1,6 @@
 """A RegionCore does what a dict with versions does: the later (stamp, site) wins, and of one version the later content. Sites that have seen the same changes,
 in any order, hold the same."""
+
 from __future__ import annotations
 
 from hypothesis import given, settings, strategies as st
@@ -9,9 +10,15 @@ from records import CREATE, DESTROY, UPDATE
 from pywan import _core
 
 keys = st.one_of(st.integers(0, 6), st.sampled_from(["0", "1", b"0", b"1", 0.5]))
-values = st.one_of(st.none(), st.integers(-2**63, 2**63 - 1), st.text(max_size=20), st.binary(max_size=200), st.floats(allow_nan=False))
+values = st.one_of(
+    st.none(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.text(max_size=20),
+    st.binary(max_size=200),
+    st.floats(allow_nan=False),
+)
 FOREVER = 1 << 60
-INVALID = object()      # Of an entry that lost its value.
+INVALID = object()  # Of an entry that lost its value.
 
 
 def content(value, live):
@@ -40,7 +47,7 @@ class RegionMachine(RuleBasedStateMachine):
         self.region.put(key, value)
         found, stamp, site, live = self.region.lookup(key)
         assert (found, site, live) == (value, 1, True)
-        assert before is None or stamp > before[1]      # A local change is later than whatever it replaces.
+        assert before is None or stamp > before[1]  # A local change is later than whatever it replaces.
         self.model[self.slot(key)] = (value, stamp, 1, True)
 
     @rule(key=keys)
@@ -56,20 +63,40 @@ class RegionMachine(RuleBasedStateMachine):
         assert stamp > before[1] and not live
         self.model[self.slot(key)] = (None, stamp, site, False)
 
-    @rule(key=keys, value=values, operation=st.sampled_from([CREATE, UPDATE, DESTROY]), ahead=st.integers(-3, 3), site=st.integers(0, 3))
+    @rule(
+        key=keys,
+        value=values,
+        operation=st.sampled_from([CREATE, UPDATE, DESTROY]),
+        ahead=st.integers(-3, 3),
+        site=st.integers(0, 3),
+    )
     def remote_change(self, key, value, operation, ahead, site):
         before = self.model.get(self.slot(key))
         stamp = max(1, (before[1] if before else 1 << 40) + ahead)
         judged = self.region.judge(operation, key, (stamp, site), value=None if operation == DESTROY else value)
-        outcome = self.region.change(operation, key, None if operation == DESTROY else value, version=(stamp, site), origin_=(site, b"", (9, 9, 9)))
+        outcome = self.region.change(
+            operation,
+            key,
+            None if operation == DESTROY else value,
+            version=(stamp, site),
+            origin_=(site, b"", (9, 9, 9)),
+        )
         if before and before[0] is INVALID and (stamp, site) == before[1:3] and operation != DESTROY:
-            assert outcome == "same"        # Its value does not come back with the event that brought it.
+            assert outcome == "same"  # Its value does not come back with the event that brought it.
             return
-        if before and (stamp, site) == before[1:3] and before[3] == (operation != DESTROY) and (operation == DESTROY or before[0] == value):
-            assert outcome == "same"        # The very event that made the entry: nothing happens again.
+        if (
+            before
+            and (stamp, site) == before[1:3]
+            and before[3] == (operation != DESTROY)
+            and (operation == DESTROY or before[0] == value)
+        ):
+            assert outcome == "same"  # The very event that made the entry: nothing happens again.
             return
         assert judged == outcome
-        if before and ((stamp, site), content(None if operation == DESTROY else value, operation != DESTROY)) < (before[1:3], content(before[0], before[3])):
+        if before and ((stamp, site), content(None if operation == DESTROY else value, operation != DESTROY)) < (
+            before[1:3],
+            content(before[0], before[3]),
+        ):
             assert outcome == "lost"
             self.conflicts += 1
             return
@@ -127,8 +154,12 @@ class TestRegionModel(RegionMachine.TestCase):
     settings = settings(max_examples=80, stateful_step_count=40, deadline=None, print_blob=True)
 
 
-changes = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([CREATE, UPDATE, DESTROY]), st.integers(1, 6), st.integers(1, 3)), min_size=1,
-                   max_size=20, unique_by=lambda change: change[2:] + change[:1])
+changes = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from([CREATE, UPDATE, DESTROY]), st.integers(1, 6), st.integers(1, 3)),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda change: change[2:] + change[:1],
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -140,7 +171,13 @@ def test_sites_that_see_the_same_changes_in_any_order_hold_the_same(changes, dat
     for sequence in (changes, order):
         region = _core.RegionCore("model", _core.Clock(), site=9)
         for key, operation, stamp, site in sequence:
-            region.change(operation, key, None if operation == DESTROY else (stamp, site).__repr__(), version=(stamp, site), origin_=(site, b"", (1, 1, 1)))
+            region.change(
+                operation,
+                key,
+                None if operation == DESTROY else (stamp, site).__repr__(),
+                version=(stamp, site),
+                origin_=(site, b"", (1, 1, 1)),
+            )
         ends.append({key: region.lookup(key) for key in range(4)})
     assert ends[0] == ends[1]
 
@@ -175,5 +212,10 @@ def _pass_on(queue, region, count):
     for record in queue.peek(0, count):
         fields = _core.record_fields(record)
         value = _core.decode_object(*fields["value"])
-        region.change(fields["operation"], _core.decode_object(*fields["key"]), value, version=(fields["stamp"], fields["stamp_site"]),
-                      origin_=(fields["origin_site"], fields["recipients"], fields["event_id"]))
+        region.change(
+            fields["operation"],
+            _core.decode_object(*fields["key"]),
+            value,
+            version=(fields["stamp"], fields["stamp_site"]),
+            origin_=(fields["origin_site"], fields["recipients"], fields["event_id"]),
+        )

@@ -1,4 +1,5 @@
 """The tables of the documents are those of the code (`make tables` writes them)."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,6 @@
 """Threads on the compiled core, all at once and without the GIL: writers, a committer, dispatchers, a receiver, and somebody who looks on.
 Also what `make tsan` runs under ThreadSanitizer; so the amounts are small."""
+
 from __future__ import annotations
 
 import socket
@@ -33,10 +34,12 @@ class Crew:
 
     def watch(self, *looks: Callable[[], Any]) -> None:
         """Looks again and again until it is over."""
+
         def look() -> None:
             while not self.is_over.is_set():
                 for each in looks:
                     each()
+
         self.start(look)
 
     def __enter__(self) -> Crew:
@@ -59,7 +62,11 @@ def write(region: _core.RegionCore, writer: int) -> None:
         region.put_columns(keys, [b"%d" % round_ * 20] * KEYS)
         for n in range(20):
             region.put(b"common-%d" % n, round_)
-        region.put_columns([b"common-%d" % n for n in range(20)], None, operations=["destroy" if n % 3 else "update" for n in range(20)])
+        region.put_columns(
+            [b"common-%d" % n for n in range(20)],
+            None,
+            operations=["destroy" if n % 3 else "update" for n in range(20)],
+        )
 
 
 def check_written(region: _core.RegionCore) -> None:
@@ -74,7 +81,10 @@ def test_everything_arrives_while_all_work_at_once(tmp_path, conflate, log):
     persistent = {"log_directory": str(tmp_path), "log_id": 5, "synchronous": False, "flush_ms": 1} if log else {}
     queue = _core.EventQueue("ln", remote_site=2, partitions=4, dispatchers=2, conflate=conflate, **persistent)
     queue.running = True
-    near, far = (_core.RegionCore(f"threads-{conflate}-{log}", each, site=site, member=site) for site, each in ((1, clock), (2, _core.Clock())))
+    near, far = (
+        _core.RegionCore(f"threads-{conflate}-{log}", each, site=site, member=site)
+        for site, each in ((1, clock), (2, _core.Clock()))
+    )
     near.attach([queue])
     parked, memory, counts = _core.EventQueue("parked", partitions=8), _core.SourceMemory(4), _core.ReceiverCounts()
     with Crew() as crew:
@@ -88,10 +98,24 @@ def test_everything_arrives_while_all_work_at_once(tmp_path, conflate, log):
             dispatcher.connected(1_000_000, 64 << 20)
             receiver = _core.ReceiverSession(memory, counts, {far.name: far}.get, None)
             ends += [ours, theirs]
-            sessions.append((dispatcher, crew.start(dispatcher.run, ours.fileno()), receiver, crew.start(receiver.run, theirs.fileno(), 0)))
-        crew.watch(queue.counts, queue.positions, queue.log_state, lambda: (len(queue), queue.bytes, queue.oldest_ms()), counts.counts, memory.last,
-                   lambda: [(each[0].flow(0), each[0].times(0), each[0].in_flight) for each in sessions],
-                   lambda: (len(near), far.tombstones, far.memory_bytes, near.conflicts, far.applied))
+            sessions.append(
+                (
+                    dispatcher,
+                    crew.start(dispatcher.run, ours.fileno()),
+                    receiver,
+                    crew.start(receiver.run, theirs.fileno(), 0),
+                )
+            )
+        crew.watch(
+            queue.counts,
+            queue.positions,
+            queue.log_state,
+            lambda: (len(queue), queue.bytes, queue.oldest_ms()),
+            counts.counts,
+            memory.last,
+            lambda: [(each[0].flow(0), each[0].times(0), each[0].in_flight) for each in sessions],
+            lambda: (len(near), far.tombstones, far.memory_bytes, near.conflicts, far.applied),
+        )
         for done in [crew.start(write, near, writer) for writer in range(WRITERS)]:
             done.result(60)
         if log:
@@ -122,7 +146,11 @@ def test_a_region_is_logged_by_all_threads_and_read_again(tmp_path):
     region = opened()
     with Crew() as crew:
         crew.start(region.commit_loop)
-        crew.watch(region.log_state, lambda: (len(region), region.tombstones, region.memory_bytes), lambda: sum(1 for _ in region.scan_keys()))
+        crew.watch(
+            region.log_state,
+            lambda: (len(region), region.tombstones, region.memory_bytes),
+            lambda: sum(1 for _ in region.scan_keys()),
+        )
         for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
             done.result(60)
         region.wait_durable()
@@ -135,7 +163,16 @@ def test_a_region_is_logged_by_all_threads_and_read_again(tmp_path):
 
 def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     def opened() -> _core.EventQueue:
-        queue = _core.EventQueue("ln", remote_site=2, partitions=4, conflate=True, log_directory=str(tmp_path), log_id=5, synchronous=True, flush_ms=1)
+        queue = _core.EventQueue(
+            "ln",
+            remote_site=2,
+            partitions=4,
+            conflate=True,
+            log_directory=str(tmp_path),
+            log_id=5,
+            synchronous=True,
+            flush_ms=1,
+        )
         queue.running = True
         return queue
 
@@ -170,11 +207,18 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     assert ledger(again.counts())["balanced"]
 
 
-if __name__ == "__main__":      # Under ThreadSanitizer without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads.
-    for number, (each, arguments) in enumerate([
-            (test_everything_arrives_while_all_work_at_once, (True, False)), (test_everything_arrives_while_all_work_at_once, (True, True)),
-            (test_everything_arrives_while_all_work_at_once, (False, True)), (test_a_region_is_logged_by_all_threads_and_read_again, ()),
-            (test_a_persistent_queue_keeps_what_threads_put_into_it, ())]):
+if (
+    __name__ == "__main__"
+):  # Under ThreadSanitizer without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads.
+    for number, (each, arguments) in enumerate(
+        [
+            (test_everything_arrives_while_all_work_at_once, (True, False)),
+            (test_everything_arrives_while_all_work_at_once, (True, True)),
+            (test_everything_arrives_while_all_work_at_once, (False, True)),
+            (test_a_region_is_logged_by_all_threads_and_read_again, ()),
+            (test_a_persistent_queue_keeps_what_threads_put_into_it, ()),
+        ]
+    ):
         with tempfile.TemporaryDirectory() as folder:
             each(Path(folder), *arguments)
         print("held:", each.__name__, *arguments)

@@ -1,4 +1,5 @@
 """What members and locators tell others to connect to, where they listen on every interface."""
+
 from __future__ import annotations
 
 import socket
@@ -23,9 +24,13 @@ def connects(host: str, port: int) -> bool:
 def test_two_sites_that_listen_on_every_interface_find_each_other(bind, no_thread_left):
     with pywan.Locator("l1", distributed_system_id=1, port=0, bind_address=bind, timings=QUICK) as ny:
         assert ny.host not in NOT_TOLD and connects(ny.host, ny.port)
-        with pywan.Locator("l2", distributed_system_id=2, port=0, bind_address=bind, remote_locators=str(ny.address), timings=QUICK) as ln:
-            with pywan.Cache("s1", locators=f"127.0.0.1[{ny.port}]", bind_address=bind) as source, \
-                    pywan.Cache("s2", locators=f"127.0.0.1[{ln.port}]", bind_address=bind) as target:
+        with pywan.Locator(
+            "l2", distributed_system_id=2, port=0, bind_address=bind, remote_locators=str(ny.address), timings=QUICK
+        ) as ln:
+            with (
+                pywan.Cache("s1", locators=f"127.0.0.1[{ny.port}]", bind_address=bind) as source,
+                pywan.Cache("s2", locators=f"127.0.0.1[{ln.port}]", bind_address=bind) as target,
+            ):
                 receiver = target.create_gateway_receiver(start_port=0, end_port=0)
                 target.create_region("data", type="REPLICATE")
                 source.create_gateway_sender("ln", remote_distributed_system_id=IDS["ln"], **SENDER)
@@ -63,15 +68,22 @@ def test_a_name_that_nobody_can_connect_to_is_refused_with_the_remedy(two_sites)
 
 
 def test_names_that_are_given_are_told(network):
-    ny, = network.add("ny")
-    with pywan.Cache("named", locators=str(ny.locator.address), bind_address="0.0.0.0", hostname_for_clients="127.0.0.9") as cache:
+    (ny,) = network.add("ny")
+    with pywan.Cache(
+        "named", locators=str(ny.locator.address), bind_address="0.0.0.0", hostname_for_clients="127.0.0.9"
+    ) as cache:
         assert cache.host == "127.0.0.9"
-        assert cache.create_gateway_receiver(start_port=0, end_port=0, hostname_for_senders="127.0.0.8").host == "127.0.0.8"
+        assert (
+            cache.create_gateway_receiver(start_port=0, end_port=0, hostname_for_senders="127.0.0.8").host
+            == "127.0.0.8"
+        )
 
 
 def test_a_locator_that_listens_everywhere_knows_its_own_name_in_the_list():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with pywan.Locator("l", distributed_system_id=1, port=port, bind_address="0.0.0.0", locators=f"127.0.0.1[{port}]", timings=QUICK) as locator:
+    with pywan.Locator(
+        "l", distributed_system_id=1, port=port, bind_address="0.0.0.0", locators=f"127.0.0.1[{port}]", timings=QUICK
+    ) as locator:
         assert locator.status()["peers"] == []

@@ -1,4 +1,5 @@
 """Star, chain, ring, hub and spoke: every event reaches every site once, and ends."""
+
 import itertools
 
 import pytest
@@ -6,15 +7,22 @@ import pytest
 from pywan.testing.waiting import eventually
 from sites import at_once, keep_doing
 
-BOTH = pytest.mark.parametrize("kind", [
-    pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
-    pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
-    pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel"),
-])
+BOTH = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(dict(type="REPLICATE", parallel=False, dispatcher_threads=1), id="serial"),
+        pytest.param(dict(type="PARTITION", parallel=False, dispatcher_threads=5), id="serial-5"),
+        pytest.param(dict(type="PARTITION", parallel=True, dispatcher_threads=5), id="parallel"),
+    ],
+)
 
 
 def queued(network):
-    return {(site.name, sender.id): sender.stats["events_queued"] for site in network.sites.values() for sender in site.cache.gateway_senders().values()}
+    return {
+        (site.name, sender.id): sender.stats["events_queued"]
+        for site in network.sites.values()
+        for sender in site.cache.gateway_senders().values()
+    }
 
 
 @BOTH

@@ -1,4 +1,5 @@
 """The two sites that a program's own tests use: `pywan.testing.two_sites`."""
+
 from __future__ import annotations
 
 import pytest
@@ -19,7 +20,11 @@ def test_a_change_of_either_site_is_at_the_other_one_once_they_settled(sites):
     sites.ny.region("orders")["from ny"] = 1
     sites.ln.region("orders")["from ln"] = {"price": 101.5}
     sites.settle()
-    assert dict(sites.ny.region("orders")) == dict(sites.ln.region("orders")) == {"from ny": 1, "from ln": {"price": 101.5}}
+    assert (
+        dict(sites.ny.region("orders"))
+        == dict(sites.ln.region("orders"))
+        == {"from ny": 1, "from ln": {"price": 101.5}}
+    )
 
 
 def test_a_region_is_created_in_both_sites_with_its_attributes(sites):

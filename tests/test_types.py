@@ -1,4 +1,5 @@
 """Keys and values: the tables of docs/types.md row by row, anything that can be made of them, and hostile bytes."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -24,7 +25,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-
 import pywan
 from pywan import CacheListener, _core
 from pywan._core import Column, _column_rows
@@ -37,7 +37,7 @@ from records import make_batch, make_record
 
 BYTES, TEXT, TAGGED, NONE, INT, FLOAT, USER = range(7)
 DEPTH = 64
-KEY_FORM_AT = 24    # In a change of a region's log, in the high half of the byte.
+KEY_FORM_AT = 24  # In a change of a region's log, in the high half of the byte.
 PAGE = (Path(__file__).parents[1] / "docs" / "types.md").read_text()
 
 
@@ -69,13 +69,17 @@ class Trade:
 
 @pytest.fixture(autouse=True)
 def serializers():
-    pywan.register_serializer(Trade, lambda trade: str(trade.price).encode(), lambda data: Trade(int(data)), name="trade")
+    pywan.register_serializer(
+        Trade, lambda trade: str(trade.price).encode(), lambda data: Trade(int(data)), name="trade"
+    )
 
 
 def table(heading):
     """The cells of the rows below a heading of the page."""
     part = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("|")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("|")
+    ]
     return [[cell.strip("| ") for cell in row] for row in rows[2:]]
 
 
@@ -102,8 +106,8 @@ def test_the_table_of_types(row):
         found = _core.decode_object(form, data)
         assert same(found, expected), (is_key, found)
         assert encode(found) == encode(expected) == (form, data)
-        if not is_key:      # The same within a container, where everything is tagged.
-            inner, = _core.decode_object(*_core.encode_object([obj]))
+        if not is_key:  # The same within a container, where everything is tagged.
+            (inner,) = _core.decode_object(*_core.encode_object([obj]))
             assert same(inner, expected)
     if arrives == "refused":
         with pytest.raises(SerializationError):
@@ -113,7 +117,7 @@ def test_the_table_of_types(row):
 @pytest.mark.parametrize("row", table("Columns"), ids=lambda row: row[0].strip("`")[:40])
 def test_the_table_of_columns(row):
     column, expected = map(code, row)
-    found, = _column_rows(Column(column))
+    (found,) = _column_rows(Column(column))
     assert found == _core.encode_object(expected)
     if expected is not None and not isinstance(expected, (list, dict)):
         assert found == _core.encode_key_object(expected)
@@ -126,22 +130,50 @@ def test_a_row_of_a_column_is_the_entry_of_a_single_put():
     for n, each in enumerate(nanoseconds):
         assert region.get(numpy.datetime64(each, "ns")) == n
         region.put(numpy.datetime64(each, "ns"), -n)
-    assert len(region) == 10 and set(region.scan_keys()) == {numpy.datetime64(each, "ns") for each in nanoseconds[1:]} | {
-        dt.datetime(2023, 11, 14, 22, 13, 20)}
+    assert len(region) == 10 and set(region.scan_keys()) == {
+        numpy.datetime64(each, "ns") for each in nanoseconds[1:]
+    } | {dt.datetime(2023, 11, 14, 22, 13, 20)}
 
 
 # Anything
 
-ZONES = st.sampled_from([timezone.utc, timezone(timedelta(hours=-3, minutes=-30)), ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns")])
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-(2 ** 70), 2 ** 70), st.floats(allow_nan=False), st.text(max_size=40), st.binary(max_size=300),
-    st.datetimes(), st.datetimes(timezones=ZONES), st.dates(), st.times(), st.timedeltas(), st.decimals(allow_nan=False), st.uuids(),
-    st.sampled_from(Side), st.builds(Trade, st.integers()),
-    st.integers(-(2 ** 63) + 1, 2 ** 63 - 1).filter(lambda n: n % 1000).map(lambda n: numpy.datetime64(n, "ns")),
+ZONES = st.sampled_from(
+    [timezone.utc, timezone(timedelta(hours=-3, minutes=-30)), ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns")]
 )
-KEYS = st.recursive(SCALARS, lambda inner: st.one_of(st.tuples(inner, inner), st.frozensets(inner, max_size=4), st.just(())), max_leaves=8)
-VALUES = st.recursive(SCALARS | KEYS, lambda inner: st.one_of(
-    st.lists(inner, max_size=5), st.dictionaries(KEYS, inner, max_size=4), st.tuples(inner), st.sets(SCALARS, max_size=4)), max_leaves=20)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=40),
+    st.binary(max_size=300),
+    st.datetimes(),
+    st.datetimes(timezones=ZONES),
+    st.dates(),
+    st.times(),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+    st.uuids(),
+    st.sampled_from(Side),
+    st.builds(Trade, st.integers()),
+    st.integers(-(2**63) + 1, 2**63 - 1).filter(lambda n: n % 1000).map(lambda n: numpy.datetime64(n, "ns")),
+)
+KEYS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.tuples(inner, inner), st.frozensets(inner, max_size=4), st.just(())),
+    max_leaves=8,
+)
+VALUES = st.recursive(
+    SCALARS | KEYS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=5),
+        st.dictionaries(KEYS, inner, max_size=4),
+        st.tuples(inner),
+        st.sets(SCALARS, max_size=4),
+    ),
+    max_leaves=20,
+)
 
 
 def identical(one, other):
@@ -150,7 +182,9 @@ def identical(one, other):
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(identical, one, other))
     if isinstance(one, dict):
-        return len(one) == len(other) and all(identical(a, b) and identical(one[a], other[b]) for a, b in zip(one, other))
+        return len(one) == len(other) and all(
+            identical(a, b) and identical(one[a], other[b]) for a, b in zip(one, other)
+        )
     if isinstance(one, datetime):
         return one == other and one.tzinfo == other.tzinfo and one.utcoffset() == other.utcoffset()
     return one == other
@@ -170,7 +204,7 @@ def in_utc(key):
     if isinstance(key, datetime) and key.tzinfo is not None:
         try:
             return key.astimezone(timezone.utc)
-        except OverflowError:       # Before the year 1, or behind 9999, in UTC: an instant all the same.
+        except OverflowError:  # Before the year 1, or behind 9999, in UTC: an instant all the same.
             return None
     return type(key)(map(in_utc, key)) if isinstance(key, (tuple, frozenset)) else key
 
@@ -180,7 +214,7 @@ def in_utc(key):
 def test_keys_are_the_same_if_and_only_if_their_bytes_are(one, other):
     try:
         encoded, others = _core.encode_key_object(one), _core.encode_key_object(other)
-    except SerializationError:      # An infinite decimal somewhere.
+    except SerializationError:  # An infinite decimal somewhere.
         return
     found = _core.decode_object(*encoded)
     assert _core.encode_key_object(found) == encoded
@@ -198,15 +232,25 @@ def test_keys_are_the_same_if_and_only_if_their_bytes_are(one, other):
 
 def test_a_time_that_the_zone_leaves_out_and_one_that_it_has_twice_come_back():
     berlin = ZoneInfo("Europe/Berlin")
-    for moment in (datetime(2024, 3, 31, 2, 30, tzinfo=berlin), datetime(2024, 10, 27, 2, 30, tzinfo=berlin), datetime(2024, 10, 27, 2, 30, tzinfo=berlin, fold=1)):
+    for moment in (
+        datetime(2024, 3, 31, 2, 30, tzinfo=berlin),
+        datetime(2024, 10, 27, 2, 30, tzinfo=berlin),
+        datetime(2024, 10, 27, 2, 30, tzinfo=berlin, fold=1),
+    ):
         found = _core.decode_object(*_core.encode_object(moment))
         assert (found, found.utcoffset(), found.fold) == (moment, moment.utcoffset(), moment.fold)
 
 
-@pytest.mark.parametrize("moment", [
-    datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))), datetime.min.replace(tzinfo=timezone(timedelta(hours=5))),
-    datetime.max.replace(tzinfo=ZoneInfo("America/New_York")), datetime.min.replace(tzinfo=ZoneInfo("Asia/Tokyo")),
-], ids=str)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-5))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=5))),
+        datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+        datetime.min.replace(tzinfo=ZoneInfo("Asia/Tokyo")),
+    ],
+    ids=str,
+)
 def test_a_time_whose_instant_is_outside_the_calendar_comes_back(moment):
     arrived = _core.decode_object(*_core.encode_object(moment))
     assert arrived.replace(tzinfo=None) == moment.replace(tzinfo=None) and arrived.utcoffset() == moment.utcoffset()
@@ -220,6 +264,7 @@ def test_a_pytz_zone_arrives_by_its_name():
 
 # Depth and size
 
+
 def nested(depth, make):
     value = None
     for _ in range(depth):
@@ -227,7 +272,12 @@ def nested(depth, make):
     return value
 
 
-CONTAINERS = {"list": lambda inner: [inner], "tuple": lambda inner: (inner,), "frozenset": lambda inner: frozenset({inner}), "dict": lambda inner: {"k": inner}}
+CONTAINERS = {
+    "list": lambda inner: [inner],
+    "tuple": lambda inner: (inner,),
+    "frozenset": lambda inner: frozenset({inner}),
+    "dict": lambda inner: {"k": inner},
+}
 
 
 @pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS)
@@ -286,24 +336,33 @@ def test_bytes_that_are_nested_deeper_than_the_limit_are_not_decoded(code):
         thread.join()
     finally:
         threading.stack_size(before)
-    assert len(outcomes) == 3 and all(isinstance(each, pywan.Undecodable) and "nested deeper" in each.reason for each in outcomes)
+    assert len(outcomes) == 3 and all(
+        isinstance(each, pywan.Undecodable) and "nested deeper" in each.reason for each in outcomes
+    )
 
 
 # Hostile bytes
+
 
 def mutations(data, draw):
     data = bytearray(data)
     for _ in range(draw(st.integers(0, 4))):
         if data:
-            data[draw(st.integers(0, len(data) - 1))] = draw(st.sampled_from([0, 1, 0x7f, 0x80, 0x90, 0xc1, 0xc7, 0xc9, 0xd9, 0xdd, 0xdf, 0xff]))
-    return bytes(data[:draw(st.integers(0, len(data)))]) if draw(st.booleans()) else bytes(data)
+            data[draw(st.integers(0, len(data) - 1))] = draw(
+                st.sampled_from([0, 1, 0x7F, 0x80, 0x90, 0xC1, 0xC7, 0xC9, 0xD9, 0xDD, 0xDF, 0xFF])
+            )
+    return bytes(data[: draw(st.integers(0, len(data)))]) if draw(st.booleans()) else bytes(data)
 
 
 @settings(max_examples=800, deadline=None, print_blob=True)
 @given(st.data())
 def test_no_bytes_of_any_form_break_the_reading(data):
     form = data.draw(st.integers(0, 9))
-    content = data.draw(st.binary(max_size=60)) if data.draw(st.booleans()) else mutations(_core.encode_object(data.draw(VALUES))[1], data.draw)
+    content = (
+        data.draw(st.binary(max_size=60))
+        if data.draw(st.booleans())
+        else mutations(_core.encode_object(data.draw(VALUES))[1], data.draw)
+    )
     shown = _core.show_object(form, content)
     assert isinstance(hash(shown) if isinstance(shown, pywan.Undecodable) else 0, int)
     assert _core.encode_object(pywan.Undecodable(form, content, ""))[1] == content
@@ -321,27 +380,63 @@ def test_no_bytes_of_any_form_break_the_reading(data):
     assert hash(shown) is not None and _core.encode_key_object(shown) == key
 
 
-@pytest.mark.parametrize("data", [
-    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\x02", b"\x91" * 100,
-    tagged(2, b"\xdd\xff\xff\xff\xff"), tagged(13, b"\xdd\xff\xff\xff\xff"), tagged(5, b"\x91\x90"), b"\x81\x90\x01", b"", b"\xc1", b"\x01\x02",
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\xc9\xff\xff\xff\xff\x02",
+        b"\x91" * 100,
+        tagged(2, b"\xdd\xff\xff\xff\xff"),
+        tagged(13, b"\xdd\xff\xff\xff\xff"),
+        tagged(5, b"\x91\x90"),
+        b"\x81\x90\x01",
+        b"",
+        b"\xc1",
+        b"\x01\x02",
+    ],
+)
 def test_lengths_that_lie_take_no_memory(data):
     shown = _core.show_object(TAGGED, data)
     assert isinstance(shown, pywan.Undecodable) and shown.reason and (shown.form, shown.data) == (TAGGED, data)
 
 
-@pytest.mark.parametrize("data", [
-    tagged(3, b"\xff"), tagged(4, b"123"), tagged(4, b"\xff" * 8), tagged(8, b""), tagged(8, struct.pack(">Iqi", 0, 2 ** 62, 0)), tagged(10, b"no number"),
-    tagged(8, struct.pack(">Iqi", 0, 0, 0) + b"../../etc/passwd"), tagged(8, struct.pack(">Iqi", 0, 0, 0) + b"No/Where"), tagged(8, struct.pack(">Iqi", 0, 0, 10 ** 6)),
-    tagged(11, b"short"), tagged(12, msgpack.packb(["absent_module:Side", "BUY"])), tagged(12, msgpack.packb(["os:system", "x"])), tagged(12, b"\x90"),
-    tagged(12, msgpack.packb([1, 2])), tagged(13, msgpack.packb(["unknown", b""])), tagged(13, msgpack.packb([[], b""])), tagged(7, b"\xff" * 8), tagged(99, b"x"),
-    b"\xa1\xff",
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        tagged(3, b"\xff"),
+        tagged(4, b"123"),
+        tagged(4, b"\xff" * 8),
+        tagged(8, b""),
+        tagged(8, struct.pack(">Iqi", 0, 2**62, 0)),
+        tagged(10, b"no number"),
+        tagged(8, struct.pack(">Iqi", 0, 0, 0) + b"../../etc/passwd"),
+        tagged(8, struct.pack(">Iqi", 0, 0, 0) + b"No/Where"),
+        tagged(8, struct.pack(">Iqi", 0, 0, 10**6)),
+        tagged(11, b"short"),
+        tagged(12, msgpack.packb(["absent_module:Side", "BUY"])),
+        tagged(12, msgpack.packb(["os:system", "x"])),
+        tagged(12, b"\x90"),
+        tagged(12, msgpack.packb([1, 2])),
+        tagged(13, msgpack.packb(["unknown", b""])),
+        tagged(13, msgpack.packb([[], b""])),
+        tagged(7, b"\xff" * 8),
+        tagged(99, b"x"),
+        b"\xa1\xff",
+    ],
+)
 def test_what_is_whole_and_no_object_here_is_shown_in_its_place(data):
     """And goes on as it is, alone and within what it came in."""
     whole = b"\x93\x01" + data + b"\xa1z"
     one, part, last = _core.decode_object(TAGGED, whole)
-    assert (one, last) == (1, "z") and isinstance(part, pywan.Undecodable) and (part.form, part.data) == (TAGGED, data) and part.reason
+    assert (
+        (one, last) == (1, "z")
+        and isinstance(part, pywan.Undecodable)
+        and (part.form, part.data) == (TAGGED, data)
+        and part.reason
+    )
     assert _core.encode_object([1, part, "z"]) == (TAGGED, whole)
     assert _core.encode_object(part) == (TAGGED, data)
 
@@ -349,13 +444,24 @@ def test_what_is_whole_and_no_object_here_is_shown_in_its_place(data):
 def test_a_name_from_outside_imports_nothing_and_runs_nothing():
     import sys
 
-    for path in ("antigravity:Side", "this:Side", "enum:Enum.__class__", "os:environ", f"{__name__}:Word.upper", f"{__name__}:PAGE", "", ":", "a:b:c"):
+    for path in (
+        "antigravity:Side",
+        "this:Side",
+        "enum:Enum.__class__",
+        "os:environ",
+        f"{__name__}:Word.upper",
+        f"{__name__}:PAGE",
+        "",
+        ":",
+        "a:b:c",
+    ):
         assert isinstance(_core.show_object(TAGGED, tagged(12, msgpack.packb([path, "BUY"]))), pywan.Undecodable)
     assert "antigravity" not in sys.modules and "this" not in sys.modules
     assert _core.show_object(TAGGED, tagged(12, msgpack.packb([f"{__name__}:Side", "BUY"]))) is Side.BUY
 
 
 # User's serializers
+
 
 def test_an_exception_of_a_serializer_names_it_and_is_the_cause():
     class Failing:
@@ -364,7 +470,9 @@ def test_an_exception_of_a_serializer_names_it_and_is_the_cause():
     pywan.register_serializer(Failing, lambda obj: 1 // 0, lambda data: None, name="failing")
     region = _core.RegionCore("serializers", _core.Clock(), site=1, member=1)
     for value in (Failing(), [Failing()], {"k": (Failing(),)}):
-        with pytest.raises(SerializationError, match="the serializer 'failing' failed in dumps: ZeroDivisionError") as raised:
+        with pytest.raises(
+            SerializationError, match="the serializer 'failing' failed in dumps: ZeroDivisionError"
+        ) as raised:
             region.put("k", value)
         assert isinstance(raised.value.__cause__, ZeroDivisionError)
     pywan.register_serializer(Failing, lambda obj: "text", lambda data: None, name="failing")
@@ -377,6 +485,7 @@ def test_an_exception_of_a_serializer_names_it_and_is_the_cause():
 
 # Through user code
 
+
 class Seen(CacheListener):
     def __init__(self):
         self.events = []
@@ -387,7 +496,7 @@ class Seen(CacheListener):
     after_update = after_create
 
 
-FAR = msgpack.packb(msgpack.Timestamp(569_000_000_000, 0))      # The year 20000.
+FAR = msgpack.packb(msgpack.Timestamp(569_000_000_000, 0))  # The year 20000.
 
 
 @pytest.mark.parametrize("where", ["nowhere", "here", "there", "both"])
@@ -407,7 +516,11 @@ def test_keys_pass_user_code_as_the_bytes_that_they_are(network, where):
     network.settle()
     assert len(ny.data) == len(ln.data) == 12
     for site in (ny, ln):
-        assert {site.data[each] for each in moments} == set(range(10)) and site.data[far] == b"far" and site.data[unknown] == msgpack.Timestamp(569_000_000_000, 0)
+        assert (
+            {site.data[each] for each in moments} == set(range(10))
+            and site.data[far] == b"far"
+            and site.data[unknown] == msgpack.Timestamp(569_000_000_000, 0)
+        )
         assert len(list(site.data)) == len(list(site.data.items())) == len(dict(site.data)) == 12
         assert all(key in site.data for key in site.data)
     network.assert_equal()
@@ -420,7 +533,9 @@ def test_text_that_is_not_utf8_is_no_key_anywhere_and_passes_as_a_value(network,
     seen = Seen()
     if with_listener:
         ny.data.add_listener(seen)
-    broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, pyarrow.py_buffer(struct.pack("<iii", 0, 2, 4)), pyarrow.py_buffer(b"ok\xff\xfe")])
+    broken = pyarrow.Array.from_buffers(
+        pyarrow.string(), 2, [None, pyarrow.py_buffer(struct.pack("<iii", 0, 2, 4)), pyarrow.py_buffer(b"ok\xff\xfe")]
+    )
     with pytest.raises(BatchError) as raised:
         ny.data.put_columns(broken, [b"1", b"2"])
     assert [(row, "not UTF-8" in why) for row, why in raised.value.failures] == [(1, True)]
@@ -436,7 +551,12 @@ def test_text_that_is_not_utf8_is_no_key_anywhere_and_passes_as_a_value(network,
     ny.data["c"] = dict(ny.data.items())["b"]
     network.settle()
     assert core_of(ln.data).show("c").data == b"\xff\xfe"
-    assert not with_listener or [type(event.new_value) for event in seen.events] == [bytes, str, pywan.Undecodable, pywan.Undecodable]
+    assert not with_listener or [type(event.new_value) for event in seen.events] == [
+        bytes,
+        str,
+        pywan.Undecodable,
+        pywan.Undecodable,
+    ]
 
 
 @pytest.mark.parametrize("with_listener", [False, True])
@@ -460,7 +580,7 @@ def test_a_deep_value_from_the_network_reaches_a_listener_as_what_cannot_be_show
     deep = pywan.Undecodable(TAGGED, deep_bytes(1_000, 2), "")
     ny.data.put("k", deep, callback_argument=deep)
     network.settle()
-    event, = seen.events
+    (event,) = seen.events
     assert event.new_value == event.callback_argument == deep and core_of(ln.data).show("k") == deep
     with pytest.raises(SerializationError, match="nested deeper"):
         ln.data["k"]
@@ -469,8 +589,14 @@ def test_a_deep_value_from_the_network_reaches_a_listener_as_what_cannot_be_show
 # Keys that are none, where bytes come in
 
 POISON = {
-    "text that is not UTF-8": (TEXT, b"\xff"), "a number of three bytes": (INT, b"abc"), "nothing of no object": (TAGGED, b"\xc1"), "none": (NONE, b""),
-    "a list": (TAGGED, b"\x90"), "a tuple in another way": (TAGGED, b"\xc7\x01\x02\x90"), "a user's without a name": (USER, b"\x01"), "tuples in tuples": (TAGGED, deep_bytes(200, 2)),
+    "text that is not UTF-8": (TEXT, b"\xff"),
+    "a number of three bytes": (INT, b"abc"),
+    "nothing of no object": (TAGGED, b"\xc1"),
+    "none": (NONE, b""),
+    "a list": (TAGGED, b"\x90"),
+    "a tuple in another way": (TAGGED, b"\xc7\x01\x02\x90"),
+    "a user's without a name": (USER, b"\x01"),
+    "tuples in tuples": (TAGGED, deep_bytes(200, 2)),
 }
 poisons = pytest.mark.parametrize(("form", "key"), POISON.values(), ids=POISON)
 
@@ -487,7 +613,9 @@ def test_a_receiver_refuses_a_record_whose_key_is_none(form, key):
     bad = make_record(key, key_form=form)
     payload, count = make_batch((0, 1, 2, 0, [good, bad]))
     with pytest.raises(pywan.PywanError):
-        session.receive_data(_core.pack_frame(3, region.name.encode(), 1) + _core.pack_frame(_core.FRAME_BATCH, payload, 0, count))
+        session.receive_data(
+            _core.pack_frame(3, region.name.encode(), 1) + _core.pack_frame(_core.FRAME_BATCH, payload, 0, count)
+        )
     assert list(region.scan_keys()) == []
     with pytest.raises(pywan.PywanError, match="no key"):
         _core.EventQueue("poisoned").append_record(bad)
@@ -498,7 +626,9 @@ def test_a_clients_rows_are_refused_with_a_key_that_is_none(form, key):
     payload, count = make_batch((0, 1, 1, 0, [make_record(key, key_form=form)]))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(_core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1))
+        theirs.sendall(
+            _core.pack_frame(_core.FRAME_BATCH, payload, 0, count) + _core.pack_frame(_core.FRAME_COMMIT, b"", 1)
+        )
         assert "is no key" in _core.RowStage(None).run(ours.fileno(), 5_000)
 
 
@@ -527,7 +657,9 @@ def test_a_stored_key_that_is_none_is_damage_and_salvage_saves_what_is_around_it
     with pytest.raises(DiskError, match="no key"):
         ny.region(type="PARTITION_PERSISTENT")
     ny.cache.close()
-    found = {each["log"]: each for each in salvage_store(store, tmp_path / "saved" / "disk-store-DEFAULT")}["region-data"]
+    found = {each["log"]: each for each in salvage_store(store, tmp_path / "saved" / "disk-store-DEFAULT")}[
+        "region-data"
+    ]
     assert found["saved"] == 2 and "no key" in found["damage"]
     ny.new_cache(dir=tmp_path / "saved")
     assert sorted(ny.region(type="PARTITION_PERSISTENT").keys()) == [b"before", b"behind"]
@@ -540,7 +672,7 @@ def forge(folder, stand_in, form, key):
         at = data.find(stand_in + b"2")
         if at < 0:
             continue
-        data[at:at + len(key)] = key
+        data[at : at + len(key)] = key
         data[at - LOGGED.size + KEY_FORM_AT] = data[at - LOGGED.size + KEY_FORM_AT] & 15 | form << 4
         block = data.rfind(b"PWBK", 0, at)
         seal_block(data, block)
@@ -550,6 +682,7 @@ def forge(folder, stand_in, form, key):
 
 
 # One event, one id
+
 
 class Ids(pywan.GatewayEventFilter):
     def __init__(self):
@@ -577,5 +710,9 @@ def test_an_event_has_one_id_at_every_place_where_a_filter_sees_it(network):
     del ny.data["single"]
     network.settle()
     eventually(lambda: len(ids.seen["after_acknowledgement"]) == 14)
-    assert sorted(ids.seen["before_enqueue"], key=str) == sorted(ids.seen["before_transmit"], key=str) == sorted(ids.seen["after_acknowledgement"], key=str)
+    assert (
+        sorted(ids.seen["before_enqueue"], key=str)
+        == sorted(ids.seen["before_transmit"], key=str)
+        == sorted(ids.seen["after_acknowledgement"], key=str)
+    )
     assert len({each for _, each in ids.seen["before_enqueue"]}) == 14

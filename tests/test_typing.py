@@ -1,4 +1,5 @@
 """What a type checker sees of the methods that take the tables of attributes."""
+
 from __future__ import annotations
 
 import subprocess
@@ -44,8 +45,16 @@ def test_a_wrong_attribute_is_found_before_the_program_runs(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)
     root = Path(__file__).parent.parent
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent",
-               f"--cache-dir={tmp_path}", str(tmp_path / "program.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--follow-imports=silent",
+        f"--cache-dir={tmp_path}",
+        str(tmp_path / "program.py"),
+    ]
     told = subprocess.run(command, cwd=root, capture_output=True, text=True).stdout.splitlines()
     found = {(int(line.split(":")[1]), line.rpartition("  ")[2]) for line in told if ": error: " in line}
     lines = enumerate(PROGRAM.splitlines(), 1)

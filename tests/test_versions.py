@@ -1,4 +1,5 @@
 """Events of one key that have one version and differ: which of them stays is alike at every site, in every queue and log, whatever comes last."""
+
 from __future__ import annotations
 
 import itertools
@@ -19,15 +20,27 @@ def with_number_1(records):
 
 def receive(region, *records):
     """The way of a batch into a region, from its bytes."""
-    session = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {region.name: region}.get,
-                                    lambda core, record, place: pytest.fail("user's Python is not on the way"))
+    session = _core.ReceiverSession(
+        _core.SourceMemory(1),
+        _core.ReceiverCounts(),
+        {region.name: region}.get,
+        lambda core, record, place: pytest.fail("user's Python is not on the way"),
+    )
     payload, count = make_batch((0, 1, len(records), 0, list(records)))
     session.receive_data(_core.pack_frame(REGION, region.name.encode(), 1))
     session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
 
 
 def content_record(operation, value, stamp=7 << 16):
-    return make_record(b"k", value, operation=operation, stamp=stamp, stamp_site=1, recipients=b"\x02", value_form=NONE if operation == DESTROY else 0)
+    return make_record(
+        b"k",
+        value,
+        operation=operation,
+        stamp=stamp,
+        stamp_site=1,
+        recipients=b"\x02",
+        value_form=NONE if operation == DESTROY else 0,
+    )
 
 
 @pytest.mark.parametrize("first, second", list(itertools.permutations(CONTENTS, 2)))
@@ -71,6 +84,7 @@ def test_conflation_keeps_of_one_version_what_a_region_would_keep(in_batch, orde
 @pytest.mark.parametrize("order", list(itertools.permutations([b"a" * 100, b"b" * 100])))
 def test_a_log_that_was_shortened_and_recovered_holds_what_the_region_held(tmp_path, order):
     """Both versions are in its oldest segments; only the one that stayed may be moved."""
+
     def opened():
         region = _core.RegionCore("ties", _core.Clock(), site=2)
         region.open_log(str(tmp_path), log_id=5, synchronous=False, log_budget=_core.LogBudget(2 << 20))

@@ -1,4 +1,5 @@
 """Waiting for the disk: a bulk call waits once, whatever it holds, and Ctrl-C ends a wait."""
+
 from __future__ import annotations
 
 import signal

@@ -1,5 +1,6 @@
 """Logs that are written and synced later (`disk-synchronous=written`): a kill keeps what was acknowledged; a power cut keeps what was synced, and of
 the rest a beginning."""
+
 from __future__ import annotations
 
 import random
@@ -30,18 +31,27 @@ class WrittenQueue:
 
     def __init__(self, disk: Disk, **options) -> None:
         self.disk, self.options, self.clock = disk, options, _core.Clock()
-        self.acknowledged: list[tuple[int, ...]] = []       # Where the partitions ended, after each change.
+        self.acknowledged: list[tuple[int, ...]] = []  # Where the partitions ended, after each change.
         self.open()
 
     def open(self) -> None:
-        self.queue = Queue("ln", remote_site=2, partitions=PARTITIONS, log_directory="/ln", log_id=5, synchronous="written",
-                           log_budget=_core.LogBudget(8 << 20), environment=self.disk.environment, **self.options)
+        self.queue = Queue(
+            "ln",
+            remote_site=2,
+            partitions=PARTITIONS,
+            log_directory="/ln",
+            log_id=5,
+            synchronous="written",
+            log_budget=_core.LogBudget(8 << 20),
+            environment=self.disk.environment,
+            **self.options,
+        )
         self.queue.running = True
         self.queue.set_full_policy("refuse", slow_disk_ms=0)
         self.region = _core.RegionCore("data", self.clock, site=1, member=1, stores=False)
         self.region.attach([self.queue])
         self.acknowledged = [self.ends()]
-        self.synced = 0                 # So many changes are certainly on the disk.
+        self.synced = 0  # So many changes are certainly on the disk.
 
     def ends(self) -> tuple[int, ...]:
         return tuple(appended for _, _, appended in self.queue.positions())
@@ -73,9 +83,16 @@ class WrittenQueue:
         for partition in range(PARTITIONS):
             settled = min(removed[partition], self.queue.positions()[partition][0])
             for last in range(max(1, found[partition] - 2), before[-1][partition] + 1):
-                assert self.queue.is_past(mount, partition, last, settled) == (last <= found[partition]), (partition, last)
+                assert self.queue.is_past(mount, partition, last, settled) == (last <= found[partition]), (
+                    partition,
+                    last,
+                )
         places = [(partition, sequence) for partition, sequence, _ in self.queue.records(1 << 20)]
-        assert places == [(partition, sequence) for partition, (first, _, end) in enumerate(self.queue.positions()) for sequence in range(first + 1, end + 1)]
+        assert places == [
+            (partition, sequence)
+            for partition, (first, _, end) in enumerate(self.queue.positions())
+            for sequence in range(first + 1, end + 1)
+        ]
 
 
 @SEEDS
@@ -98,7 +115,14 @@ def region_on(disk: Disk, clock: _core.Clock) -> _core.RegionCore:
             raise DiskError("not in time")
 
     region = _core.RegionCore("data", clock, site=1, member=1)
-    region.open_log("/region", log_id=7, synchronous="written", log_budget=_core.LogBudget(2 << 20), environment=disk.environment, wait=wait)
+    region.open_log(
+        "/region",
+        log_id=7,
+        synchronous="written",
+        log_budget=_core.LogBudget(2 << 20),
+        environment=disk.environment,
+        wait=wait,
+    )
     return region
 
 
@@ -126,7 +150,7 @@ def test_a_region_comes_back_as_it_was_after_a_change(seed):
         disk.raise_error()
         region = region_on(disk, clock)
         contents = {key: region.get(key) for key in region.scan_keys()}
-        assert contents in before[synced if power else -1:], (life, power)
+        assert contents in before[synced if power else -1 :], (life, power)
 
 
 @SEEDS
@@ -141,7 +165,7 @@ def test_no_sync_that_fails_loses_what_a_later_one_is_said_to_have_written(seed)
             written.put(f"k{n}", "v" * rng.choice((1, 1000, 7000)))
         except (DiskError, QueueFullError):
             if written.acknowledged[-1] != written.ends():
-                written.acknowledged.append(written.ends())     # It is queued, and may be found.
+                written.acknowledged.append(written.ends())  # It is queued, and may be found.
         if rng.random() < 0.2:
             written.commit(rng.random() < 0.5)
     disk.heal()
@@ -158,12 +182,20 @@ def started(queue: _core.EventQueue) -> threading.Thread:
 def on_slow_disk():
     """A queue with its committer, on a disk whose syncs end when `may_sync` is set."""
     disk, may_sync = Disk(random.Random(1)), threading.Event()
-    queue = _core.EventQueue("ln", remote_site=2, log_directory="/ln", log_id=5, synchronous="written", flush_ms=1, environment=disk.environment)
+    queue = _core.EventQueue(
+        "ln",
+        remote_site=2,
+        log_directory="/ln",
+        log_id=5,
+        synchronous="written",
+        flush_ms=1,
+        environment=disk.environment,
+    )
     queue.running = True
     region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
     region.attach([queue])
     committer = started(queue)
-    region.put("first", "v")            # Makes segments.
+    region.put("first", "v")  # Makes segments.
     queue.wait_durable()
     disk.meanwhile = lambda: may_sync.wait(30)
     yield queue, region, may_sync
@@ -210,7 +242,7 @@ def test_a_log_that_ended_is_not_written_by_callers(tmp_path):
     region.attach([queue])
     committer = started(queue)
     region.put("k", "v")
-    eventually(queue.write_once)        # Nothing is staged: nothing to be done.
+    eventually(queue.write_once)  # Nothing is staged: nothing to be done.
     commits = queue.log_state()["commits"]
     queue.stop_log()
     committer.join()
@@ -230,7 +262,9 @@ def test_a_regular_end_syncs_everything():
 
 
 def test_what_is_written_is_synced_soon(tmp_path):
-    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(tmp_path), log_id=5, synchronous="written", flush_ms=1)
+    queue = _core.EventQueue(
+        "ln", remote_site=2, log_directory=str(tmp_path), log_id=5, synchronous="written", flush_ms=1
+    )
     queue.running = True
     region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
     region.attach([queue])
@@ -241,9 +275,14 @@ def test_what_is_written_is_synced_soon(tmp_path):
     committer.join()
 
 
-@pytest.mark.parametrize("given, level", [("true", True), ("FALSE", False), (" Written ", "written"), (True, True), (False, False), ("written", "written")])
+@pytest.mark.parametrize(
+    "given, level",
+    [("true", True), ("FALSE", False), (" Written ", "written"), (True, True), (False, False), ("written", "written")],
+)
 def test_the_level_is_read(given, level):
-    sender = SenderAttributes.make("ln", remote_distributed_system_id=2, enable_persistence=True, disk_synchronous=given)
+    sender = SenderAttributes.make(
+        "ln", remote_distributed_system_id=2, enable_persistence=True, disk_synchronous=given
+    )
     assert sender.disk_synchronous == level and type(sender.disk_synchronous) is type(level)
     assert RegionAttributes.make("data", type="REPLICATE_PERSISTENT", disk_synchronous=given).disk_synchronous == level
 
@@ -259,7 +298,9 @@ def test_a_member_whose_sender_and_region_are_written(network, tmp_path, paralle
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("store", directories=[tmp_path])
     type_ = "PARTITION_PERSISTENT" if parallel else "REPLICATE_PERSISTENT"
-    sender = ny.send_to(ln, parallel=parallel, enable_persistence=True, disk_store_name="store", disk_synchronous="written")
+    sender = ny.send_to(
+        ln, parallel=parallel, enable_persistence=True, disk_store_name="store", disk_synchronous="written"
+    )
     data = ny.region(type=type_, disk_store_name="store", disk_synchronous="written")
     there = ln.region(type=type_.replace("_PERSISTENT", ""))
     ln.receive()

@@ -1,5 +1,5 @@
-/* Owns what the bare reference programs share: the event's sizes, the record as the core lays it out, and a hash table with nothing
- * around it. Sizes are constants here, as nobody's but a benchmark's can be. */
+/* Owns what the bare reference programs share: the event's sizes, the record as the core lays it out, and a hash table
+ * with nothing around it. Sizes are constants here, as nobody's but a benchmark's can be. */
 #ifndef BARE_H
 #define BARE_H
 #include <stdint.h>
@@ -10,11 +10,12 @@
 #include "base/wan_hash.h"
 #include "record/wan_record.h"
 
-#define KEY_BYTES 16
-#define VALUE_BYTES 100
-#define RECORD_BYTES 160    /* 40 of header, key, value, one recipient, padding. */
+#define KEY_BYTES    16
+#define VALUE_BYTES  100
+#define RECORD_BYTES 160 /* 40 of header, key, value, one recipient, padding. */
 
-_Static_assert(RECORD_BYTES == (sizeof(wan_record) + KEY_BYTES + VALUE_BYTES + 1 + 7) / 8 * 8, "the same bytes as the core's");
+_Static_assert(RECORD_BYTES == (sizeof(wan_record) + KEY_BYTES + VALUE_BYTES + 1 + 7) / 8 * 8,
+               "the same bytes as the core's");
 
 static inline double now_s(void)
 {
@@ -27,18 +28,34 @@ static inline void lay_out(uint8_t *to, const uint8_t *key, const uint8_t *value
 {
     wan_record *record = (wan_record *)to;
     *(uint64_t *)(to + RECORD_BYTES - 8) = 0;
-    *record = (wan_record){
-        .value_length = VALUE_BYTES, .stamp = stamp, .event_sequence = sequence,
-        .event_member = 1, .event_thread = 1, .region = 1, .key_length = KEY_BYTES, .operation = WAN_UPDATE, .stamp_site = 1,
-        .origin_site = 1, .recipients_count = 1, .callback_form = WAN_FORM_NONE};
+    *record = (wan_record){.value_length = VALUE_BYTES,
+                           .stamp = stamp,
+                           .event_sequence = sequence,
+                           .event_member = 1,
+                           .event_thread = 1,
+                           .region = 1,
+                           .key_length = KEY_BYTES,
+                           .operation = WAN_UPDATE,
+                           .stamp_site = 1,
+                           .origin_site = 1,
+                           .recipients_count = 1,
+                           .callback_form = WAN_FORM_NONE};
     memcpy(to + sizeof *record, key, KEY_BYTES);
     memcpy(to + sizeof *record + KEY_BYTES, value, VALUE_BYTES);
     to[sizeof *record + KEY_BYTES + VALUE_BYTES] = 2;
 }
 
 /* Open addressing, everything of an entry in one place; stamp 0: free. Never more than half full. */
-typedef struct { uint64_t hash, stamp; uint8_t key[KEY_BYTES]; uint8_t value[VALUE_BYTES]; uint32_t value_length; } bare_entry;
-typedef struct { bare_entry *entries; uint64_t mask, used; } bare_table;
+typedef struct {
+    uint64_t hash, stamp;
+    uint8_t key[KEY_BYTES];
+    uint8_t value[VALUE_BYTES];
+    uint32_t value_length;
+} bare_entry;
+typedef struct {
+    bare_entry *entries;
+    uint64_t mask, used;
+} bare_table;
 
 static inline void bare_prefetch(const bare_table *table, uint64_t hash)
 {
@@ -48,7 +65,8 @@ static inline void bare_prefetch(const bare_table *table, uint64_t hash)
     __builtin_prefetch(at + 128, 1);
 }
 
-static inline int bare_upsert(bare_table *table, uint64_t hash, const uint8_t *key, const uint8_t *value, uint64_t stamp)
+static inline int bare_upsert(bare_table *table, uint64_t hash, const uint8_t *key, const uint8_t *value,
+                              uint64_t stamp)
 {
     for (uint64_t at = hash & table->mask;; at = (at + 1) & table->mask) {
         bare_entry *entry = &table->entries[at];

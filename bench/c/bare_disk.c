@@ -11,7 +11,8 @@ int bare_write_sync(const char *path, const uint8_t *block, uint64_t bytes, uint
     if (file < 0) return errno;
     if ((reason = posix_fallocate(file, 0, (off_t)(bytes * blocks))) == 0)
         for (uint64_t n = 0; n < blocks && reason == 0; n++)
-            if (pwrite(file, block, bytes, (off_t)(n * bytes)) != (ssize_t)bytes || fdatasync(file) != 0) reason = errno ? errno : EIO;
+            if (pwrite(file, block, bytes, (off_t)(n * bytes)) != (ssize_t)bytes || fdatasync(file) != 0)
+                reason = errno ? errno : EIO;
     close(file);
     unlink(path);
     return reason;

@@ -19,8 +19,16 @@
 
 #define RING_BYTES (8u << 20)
 
-static void stop(const char *what) { perror(what); exit(1); }
-static void refuse(const char *what) { fprintf(stderr, "%s\n", what); exit(1); }
+static void stop(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+static void refuse(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
 
 static inline uint64_t own_cpu_ns(void)
 {
@@ -34,8 +42,12 @@ static void read_all(int file, void *to, size_t bytes)
     for (uint8_t *at = to; bytes;) {
         ssize_t got = recv(file, at, bytes, 0);
         if (got == 0) exit(0);
-        if (got < 0) { if (errno == EINTR) continue; stop("recv"); }
-        at += got; bytes -= (size_t)got;
+        if (got < 0) {
+            if (errno == EINTR) continue;
+            stop("recv");
+        }
+        at += got;
+        bytes -= (size_t)got;
     }
 }
 
@@ -59,9 +71,11 @@ static int open_link(pid_t *child)
 /* `told`: the receiver's processor time so far. */
 static void send_acknowledgement(int file, uint64_t id, uint64_t told)
 {
-    struct { wan_frame frame; wan_ack ack; } answer = {
-        .frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_ACK, .length = sizeof(wan_ack), .id = id},
-                                                       .ack.credit_bytes = told};
+    struct {
+        wan_frame frame;
+        wan_ack ack;
+    } answer = {.frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_ACK, .length = sizeof(wan_ack), .id = id},
+                .ack.credit_bytes = told};
     answer.frame.crc = wan_frame_crc(&answer.frame, &answer.ack, sizeof answer.ack);
     if (send(file, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) stop("send");
 }
@@ -90,13 +104,20 @@ static uint64_t acknowledged(int file, int flags)
 
 static void send_batch(int file, uint64_t id, uint8_t *payload, uint32_t count, uint32_t bytes)
 {
-    wan_frame frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_BATCH, .count = count, .id = id,
-                       .length = bytes, .raw_length = bytes};
+    wan_frame frame = {.magic = WAN_FRAME_MAGIC,
+                       .type = WAN_FRAME_BATCH,
+                       .count = count,
+                       .id = id,
+                       .length = bytes,
+                       .raw_length = bytes};
     frame.crc = wan_frame_crc(&frame, payload, bytes);
     struct iovec parts[2] = {{&frame, sizeof frame}, {payload, bytes}};
     for (size_t want = sizeof frame + bytes; want;) {
         ssize_t done = writev(file, parts, 2);
-        if (done < 0) { if (errno == EINTR) continue; stop("writev"); }
+        if (done < 0) {
+            if (errno == EINTR) continue;
+            stop("writev");
+        }
         want -= (size_t)done;
         for (int n = 0; n < 2; n++) {
             size_t part = (size_t)done < parts[n].iov_len ? (size_t)done : parts[n].iov_len;
@@ -124,7 +145,9 @@ static inline void shuffle_keys(uint8_t *keys, uint64_t rows)
     for (uint64_t n = rows - 1; n > 0; n--) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         uint8_t *a = keys + n * KEY_BYTES, *b = keys + (random >> 33) % (n + 1) * KEY_BYTES, held[KEY_BYTES];
-        memcpy(held, a, KEY_BYTES); memcpy(a, b, KEY_BYTES); memcpy(b, held, KEY_BYTES);
+        memcpy(held, a, KEY_BYTES);
+        memcpy(a, b, KEY_BYTES);
+        memcpy(b, held, KEY_BYTES);
     }
 }
 

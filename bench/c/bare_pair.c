@@ -38,7 +38,10 @@ static void receive(int file, uint64_t keys)
     for (;;) {
         wan_frame frame;
         read_all(file, &frame, sizeof frame);
-        if (frame.length > capacity) { capacity = frame.length; payload = realloc(payload, capacity); }
+        if (frame.length > capacity) {
+            capacity = frame.length;
+            payload = realloc(payload, capacity);
+        }
         read_all(file, payload, frame.length);
         if (wan_frame_crc(&frame, payload, frame.length) != frame.crc) refuse("bad checksum");
         apply(&table, payload, frame.count);
@@ -48,7 +51,10 @@ static void receive(int file, uint64_t keys)
 
 int main(int count, char **words)
 {
-    if (count != 4) { fputs("bare_pair EVENTS BATCH KEYS\n", stderr); return 2; }
+    if (count != 4) {
+        fputs("bare_pair EVENTS BATCH KEYS\n", stderr);
+        return 2;
+    }
     uint64_t events = strtoull(words[1], NULL, 10), batch = strtoull(words[2], NULL, 10);
     uint64_t keys = strtoull(words[3], NULL, 10);
     pid_t child;

@@ -9,8 +9,8 @@
 #include "bare.h"
 #include "bare_link.h"
 
-#define GROUP 32
-#define EVENT_BYTES 152     /* 36 of head, key, value. The core's records name recipients too. */
+#define GROUP       32
+#define EVENT_BYTES 152 /* 36 of head, key, value. The core's records name recipients too. */
 
 typedef struct {
     uint64_t stamp, event_sequence;
@@ -46,7 +46,10 @@ static void receive(int file, uint64_t keys)
     for (;;) {
         wan_frame frame;
         read_all(file, &frame, sizeof frame);
-        if (frame.length > capacity) { capacity = frame.length; payload = realloc(payload, capacity); }
+        if (frame.length > capacity) {
+            capacity = frame.length;
+            payload = realloc(payload, capacity);
+        }
         read_all(file, payload, frame.length);
         if (wan_frame_crc(&frame, payload, frame.length) != frame.crc) refuse("bad checksum");
         if (frame.length != frame.count * EVENT_BYTES) refuse("bad frame");
@@ -58,7 +61,10 @@ static void receive(int file, uint64_t keys)
 
 int main(int count, char **words)
 {
-    if (count != 4) { fputs("bare_stored EVENTS BATCH KEYS\n", stderr); return 2; }
+    if (count != 4) {
+        fputs("bare_stored EVENTS BATCH KEYS\n", stderr);
+        return 2;
+    }
     uint64_t events = strtoull(words[1], NULL, 10), batch = strtoull(words[2], NULL, 10);
     uint64_t keys = strtoull(words[3], NULL, 10);
     pid_t child;
@@ -83,14 +89,18 @@ int main(int count, char **words)
         for (uint64_t sent = 0; sent < events; sent += batch, id++) {
             while (id - settled >= ring_batches) settled += acknowledged(file, 0);
             uint8_t *at = ring + id % ring_batches * batch * EVENT_BYTES;
-            uint64_t first = sent % keys;       /* `keys` is a multiple of `batch`. */
+            uint64_t first = sent % keys; /* `keys` is a multiple of `batch`. */
             const uint8_t *key = key_column + first * KEY_BYTES, *value = value_column + first * VALUE_BYTES;
             for (uint64_t n = 0; n < batch; n++) stamps[n] = ++stamp;
             store(&table, key, KEY_BYTES, value, VALUE_BYTES, (uint32_t)batch, (const uint8_t *)stamps, sizeof *stamps);
             for (uint64_t n = 0; n < batch; n++, at += EVENT_BYTES) {
-                *(event_head *)at = (event_head){
-                    .stamp = stamps[n], .event_sequence = stamps[n], .event_member = 1, .event_thread = 1,
-                    .value_length = VALUE_BYTES, .key_length = KEY_BYTES, .region = 1};
+                *(event_head *)at = (event_head){.stamp = stamps[n],
+                                                 .event_sequence = stamps[n],
+                                                 .event_member = 1,
+                                                 .event_thread = 1,
+                                                 .value_length = VALUE_BYTES,
+                                                 .key_length = KEY_BYTES,
+                                                 .region = 1};
                 memcpy(at + sizeof(event_head) + 4, key + n * KEY_BYTES, KEY_BYTES);
                 memcpy(at + sizeof(event_head) + 4 + KEY_BYTES, value + n * VALUE_BYTES, VALUE_BYTES);
             }
@@ -100,7 +110,8 @@ int main(int count, char **words)
         }
         while (settled < id) settled += acknowledged(file, 0);
         printf("%.0f %.1f %.1f\n", (double)events / (now_s() - started),
-               (double)(own_cpu_ns() - own_before) / (double)events, (double)(last_told_ns - their_before) / (double)events);
+               (double)(own_cpu_ns() - own_before) / (double)events,
+               (double)(last_told_ns - their_before) / (double)events);
         fflush(stdout);
     }
     close(file);

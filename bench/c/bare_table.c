@@ -1,4 +1,5 @@
-/* The bare hash table: upsert of a column with a version check, slots fetched ahead in groups. No locks, no shards, no growth. */
+/* The bare hash table: upsert of a column with a version check, slots fetched ahead in groups. No locks, no shards, no
+ * growth. */
 #include "bare.h"
 
 #define GROUP 64
@@ -6,7 +7,10 @@
 bare_table *bare_table_new(uint64_t keys)
 {
     bare_table *table = malloc(sizeof *table);
-    if (table && !bare_table_init(table, keys)) { free(table); return NULL; }
+    if (table && !bare_table_init(table, keys)) {
+        free(table);
+        return NULL;
+    }
     return table;
 }
 
@@ -26,7 +30,8 @@ uint64_t bare_table_put(bare_table *table, const uint8_t *keys, const uint8_t *v
             bare_prefetch(table, hashes[n]);
         }
         for (uint64_t n = 0; n < count; n++)
-            applied += (uint64_t)bare_upsert(table, hashes[n], keys + (row + n) * KEY_BYTES, values + (row + n) * VALUE_BYTES, stamp++);
+            applied += (uint64_t)bare_upsert(table, hashes[n], keys + (row + n) * KEY_BYTES,
+                                             values + (row + n) * VALUE_BYTES, stamp++);
     }
     return applied;
 }

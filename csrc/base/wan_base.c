@@ -36,7 +36,9 @@ wan_status wan_break(const wan_breakage **broken, const wan_breakage *at)
 
 wan_status wan_refuse_broken(const wan_breakage *broken)
 {
-    return WAN_FAIL(WAN_BROKEN, "internal check failed at %s:%d: %s; please report it. This object is not used any more, the others of the process are",
+    return WAN_FAIL(WAN_BROKEN,
+                    "internal check failed at %s:%d: %s; please report it. This object is not used any more, the "
+                    "others of the process are",
                     broken->file, broken->line, broken->condition);
 }
 

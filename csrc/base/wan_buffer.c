@@ -46,7 +46,8 @@ void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uin
     }
     if (used > use->now) use->now = used;
     uint64_t most = WAN_BUFFER_KEPT_TIMES * (use->now > use->before ? use->now : use->before);
-    if (buffer->used == 0 && buffer->capacity > WAN_BUFFER_KEPT_BYTES && buffer->capacity > most) wan_buffer_close(buffer);
+    if (buffer->used == 0 && buffer->capacity > WAN_BUFFER_KEPT_BYTES && buffer->capacity > most)
+        wan_buffer_close(buffer);
 }
 
 void wan_buffer_close(wan_buffer *buffer)

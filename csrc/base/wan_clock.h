@@ -1,23 +1,25 @@
 /* Owns the hybrid logical clock of a member: 48 bits of milliseconds, 16 of counter (Kulkarni et al., "Logical
- * Physical Clocks"). Invariant: never hands out a stamp twice, nor one that is not above all it has seen, until an operator has it lowered. It does not
- * follow a wall clock that jumps ahead. */
+ * Physical Clocks"). Invariant: never hands out a stamp twice, nor one that is not above all it has seen, until an
+ * operator has it lowered. It does not follow a wall clock that jumps ahead. */
 #ifndef WAN_CLOCK_H
 #define WAN_CLOCK_H
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
-/* The wall clock is believed as long as it is not further ahead of the time that has passed since the start: several steps of a time service, and
- * far below the 300 s that receivers let a stamp be ahead. */
+/* The wall clock is believed as long as it is not further ahead of the time that has passed since the start: several
+ * steps of a time service, and far below the 300 s that receivers let a stamp be ahead. */
 #define WAN_CLOCK_TRUST_MS 60000
 
 typedef struct {
     _Atomic uint64_t last;
-    _Atomic uint64_t set_ms;    /* The time as a simulation set it; 0: the system's. */
-    _Atomic uint64_t set_boot_ms;       /* The same of the clock that only runs forward; 0 with set_ms: nothing is judged by it. */
-    _Atomic uint64_t base_ms;   /* The wall clock minus the clock that only runs forward, when the wall clock was believed last; 0: not looked at yet. */
-    _Atomic uint64_t good_until_ms;     /* A wall clock up to this is believed without a look at the other one. */
-    _Alignas(64) _Atomic uint64_t low;      /* wan_clock_low. Away from `last`, which every change writes. */
+    _Atomic uint64_t set_ms; /* The time as a simulation set it; 0: the system's. */
+    _Atomic uint64_t
+        set_boot_ms; /* The same of the clock that only runs forward; 0 with set_ms: nothing is judged by it. */
+    _Atomic uint64_t base_ms; /* The wall clock minus the clock that only runs forward, when the wall clock was believed
+                                 last; 0: not looked at yet. */
+    _Atomic uint64_t good_until_ms;    /* A wall clock up to this is believed without a look at the other one. */
+    _Alignas(64) _Atomic uint64_t low; /* wan_clock_low. Away from `last`, which every change writes. */
 } wan_clock;
 
 /* Milliseconds since 1970. The coarse clock: it moves once a timer tick (1-4 ms) and costs no more than a load. */
@@ -47,7 +49,8 @@ static inline uint64_t wan_clock_wall_ms(wan_clock *clock)
 /* Whether only the wall clock is simulated: then it is believed whatever it says. */
 static inline int wan_clock_is_unjudged(wan_clock *clock)
 {
-    return atomic_load_explicit(&clock->set_ms, memory_order_relaxed) != 0 && atomic_load_explicit(&clock->set_boot_ms, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&clock->set_ms, memory_order_relaxed) != 0
+           && atomic_load_explicit(&clock->set_boot_ms, memory_order_relaxed) == 0;
 }
 
 /* Milliseconds by a clock that nobody can set, and that goes on while the machine is suspended. */
@@ -60,13 +63,14 @@ static inline uint64_t wan_clock_boot_ms(wan_clock *clock)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* `wan_clock_now_ms` of a wall clock that is past what is believed without a look. The base stays when the wall clock goes back: it may come
- * forward again. */
+/* `wan_clock_now_ms` of a wall clock that is past what is believed without a look. The base stays when the wall clock
+ * goes back: it may come forward again. */
 static __attribute__((noinline, unused)) uint64_t wan_clock_judge(wan_clock *clock, uint64_t wall_ms)
 {
     if (wan_clock_is_unjudged(clock)) return wall_ms;
     uint64_t boot_ms = wan_clock_boot_ms(clock), base_ms = 0;
-    if (atomic_compare_exchange_strong_explicit(&clock->base_ms, &base_ms, wall_ms - boot_ms, memory_order_relaxed, memory_order_relaxed))
+    if (atomic_compare_exchange_strong_explicit(&clock->base_ms, &base_ms, wall_ms - boot_ms, memory_order_relaxed,
+                                                memory_order_relaxed))
         base_ms = wall_ms - boot_ms;
     uint64_t passed_ms = base_ms + boot_ms;
     if (wall_ms > passed_ms + WAN_CLOCK_TRUST_MS) return passed_ms;
@@ -74,12 +78,14 @@ static __attribute__((noinline, unused)) uint64_t wan_clock_judge(wan_clock *clo
     return wall_ms;
 }
 
-/* The member's time: what physical half of a stamp is made of. The wall clock, unless that has jumped ahead: then the time that has passed since it was
- * believed. */
+/* The member's time: what physical half of a stamp is made of. The wall clock, unless that has jumped ahead: then the
+ * time that has passed since it was believed. */
 static inline uint64_t wan_clock_now_ms(wan_clock *clock)
 {
     uint64_t wall_ms = wan_clock_wall_ms(clock);
-    return __builtin_expect(wall_ms <= atomic_load_explicit(&clock->good_until_ms, memory_order_relaxed), 1) ? wall_ms : wan_clock_judge(clock, wall_ms);
+    return __builtin_expect(wall_ms <= atomic_load_explicit(&clock->good_until_ms, memory_order_relaxed), 1)
+               ? wall_ms
+               : wan_clock_judge(clock, wall_ms);
 }
 
 /* The time by which a receiver judges how far a stamp is ahead. */
@@ -88,11 +94,14 @@ static inline uint64_t wan_clock_receiving_ms(wan_clock *clock)
     return wan_clock_is_unjudged(clock) ? wan_now_ms() : wan_clock_now_ms(clock);
 }
 
-/* Hears a stamp that the clock of another site gave a short while ago. If it agrees with our wall clock, that one is right and is followed again. */
+/* Hears a stamp that the clock of another site gave a short while ago. If it agrees with our wall clock, that one is
+ * right and is followed again. */
 static inline void wan_clock_hear(wan_clock *clock, uint64_t stamp)
 {
     uint64_t wall_ms = wan_clock_wall_ms(clock), heard_ms = wan_stamp_ms(stamp);
-    if (wan_clock_now_ms(clock) == wall_ms || heard_ms + WAN_CLOCK_TRUST_MS < wall_ms || heard_ms > wall_ms + WAN_CLOCK_TRUST_MS) return;
+    if (wan_clock_now_ms(clock) == wall_ms || heard_ms + WAN_CLOCK_TRUST_MS < wall_ms
+        || heard_ms > wall_ms + WAN_CLOCK_TRUST_MS)
+        return;
     atomic_store_explicit(&clock->base_ms, wall_ms - wan_clock_boot_ms(clock), memory_order_relaxed);
     atomic_store_explicit(&clock->good_until_ms, wall_ms + WAN_CLOCK_TRUST_MS, memory_order_relaxed);
 }
@@ -109,11 +118,17 @@ static inline uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_
 }
 
 /* The highest stamp handed out or seen. */
-static inline uint64_t wan_clock_last(wan_clock *clock) { return atomic_load_explicit(&clock->last, memory_order_relaxed); }
+static inline uint64_t wan_clock_last(wan_clock *clock)
+{
+    return atomic_load_explicit(&clock->last, memory_order_relaxed);
+}
 
-/* No local change is made any more with a stamp below this, but for one that a caller gave: who holds an entry lock and finds that its stamp is
- * lower takes another. */
-static inline uint64_t wan_clock_low(wan_clock *clock) { return atomic_load_explicit(&clock->low, memory_order_relaxed); }
+/* No local change is made any more with a stamp below this, but for one that a caller gave: who holds an entry lock and
+ * finds that its stamp is lower takes another. */
+static inline uint64_t wan_clock_low(wan_clock *clock)
+{
+    return atomic_load_explicit(&clock->low, memory_order_relaxed);
+}
 
 /* Raises it to now, and returns it. It holds for a region when every entry lock was held once since. */
 static inline uint64_t wan_clock_raise_low(wan_clock *clock)
@@ -123,8 +138,9 @@ static inline uint64_t wan_clock_raise_low(wan_clock *clock)
     return low;
 }
 
-/* Sets a clock whose stamps are more than `most_ms` ahead of the time back to the time, and says whether it did. The wall clock is taken as right: what is
- * ahead of it is stamped anew, and nothing is taken from it (pywan/_core/clock_repair.pyx). */
+/* Sets a clock whose stamps are more than `most_ms` ahead of the time back to the time, and says whether it did. The
+ * wall clock is taken as right: what is ahead of it is stamped anew, and nothing is taken from it
+ * (pywan/_core/clock_repair.pyx). */
 static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed), now;
@@ -134,11 +150,12 @@ static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
     do {
         now = wan_clock_now_ms(clock);
         if (wan_stamp_ms(last) <= now + most_ms) return 0;
-    } while (!atomic_compare_exchange_weak_explicit(&clock->last, &last, now << 16, memory_order_relaxed, memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(&clock->last, &last, now << 16, memory_order_relaxed,
+                                                    memory_order_relaxed));
     uint64_t low = atomic_load_explicit(&clock->low, memory_order_relaxed);
     while (low > now << 16
-           && !atomic_compare_exchange_weak_explicit(&clock->low, &low, now << 16, memory_order_relaxed, memory_order_relaxed))
-        ;
+           && !atomic_compare_exchange_weak_explicit(&clock->low, &low, now << 16, memory_order_relaxed,
+                                                     memory_order_relaxed));
     return 1;
 }
 
@@ -147,8 +164,8 @@ static inline void wan_clock_see(wan_clock *clock, uint64_t stamp)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed);
     while (last < stamp
-           && !atomic_compare_exchange_weak_explicit(&clock->last, &last, stamp, memory_order_relaxed, memory_order_relaxed))
-        ;
+           && !atomic_compare_exchange_weak_explicit(&clock->last, &last, stamp, memory_order_relaxed,
+                                                     memory_order_relaxed));
 }
 
 #endif

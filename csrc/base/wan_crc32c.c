@@ -6,11 +6,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#define POLYNOMIAL 0x82f63b78u
-#define STREAM_BYTES 1024u   /* Each of the three streams; 3 KB is well under a batch and fits in L1. */
+#define POLYNOMIAL   0x82f63b78u
+#define STREAM_BYTES 1024u /* Each of the three streams; 3 KB is well under a batch and fits in L1. */
 
 static uint32_t byte_table[8][256];
-static uint32_t shift_table[4][256];   /* Moves a crc over STREAM_BYTES zero bytes, a byte of it at a time. */
+static uint32_t shift_table[4][256]; /* Moves a crc over STREAM_BYTES zero bytes, a byte of it at a time. */
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
 static uint32_t matrix_times(const uint32_t *matrix, uint32_t vector)
@@ -38,15 +38,17 @@ static void build_tables(void)
             byte_table[k][n] = byte_table[0][byte_table[k - 1][n] & 0xff] ^ (byte_table[k - 1][n] >> 8);
 
     uint32_t odd[32], even[32];
-    odd[0] = POLYNOMIAL;   /* Operator for one zero bit. */
+    odd[0] = POLYNOMIAL; /* Operator for one zero bit. */
     for (int n = 1; n < 32; n++) odd[n] = 1u << (n - 1);
-    matrix_square(even, odd);    /* two bits */
-    matrix_square(odd, even);    /* four bits */
+    matrix_square(even, odd); /* two bits */
+    matrix_square(odd, even); /* four bits */
     /* Each square doubles the zeros: from 4 bits to STREAM_BYTES * 8 bits. */
     uint32_t *now = odd, *next = even;
     for (uint64_t bits = 4; bits < (uint64_t)STREAM_BYTES * 8; bits *= 2) {
         matrix_square(next, now);
-        uint32_t *swap = now; now = next; next = swap;
+        uint32_t *swap = now;
+        now = next;
+        next = swap;
     }
     for (uint32_t n = 0; n < 256; n++)
         for (int k = 0; k < 4; k++) shift_table[k][n] = matrix_times(now, n << (8 * k));
@@ -62,25 +64,25 @@ uint32_t wan_crc32c_portable(uint32_t crc, const void *bytes, size_t length)
         memcpy(&word, next, 8);
         word ^= crc;
         crc = byte_table[7][word & 0xff] ^ byte_table[6][(word >> 8) & 0xff] ^ byte_table[5][(word >> 16) & 0xff]
-            ^ byte_table[4][(word >> 24) & 0xff] ^ byte_table[3][(word >> 32) & 0xff]
-            ^ byte_table[2][(word >> 40) & 0xff] ^ byte_table[1][(word >> 48) & 0xff] ^ byte_table[0][word >> 56];
+              ^ byte_table[4][(word >> 24) & 0xff] ^ byte_table[3][(word >> 32) & 0xff]
+              ^ byte_table[2][(word >> 40) & 0xff] ^ byte_table[1][(word >> 48) & 0xff] ^ byte_table[0][word >> 56];
     }
     for (; length; length--) crc = byte_table[0][(crc ^ *next++) & 0xff] ^ (crc >> 8);
     return ~crc;
 }
 
 #if defined(__x86_64__)
-#include <nmmintrin.h>
-#define WAN_CRC_TARGET __attribute__((target("sse4.2")))
-#define crc_word(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
-#define crc_byte(crc, byte) _mm_crc32_u8((crc), (byte))
+#    include <nmmintrin.h>
+#    define WAN_CRC_TARGET      __attribute__((target("sse4.2")))
+#    define crc_word(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
+#    define crc_byte(crc, byte) _mm_crc32_u8((crc), (byte))
 static int have_instruction(void) { return __builtin_cpu_supports("sse4.2"); }
 #elif defined(__aarch64__) && defined(__linux__)
-#include <arm_acle.h>
-#include <sys/auxv.h>
-#define WAN_CRC_TARGET __attribute__((target("+crc")))
-#define crc_word(crc, word) __crc32cd((crc), (word))
-#define crc_byte(crc, byte) __crc32cb((crc), (byte))
+#    include <arm_acle.h>
+#    include <sys/auxv.h>
+#    define WAN_CRC_TARGET      __attribute__((target("+crc")))
+#    define crc_word(crc, word) __crc32cd((crc), (word))
+#    define crc_byte(crc, byte) __crc32cb((crc), (byte))
 static int have_instruction(void) { return (getauxval(AT_HWCAP) & (1 << 7)) != 0; }
 #endif
 
@@ -88,7 +90,7 @@ static int have_instruction(void) { return (getauxval(AT_HWCAP) & (1 << 7)) != 0
 static inline uint32_t shift_stream(uint32_t crc)
 {
     return shift_table[0][crc & 0xff] ^ shift_table[1][(crc >> 8) & 0xff] ^ shift_table[2][(crc >> 16) & 0xff]
-         ^ shift_table[3][crc >> 24];
+           ^ shift_table[3][crc >> 24];
 }
 
 static inline uint64_t load_word(const uint8_t *at)

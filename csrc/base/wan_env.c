@@ -12,17 +12,20 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_READ      /* Older headers do not know it. */
-#define MADV_POPULATE_READ 22
+#ifndef MADV_POPULATE_READ /* Older headers do not know it. */
+#    define MADV_POPULATE_READ 22
 #endif
-#define PIECES_AT_ONCE 1024u        /* As many as the kernel takes. */
+#define PIECES_AT_ONCE 1024u /* As many as the kernel takes. */
 
 static int open_nameless(const char *directory)
 {
     int file = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
-    char path[4096];    /* A file system without O_TMPFILE: a name for as long as it takes to remove it. */
-    if (snprintf(path, sizeof path, "%s/overflow-XXXXXX", directory) >= (int)sizeof path) { errno = ENAMETOOLONG; return -1; }
+    char path[4096]; /* A file system without O_TMPFILE: a name for as long as it takes to remove it. */
+    if (snprintf(path, sizeof path, "%s/overflow-XXXXXX", directory) >= (int)sizeof path) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
     file = mkostemp(path, O_CLOEXEC);
     if (file >= 0) unlink(path);
     return file;
@@ -33,33 +36,33 @@ static wan_status map_overflow(const wan_env *env, const char *directory, uint64
     int file = open_nameless(directory);
     if (file < 0) {
         int reason = errno;
-        return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO, "cannot create an overflow file in %s: %s", directory, strerror(reason));
+        return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO,
+                        "cannot create an overflow file in %s: %s", directory, strerror(reason));
     }
     /* Reserved before it is mapped: a full disk is an error here, never a SIGBUS at the first write. */
     int reason = posix_fallocate(file, 0, (off_t)bytes);
     if (reason != 0) {
         close(file);
-        return WAN_FAIL(reason == ENOSPC || reason == EDQUOT || reason == EFBIG ? WAN_FULL : WAN_IO, "cannot reserve %" PRIu64 " bytes for overflow in %s: %s", bytes, directory,
-                        strerror(reason));
+        return WAN_FAIL(reason == ENOSPC || reason == EDQUOT || reason == EFBIG ? WAN_FULL : WAN_IO,
+                        "cannot reserve %" PRIu64 " bytes for overflow in %s: %s", bytes, directory, strerror(reason));
     }
     void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     reason = errno;
-    close(file);    /* The mapping keeps the file. */
+    close(file); /* The mapping keeps the file. */
     if (mapping == MAP_FAILED)
-        return WAN_FAIL(WAN_IO, "cannot map an overflow file of %" PRIu64 " bytes in %s: %s", bytes, directory, strerror(reason));
+        return WAN_FAIL(WAN_IO, "cannot map an overflow file of %" PRIu64 " bytes in %s: %s", bytes, directory,
+                        strerror(reason));
     *base = mapping;
     return WAN_OK;
 }
 
-static void unmap(const wan_env *env, uint8_t *base, uint64_t bytes)
-{
-    munmap(base, bytes);
-}
+static void unmap(const wan_env *env, uint8_t *base, uint64_t bytes) { munmap(base, bytes); }
 
 static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t **base)
 {
     void *mapping = bytes ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-    if (mapping == MAP_FAILED) return WAN_FAIL(WAN_IO, "cannot map a file of %" PRIu64 " bytes: %s", bytes, strerror(errno));
+    if (mapping == MAP_FAILED)
+        return WAN_FAIL(WAN_IO, "cannot map a file of %" PRIu64 " bytes: %s", bytes, strerror(errno));
     /* Tells of what cannot be read, where touching the page would be a SIGBUS. Not there before Linux 5.14. */
     if (madvise(mapping, bytes, MADV_POPULATE_READ) == 0) {
         *base = mapping;
@@ -69,40 +72,47 @@ static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t
     return WAN_FAIL(WAN_IO, "cannot fetch a file of %" PRIu64 " bytes into memory", bytes);
 }
 
-/* The end of a file inside a page is no fault: it reads as zeros. A file that is not there any more was removed by its log, and nobody cuts it by its name. */
+/* The end of a file inside a page is no fault: it reads as zeros. A file that is not there any more was removed by its
+ * log, and nobody cuts it by its name. */
 static wan_status look_whether_cut(const char *path, uint64_t mapped)
 {
     struct stat now;
     if (stat(path, &now) < 0 || (uint64_t)now.st_size >= mapped) return WAN_OK;
-    return WAN_FAIL(WAN_IO, "%.300s was cut off: it has %" PRIu64 " bytes, and had %" PRIu64, path, (uint64_t)now.st_size, mapped);
+    return WAN_FAIL(WAN_IO, "%.300s was cut off: it has %" PRIu64 " bytes, and had %" PRIu64, path,
+                    (uint64_t)now.st_size, mapped);
 }
 
-static wan_status unreadable(const char *path) { return WAN_FAIL(WAN_IO, "%.300s cannot be read any more: it was cut off, or its disk fails", path); }
+static wan_status unreadable(const char *path)
+{
+    return WAN_FAIL(WAN_IO, "%.300s cannot be read any more: it was cut off, or its disk fails", path);
+}
 
 static wan_status populate(const char *path, const uint8_t *from, uint64_t bytes)
 {
     uint64_t before = (uintptr_t)from & 4095;
     while (madvise((void *)(from - before), bytes + before, MADV_POPULATE_READ) < 0)
         if (errno == EFAULT || errno == EHWPOISON) return unreadable(path);
-        else if (errno != EINTR && errno != EAGAIN) return WAN_OK;      /* The system did not look. */
+        else if (errno != EINTR && errno != EAGAIN) return WAN_OK; /* The system did not look. */
     return WAN_OK;
 }
 
-static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at, uint64_t bytes)
+static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8_t *base, uint64_t mapped, uint64_t at,
+                               uint64_t bytes)
 {
     wan_status status = look_whether_cut(path, mapped);
     return status == WAN_OK ? populate(path, base + at, bytes) : status;
 }
 
 /* By the kernel: it meets a page that is not to be had with an error, where a copy of ours would meet a SIGBUS. */
-static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t mapped, const struct iovec *pieces, uint32_t count, uint8_t *to)
+static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t mapped, const struct iovec *pieces,
+                              uint32_t count, uint8_t *to)
 {
     while (count) {
         uint32_t some = count < PIECES_AT_ONCE ? count : PIECES_AT_ONCE;
         struct iovec into = {to, 0};
         for (uint32_t n = 0; n < some; n++) into.iov_len += pieces[n].iov_len;
         ssize_t done = process_vm_readv(getpid(), &into, 1, pieces, some, 0);
-        if (done < 0 && (errno == ENOSYS || errno == EPERM)) {      /* Not let: checked, and copied at once. */
+        if (done < 0 && (errno == ENOSYS || errno == EPERM)) { /* Not let: checked, and copied at once. */
             for (uint32_t n = 0; n < some; n++) {
                 wan_status status = populate(path, pieces[n].iov_base, pieces[n].iov_len);
                 if (status != WAN_OK) return status;
@@ -118,12 +128,13 @@ static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t map
         pieces += some;
         count -= some;
     }
-    return look_whether_cut(path, mapped);      /* Behind the copy, so that no zeros are in it. */
+    return look_whether_cut(path, mapped); /* Behind the copy, so that no zeros are in it. */
 }
 
 static wan_status failed(int reason, const char *what, const char *path)
 {
-    return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO, "cannot %s %s: %s", what, path, strerror(reason));
+    return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO, "cannot %s %s: %s", what, path,
+                    strerror(reason));
 }
 
 static wan_status create_file(const wan_env *env, const char *path, uint64_t bytes, int *file)
@@ -144,26 +155,45 @@ static wan_status open_file(const wan_env *env, const char *path, int writable, 
 {
     /* A link could lead out of the store, and a pipe's opening would wait for its other end. */
     int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (opened < 0 && errno == ELOOP) return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has only files of its own", path);
-    if (opened < 0) { int reason = errno; failed(reason, "open", path); return reason == ENOENT ? WAN_EMPTY : WAN_IO; }
+    if (opened < 0 && errno == ELOOP)
+        return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has only files of its own", path);
+    if (opened < 0) {
+        int reason = errno;
+        failed(reason, "open", path);
+        return reason == ENOENT ? WAN_EMPTY : WAN_IO;
+    }
     struct stat kind;
-    if (fstat(opened, &kind) < 0) { int reason = errno; close(opened); return failed(reason, "look at", path); }
-    if (!S_ISREG(kind.st_mode)) { close(opened); return WAN_FAIL(WAN_IO, "cannot open %s: it is no regular file, and a log has only such", path); }
+    if (fstat(opened, &kind) < 0) {
+        int reason = errno;
+        close(opened);
+        return failed(reason, "look at", path);
+    }
+    if (!S_ISREG(kind.st_mode)) {
+        close(opened);
+        return WAN_FAIL(WAN_IO, "cannot open %s: it is no regular file, and a log has only such", path);
+    }
     off_t end = lseek(opened, 0, SEEK_END);
-    if (end < 0) { int reason = errno; close(opened); return failed(reason, "measure", path); }
+    if (end < 0) {
+        int reason = errno;
+        close(opened);
+        return failed(reason, "measure", path);
+    }
     *file = opened;
     *bytes = (uint64_t)end;
     return WAN_OK;
 }
 
-static wan_status write_file(const wan_env *env, int file, const char *path, uint64_t at, const void *data, uint64_t bytes)
+static wan_status write_file(const wan_env *env, int file, const char *path, uint64_t at, const void *data,
+                             uint64_t bytes)
 {
     const uint8_t *from = data;
     while (bytes) {
         ssize_t done = pwrite(file, from, bytes, (off_t)at);
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) return failed(done ? errno : ENOSPC, "write", path);
-        from += done; at += (uint64_t)done; bytes -= (uint64_t)done;
+        from += done;
+        at += (uint64_t)done;
+        bytes -= (uint64_t)done;
     }
     return WAN_OK;
 }
@@ -175,8 +205,13 @@ static wan_status read_file(const wan_env *env, int file, const char *path, uint
         ssize_t done = pread(file, next, bytes, (off_t)at);
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return failed(errno, "read", path);
-        if (done == 0) { memset(next, 0, bytes); return WAN_OK; }     /* Cut short: what is missing reads as zeros. */
-        next += done; at += (uint64_t)done; bytes -= (uint64_t)done;
+        if (done == 0) {
+            memset(next, 0, bytes);
+            return WAN_OK;
+        } /* Cut short: what is missing reads as zeros. */
+        next += done;
+        at += (uint64_t)done;
+        bytes -= (uint64_t)done;
     }
     return WAN_OK;
 }
@@ -186,8 +221,9 @@ static wan_status sync_file(const wan_env *env, int file, const char *path)
     while (fdatasync(file) < 0)
         if (errno != EINTR) return failed(errno, "sync", path);
     struct stat now;
-    if (fstat(file, &now) == 0 && now.st_nlink == 0)        /* Written and synced, and gone with the process all the same. */
-        return WAN_FAIL(WAN_IO, "%s was removed while it was in use; restore its folder and start the member again", path);
+    if (fstat(file, &now) == 0 && now.st_nlink == 0) /* Written and synced, and gone with the process all the same. */
+        return WAN_FAIL(WAN_IO, "%s was removed while it was in use; restore its folder and start the member again",
+                        path);
     return WAN_OK;
 }
 
@@ -208,7 +244,8 @@ static wan_status remove_file(const wan_env *env, const char *path)
 
 static void close_file(const wan_env *env, int file) { close(file); }
 
-static wan_status list_files(const wan_env *env, const char *directory, wan_status (*found)(void *owner, const char *name), void *owner)
+static wan_status list_files(const wan_env *env, const char *directory,
+                             wan_status (*found)(void *owner, const char *name), void *owner)
 {
     DIR *folder = opendir(directory);
     if (!folder) return failed(errno, "list", directory);
@@ -221,7 +258,18 @@ static wan_status list_files(const wan_env *env, const char *directory, wan_stat
 }
 
 const wan_env wan_env_posix = {
-    .map_overflow = map_overflow, .unmap = unmap, .map_file = map_file, .fetch = fetch_mapped, .copy = copy_mapped, .create = create_file, .open = open_file, .write = write_file,
-    .read = read_file, .sync = sync_file, .replace = replace_file, .remove = remove_file, .close = close_file,
+    .map_overflow = map_overflow,
+    .unmap = unmap,
+    .map_file = map_file,
+    .fetch = fetch_mapped,
+    .copy = copy_mapped,
+    .create = create_file,
+    .open = open_file,
+    .write = write_file,
+    .read = read_file,
+    .sync = sync_file,
+    .replace = replace_file,
+    .remove = remove_file,
+    .close = close_file,
     .list = list_files,
 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ZEROS 4096u     /* Behind the end of what was read: a file that was cut may lack its header. */
+#define ZEROS 4096u /* Behind the end of what was read: a file that was cut may lack its header. */
 
 static wan_status own_room(wan_file_read *read)
 {
@@ -23,10 +23,11 @@ static wan_status fetch(wan_file_read *read)
     uint8_t *mapping;
     wan_status status = read->env->open(read->env, read->path, 0, &file, &read->length);
     if (status != WAN_OK) return status;
-    if (read->map && read->env->map_file && read->length == read->expected && read->env->map_file(read->env, file, read->length, &mapping) == WAN_OK) {
+    if (read->map && read->env->map_file && read->length == read->expected
+        && read->env->map_file(read->env, file, read->length, &mapping) == WAN_OK) {
         read->bytes = mapping;
         read->mapped = 1;
-    } else {    /* Of another length, or not to be had as a mapping: reading says why, or does without. */
+    } else { /* Of another length, or not to be had as a mapping: reading says why, or does without. */
         status = own_room(read);
         if (status == WAN_OK) status = read->env->read(read->env, file, read->path, 0, read->own, read->length);
         if (status == WAN_OK) memset(read->own + read->length, 0, ZEROS);
@@ -40,7 +41,8 @@ static void *fetch_in_thread(void *argument)
 {
     wan_file_read *read = argument;
     read->status = fetch(read);
-    if (read->status != WAN_OK) memcpy(read->detail, wan_detail, sizeof read->detail);     /* The reason is this thread's. */
+    if (read->status != WAN_OK)
+        memcpy(read->detail, wan_detail, sizeof read->detail); /* The reason is this thread's. */
     return NULL;
 }
 

@@ -1,5 +1,6 @@
-/* Owns one whole file's bytes: mapped, where the system can do it without a surprise later, else read into memory that serves again; at
- * once, or by another thread, so that the next file comes from the disk while this one is looked at. */
+/* Owns one whole file's bytes: mapped, where the system can do it without a surprise later, else read into memory that
+ * serves again; at once, or by another thread, so that the next file comes from the disk while this one is looked at.
+ */
 #ifndef WAN_FILE_READ_H
 #define WAN_FILE_READ_H
 #include <pthread.h>
@@ -8,12 +9,12 @@
 
 typedef struct {
     const wan_env *env;
-    char path[4096];            /* The caller's to write, before begin. */
-    const uint8_t *bytes;       /* After end: `length` of them; behind those that were not mapped a page of zeros. */
-    uint64_t length;            /* Of the file. */
-    uint64_t expected;          /* Only a file of this length is mapped. */
-    int map;                    /* Wanted. */
-    int mapped;                 /* `bytes` are a mapping. Who keeps it sets this to 0, and unmaps it some day. */
+    char path[4096];      /* The caller's to write, before begin. */
+    const uint8_t *bytes; /* After end: `length` of them; behind those that were not mapped a page of zeros. */
+    uint64_t length;      /* Of the file. */
+    uint64_t expected;    /* Only a file of this length is mapped. */
+    int map;              /* Wanted. */
+    int mapped;           /* `bytes` are a mapping. Who keeps it sets this to 0, and unmaps it some day. */
     uint8_t *own;
     uint64_t own_room;
     pthread_t thread;

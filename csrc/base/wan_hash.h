@@ -12,8 +12,18 @@ static inline uint64_t wan_hash_fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-static inline uint64_t wan_load64(const uint8_t *at) { uint64_t v; memcpy(&v, at, 8); return v; }
-static inline uint64_t wan_load32(const uint8_t *at) { uint32_t v; memcpy(&v, at, 4); return v; }
+static inline uint64_t wan_load64(const uint8_t *at)
+{
+    uint64_t v;
+    memcpy(&v, at, 8);
+    return v;
+}
+static inline uint64_t wan_load32(const uint8_t *at)
+{
+    uint32_t v;
+    memcpy(&v, at, 4);
+    return v;
+}
 
 #define WAN_HASH_A 0xa0761d6478bd642full
 #define WAN_HASH_B 0xe7037ed1a0b428dbull
@@ -44,8 +54,9 @@ static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
     return wan_hash_fold(WAN_HASH_A ^ length, wan_hash_fold(a ^ WAN_HASH_B, b ^ state));
 }
 
-/* Where a key sits in an index of this process: the same function with secrets in the place of its constants, drawn when the process begins. The
- * hash above is part of the format, and whoever knows it can make keys that collide; not of this one. */
+/* Where a key sits in an index of this process: the same function with secrets in the place of its constants, drawn
+ * when the process begins. The hash above is part of the format, and whoever knows it can make keys that collide; not
+ * of this one. */
 extern uint64_t wan_seat_secrets[4];
 static inline uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
 {
@@ -53,7 +64,8 @@ static inline uint64_t wan_seat_hash(const void *data, size_t length, uint64_t f
     const uint64_t *secret = wan_seat_secrets;
     uint64_t a = 0, b = 0, state = secret[2] ^ form;
     size_t left = length;
-    for (; left > 16; left -= 16, at += 16) state = wan_hash_fold(wan_load64(at) ^ secret[0], wan_load64(at + 8) ^ state);
+    for (; left > 16; left -= 16, at += 16)
+        state = wan_hash_fold(wan_load64(at) ^ secret[0], wan_load64(at + 8) ^ state);
     if (left >= 8) {
         a = wan_load64(at);
         b = wan_load64(at + left - 8);
@@ -64,7 +76,10 @@ static inline uint64_t wan_seat_hash(const void *data, size_t length, uint64_t f
 }
 
 /* The same key in another form (b"k", "k") is another key. */
-static inline uint64_t wan_key_hash(const void *key, size_t length, uint8_t form) { return wan_hash(key, length, form); }
+static inline uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
+{
+    return wan_hash(key, length, form);
+}
 
 /* A number below `count`, from the high bits, so that it does not repeat the low bits that the table uses. */
 static inline uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 
-/* To sleep costs the sleeper, the threads of his process and whoever wakes him some ten microseconds together: he spins as
- * long before. A pause takes 10 to 50 ns, as the processor has it: so the clock says how long. */
-#define SPIN_NS 10000
+/* To sleep costs the sleeper, the threads of his process and whoever wakes him some ten microseconds together: he spins
+ * as long before. A pause takes 10 to 50 ns, as the processor has it: so the clock says how long. */
+#define SPIN_NS      10000
 #define SPINS_A_LOOK 16
 
 static const struct timespec LOOK_AGAIN = {0, 1000000};
@@ -16,7 +16,7 @@ static int order_all_threads(void)
 {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
     return errno == EPERM && syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
-        && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+           && syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 static uint64_t now_ns(void)
@@ -40,14 +40,13 @@ void wan_lock_wait(wan_lock *lock)
         if (until == 0) until = now + SPIN_NS;
     } while (now < until);
     atomic_fetch_add(&lock->sleepers, 1);
-    /* Who released it before the barrier is seen to have done so; who releases it after that sees a sleeper, and wakes him. */
+    /* Who released it before the barrier is seen to have done so; who releases it after that sees a sleeper, and wakes
+     * him. */
     int ordered = order_all_threads();
     while (!wan_lock_try(lock))
-        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 1, ordered ? (void *)0 : (void *)&LOOK_AGAIN, (void *)0, 0);
+        syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 1, ordered ? (void *)0 : (void *)&LOOK_AGAIN, (void *)0,
+                0);
     atomic_fetch_sub(&lock->sleepers, 1);
 }
 
-void wan_lock_wake(wan_lock *lock)
-{
-    syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0);
-}
+void wan_lock_wake(wan_lock *lock) { syscall(SYS_futex, &lock->state, FUTEX_WAKE_PRIVATE, 1, (void *)0, (void *)0, 0); }

@@ -1,4 +1,5 @@
-/* Owns nothing: SipHash-2-4 (Aumasson, Bernstein), a keyed hash of short inputs: who does not know the key cannot make bytes that fit it. */
+/* Owns nothing: SipHash-2-4 (Aumasson, Bernstein), a keyed hash of short inputs: who does not know the key cannot make
+ * bytes that fit it. */
 #ifndef WAN_SIPHASH_H
 #define WAN_SIPHASH_H
 #include <stddef.h>
@@ -10,15 +11,21 @@ static inline uint64_t wan_siphash(const uint64_t key[2], const void *bytes, siz
     uint64_t a = key[0] ^ 0x736f6d6570736575u, b = key[1] ^ 0x646f72616e646f6du;
     uint64_t c = key[0] ^ 0x6c7967656e657261u, d = key[1] ^ 0x7465646279746573u;
 #define WAN_SIP_TURN(x, n) ((x) << (n) | (x) >> (64 - (n)))
-#define WAN_SIP_ROUND() \
-    do { \
-        a += b; b = WAN_SIP_TURN(b, 13) ^ a; a = WAN_SIP_TURN(a, 32); \
-        c += d; d = WAN_SIP_TURN(d, 16) ^ c; \
-        a += d; d = WAN_SIP_TURN(d, 21) ^ a; \
-        c += b; b = WAN_SIP_TURN(b, 17) ^ c; c = WAN_SIP_TURN(c, 32); \
+#define WAN_SIP_ROUND()                                                                                                \
+    do {                                                                                                               \
+        a += b;                                                                                                        \
+        b = WAN_SIP_TURN(b, 13) ^ a;                                                                                   \
+        a = WAN_SIP_TURN(a, 32);                                                                                       \
+        c += d;                                                                                                        \
+        d = WAN_SIP_TURN(d, 16) ^ c;                                                                                   \
+        a += d;                                                                                                        \
+        d = WAN_SIP_TURN(d, 21) ^ a;                                                                                   \
+        c += b;                                                                                                        \
+        b = WAN_SIP_TURN(b, 17) ^ c;                                                                                   \
+        c = WAN_SIP_TURN(c, 32);                                                                                       \
     } while (0)
     const uint8_t *at = bytes;
-    for (size_t left = length; ; left -= 8, at += 8) {
+    for (size_t left = length;; left -= 8, at += 8) {
         uint64_t word = left < 8 ? (uint64_t)length << 56 : 0;
         memcpy(&word, at, left < 8 ? left : 8);
         d ^= word;

@@ -5,14 +5,20 @@
 #include <stdint.h>
 
 extern _Atomic uint32_t wan_thread_count;
-typedef struct { uint64_t events; uint32_t number; } wan_thread;
+typedef struct {
+    uint64_t events;
+    uint32_t number;
+} wan_thread;
 extern _Thread_local wan_thread wan_thread_own __attribute__((visibility("hidden")));
 
-/* This thread, which has its number. To be asked once for both, or for many events: it is a call into the dynamic linker. */
+/* This thread, which has its number. To be asked once for both, or for many events: it is a call into the dynamic
+ * linker. */
 static inline wan_thread *wan_thread_self(void)
 {
     wan_thread *self = &wan_thread_own;
-    __asm__("" : "+r"(self));       /* Else the compiler, who knows what it points to, asks for it again instead of keeping it. */
+    __asm__(
+        ""
+        : "+r"(self)); /* Else the compiler, who knows what it points to, asks for it again instead of keeping it. */
     if (__builtin_expect(self->number == 0, 0)) self->number = atomic_fetch_add(&wan_thread_count, 1) + 1;
     return self;
 }
@@ -21,7 +27,10 @@ static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_own.eve
 
 static inline void wan_count(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
 /* A number with one writer at a time (under its lock), which others read without the lock by wan_read. */
-static inline void wan_tally(uint64_t *counter, uint64_t by) { __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED); }
+static inline void wan_tally(uint64_t *counter, uint64_t by)
+{
+    __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
+}
 static inline void wan_set(uint64_t *counter, uint64_t value) { __atomic_store_n(counter, value, __ATOMIC_RELAXED); }
 static inline uint64_t wan_read(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
 /* Takes `by` from a number. Whether it fell below 0 with that. */

@@ -34,11 +34,14 @@ static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, 
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
-    wan_status status = wan_log_sync(log);      /* The manifest knows of all blocks, and they are to be found then. */
+    wan_status status = wan_log_sync(log); /* The manifest knows of all blocks, and they are to be found then. */
     if (status != WAN_OK) return status;
-    if (state_bytes > WAN_LOG_STATE_BYTES_MAX || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX)      /* It could not be read again. */
-        return WAN_FAIL(WAN_TOO_LARGE, "the log in %.300s has a state of %" PRIu64 " bytes, and at most %u can be kept; the log stays as it is", log->directory,
-                        state_bytes, WAN_LOG_STATE_BYTES_MAX);
+    if (state_bytes > WAN_LOG_STATE_BYTES_MAX
+        || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX) /* It could not be read again. */
+        return WAN_FAIL(WAN_TOO_LARGE,
+                        "the log in %.300s has a state of %" PRIu64
+                        " bytes, and at most %u can be kept; the log stays as it is",
+                        log->directory, state_bytes, WAN_LOG_STATE_BYTES_MAX);
     uint8_t *bytes = calloc(1, length);
     if (!bytes) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a manifest of %" PRIu64 " bytes", length);
     manifest_head *head = (manifest_head *)bytes;
@@ -54,7 +57,10 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     head->state_bytes = state_bytes;
     head->identity_bytes = (uint32_t)log->identity.used;
     uint64_t *pair = (uint64_t *)(head + 1);
-    for (uint32_t n = 0; n < log->count; n++) { *pair++ = log->segments[n].number; *pair++ = log->segments[n].bytes; }
+    for (uint32_t n = 0; n < log->count; n++) {
+        *pair++ = log->segments[n].number;
+        *pair++ = log->segments[n].bytes;
+    }
     uint8_t *behind = (uint8_t *)pair;
     if (log->identity.used) memcpy(behind, log->identity.bytes, log->identity.used);
     if (state_bytes) memcpy(behind + log->identity.used, state, state_bytes);
@@ -70,13 +76,14 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     if (file >= 0) log->env->close(log->env, file);
     free(bytes);
     if (status != WAN_OK) return status;
-    log->unsure = 1;        /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
+    log->unsure = 1; /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
     status = log->env->replace(log->env, fresh, path, log->directory);
     if (status != WAN_OK) return status;
     log->unsure = 0;
     log->named = 1;
     log->known_commit = log->commit;
-    if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK) log->env->close(log->env, file);
+    if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK)
+        log->env->close(log->env, file);
     return WAN_OK;
 }
 
@@ -95,7 +102,8 @@ wan_status wan_log_grow_segments(wan_log *log, uint32_t wanted)
 
 uint64_t wan_log_segment_bytes(const wan_log *log)
 {
-    uint64_t bytes = log->budget ? log->budget->limit / WAN_LOG_SEGMENT_PART & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
+    uint64_t bytes =
+        log->budget ? log->budget->limit / WAN_LOG_SEGMENT_PART & ~(uint64_t)(WAN_LOG_PAGE - 1) : WAN_LOG_SEGMENT_BYTES;
     if (bytes > WAN_LOG_SEGMENT_BYTES) return WAN_LOG_SEGMENT_BYTES;
     return bytes < WAN_LOG_SEGMENT_BYTES_MIN ? WAN_LOG_SEGMENT_BYTES_MIN : bytes;
 }
@@ -130,7 +138,9 @@ uint64_t wan_log_record_bytes(const wan_log *log)
 int wan_log_begin_way(wan_log *log)
 {
     uint32_t nobody = 0;
-    if (log->budget && !__atomic_compare_exchange_n(&log->budget->way, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 0;
+    if (log->budget
+        && !__atomic_compare_exchange_n(&log->budget->way, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 0;
     log->makes_way = 1;
     return 1;
 }
@@ -147,7 +157,9 @@ static wan_status take_room(wan_log *log, uint64_t bytes)
     uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
     if (used <= budget_of(log, log->makes_way)) return WAN_OK;
     __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
-    return WAN_FAIL(WAN_FULL, "the logs of the disk store have reached their limit of %" PRIu64 " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
+    return WAN_FAIL(WAN_FULL,
+                    "the logs of the disk store have reached their limit of %" PRIu64
+                    " bytes, of which %.300s has %" PRIu64 ": let events leave, or give the store a larger size",
                     log->budget->limit, log->directory, log->bytes);
 }
 
@@ -160,7 +172,7 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 {
     log->budget = budget;
     log->may_take_kept = may_take_kept != 0;
-    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED);    /* Wraps around where it is less. */
+    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED); /* Wraps around where it is less. */
 }
 
 static wan_status make_segment(wan_log *log, uint64_t bytes);
@@ -188,9 +200,12 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
 
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    status = log->env->remove(log->env, path);      /* A left-over that no manifest names. */
+    status = log->env->remove(log->env, path); /* A left-over that no manifest names. */
     if (status == WAN_OK) status = log->env->create(log->env, path, bytes, &segment->file);
-    if (status != WAN_OK) { free(segment->highest); return status; }
+    if (status != WAN_OK) {
+        free(segment->highest);
+        return status;
+    }
     uint8_t page[WAN_LOG_PAGE] = {0};
     wan_segment_head *head = (wan_segment_head *)page;
     memcpy(head->magic, SEGMENT_MAGIC, 8);
@@ -242,20 +257,25 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     wan_status status = WAN_OK;
     if (log->for_reading) return only_for_reading(log);
     if (log->broken) return wan_refuse_broken(log->broken);
-    if (log->unsure || !log->named) status = write_manifest(log, state, state_bytes);    /* A segment is there only beside a manifest. */
+    if (log->unsure || !log->named)
+        status = write_manifest(log, state, state_bytes); /* A segment is there only beside a manifest. */
     if (status != WAN_OK) return status;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (room_left(&log->segments[n]) >= need) return WAN_OK;
-    /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait. */
+    /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait.
+     */
     uint64_t bytes = wan_log_segment_bytes(log);
     if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
     uint32_t before = log->count;
     status = add_segment(log, bytes);
     if (status != WAN_OK) return status;
     for (uint32_t n = 1; n < WAN_LOG_AHEAD && before; n++)
-        if (wan_log_room(log) < wan_log_segment_bytes(log) * WAN_LOG_AHEAD_ROOM || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK) break;
+        if (wan_log_room(log) < wan_log_segment_bytes(log) * WAN_LOG_AHEAD_ROOM
+            || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK)
+            break;
     status = write_manifest(log, state, state_bytes);
-    if (status == WAN_OK || log->unsure) return status;     /* Unsure: the manifest that is found may name them, so they stay. */
+    if (status == WAN_OK || log->unsure)
+        return status; /* Unsure: the manifest that is found may name them, so they stay. */
     while (log->count > before) {
         char path[4096];
         segment_path(log, log->segments[log->count - 1].number, path, sizeof path);
@@ -287,7 +307,10 @@ wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
         wan_status status = log->env->write(log->env, segment->file, path, segment->used, zeros, sizeof zeros);
         if (status != WAN_OK) return status;
         status = log->env->sync(log->env, segment->file, path);
-        if (status != WAN_OK) { note_lost(log); return status; }
+        if (status != WAN_OK) {
+            note_lost(log);
+            return status;
+        }
     }
     segment->torn = 0;
     return WAN_OK;
@@ -310,10 +333,10 @@ static uint64_t gather_block(uint8_t *to, const wan_block_head *head, const wan_
     return filled;
 }
 
-#define GATHERED_BYTES (64u << 10)      /* A block up to there is written by one call. */
+#define GATHERED_BYTES (64u << 10) /* A block up to there is written by one call. */
 
-static wan_status write_block(wan_log *log, const wan_log_segment *segment, const char *path, const wan_block_head *head, const wan_part *parts,
-                              uint32_t count)
+static wan_status write_block(wan_log *log, const wan_log_segment *segment, const char *path,
+                              const wan_block_head *head, const wan_part *parts, uint32_t count)
 {
     const wan_env *env = log->env;
     uint64_t at = segment->used + sizeof *head;
@@ -327,7 +350,8 @@ static wan_status write_block(wan_log *log, const wan_log_segment *segment, cons
         const uint64_t rest = part->head.length - part->first_length;
         status = env->write(env, segment->file, path, at, &part->head, sizeof part->head);
         at += sizeof part->head;
-        if (status == WAN_OK && part->first_length) status = env->write(env, segment->file, path, at, part->first, part->first_length);
+        if (status == WAN_OK && part->first_length)
+            status = env->write(env, segment->file, path, at, part->first, part->first_length);
         at += part->first_length;
         if (status == WAN_OK && rest) status = env->write(env, segment->file, path, at, part->bytes, rest);
         at += rest;
@@ -347,7 +371,8 @@ static void note_synced(wan_log *log, uint64_t commit, uint64_t bytes)
     wan_buffer_rest(&log->unsynced, &log->unsynced_use, bytes, wan_monotonic_us());
 }
 
-/* After a sync that failed: what the disk may have lost goes there from our own memory, since the system's may have lost it too. */
+/* After a sync that failed: what the disk may have lost goes there from our own memory, since the system's may have
+ * lost it too. */
 static wan_status write_lost_again(wan_log *log)
 {
     if (!log->lost) return WAN_OK;
@@ -355,10 +380,12 @@ static wan_status write_lost_again(wan_log *log)
     const uint64_t bytes = log->unsynced.used - log->unsynced.start;
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    return log->env->write(log->env, segment->file, path, segment->used - bytes, log->unsynced.bytes + log->unsynced.start, bytes);
+    return log->env->write(log->env, segment->file, path, segment->used - bytes,
+                           log->unsynced.bytes + log->unsynced.start, bytes);
 }
 
-/* A sync failed. What was not synced goes to the system's memory again at once, as far as it takes that: else the end of the process would take it now. */
+/* A sync failed. What was not synced goes to the system's memory again at once, as far as it takes that: else the end
+ * of the process would take it now. */
 static void note_lost(wan_log *log)
 {
     char detail[WAN_DETAIL_BYTES];
@@ -374,7 +401,10 @@ wan_status wan_log_begin_sync(wan_log *log, wan_log_syncing *sync)
     if (log->broken) return wan_refuse_broken(log->broken);
     if (log->synced_commit == log->commit || log->for_reading) return WAN_EMPTY;
     const wan_log_segment *segment = &log->segments[log->writing];
-    *sync = (wan_log_syncing){.commit = log->commit, .number = segment->number, .bytes = log->unsynced.used - log->unsynced.start, .file = segment->file};
+    *sync = (wan_log_syncing){.commit = log->commit,
+                              .number = segment->number,
+                              .bytes = log->unsynced.used - log->unsynced.start,
+                              .file = segment->file};
     wan_status status = write_lost_again(log);
     return status;
 }
@@ -407,13 +437,15 @@ wan_status wan_log_sync(wan_log *log)
 
 int wan_log_takes(const wan_log *log, uint64_t length)
 {
-    if (log->broken || log->for_reading || log->unsure || !log->named || log->lost || log->writing >= log->count) return 0;
+    if (log->broken || log->for_reading || log->unsure || !log->named || log->lost || log->writing >= log->count)
+        return 0;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (log->segments[n].torn) return 0;
     return room_left(&log->segments[log->writing]) >= length + sizeof(wan_block_head);
 }
 
-/* Finds the segment that a block of `need` bytes goes to: nothing of an attempt that failed is left in others, and those before it are synced. */
+/* Finds the segment that a block of `need` bytes goes to: nothing of an attempt that failed is left in others, and
+ * those before it are synced. */
 static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
 {
     uint32_t n = log->writing;
@@ -421,8 +453,8 @@ static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
         wan_status status = log->segments[n].torn ? wan_log_clean_end(log, &log->segments[n]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
-    WAN_CHECK(log, n < log->count, WAN_BROKEN);     /* The caller made room. */
-    for (uint32_t later = n + 1; later < log->count; later++) {       /* A longer block was tried there. */
+    WAN_CHECK(log, n < log->count, WAN_BROKEN);                 /* The caller made room. */
+    for (uint32_t later = n + 1; later < log->count; later++) { /* A longer block was tried there. */
         wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
@@ -430,9 +462,14 @@ static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
     return n == log->writing ? WAN_OK : wan_log_sync(log);
 }
 
-static wan_block_head make_head(const wan_log *log, const wan_log_segment *segment, const wan_part *parts, uint32_t count, uint64_t length)
+static wan_block_head make_head(const wan_log *log, const wan_log_segment *segment, const wan_part *parts,
+                                uint32_t count, uint64_t length)
 {
-    wan_block_head head = {.magic = BLOCK_MAGIC, .length = (uint32_t)length, .parts = count, .commit = log->commit + 1, .segment = segment->number,
+    wan_block_head head = {.magic = BLOCK_MAGIC,
+                           .length = (uint32_t)length,
+                           .parts = count,
+                           .commit = log->commit + 1,
+                           .segment = segment->number,
                            .synced = log->synced_commit};
     head.crc = head_crc(&head);
     for (uint32_t k = 0; k < count; k++) {
@@ -455,7 +492,8 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     if (log->for_reading) return only_for_reading(log);
     WAN_CHECK(log, !log->unsure, WAN_BROKEN);
     wan_status status = find_segment(log, need, &n);
-    if (status == WAN_OK && log->lost) status = wan_log_sync(log);      /* What comes behind it must not be all that is there. */
+    if (status == WAN_OK && log->lost)
+        status = wan_log_sync(log); /* What comes behind it must not be all that is there. */
     if (status != WAN_OK) return status;
     status = syncs ? WAN_OK : wan_buffer_make_room(&log->unsynced, need, UINT64_MAX);
     if (status != WAN_OK) return status;
@@ -467,13 +505,22 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
         status = write_block(log, segment, path, &head, parts, count);
     } else {
         uint8_t *copy = log->unsynced.bytes + log->unsynced.used;
-        status = log->env->write(log->env, segment->file, path, segment->used, copy, gather_block(copy, &head, parts, count));
+        status = log->env->write(log->env, segment->file, path, segment->used, copy,
+                                 gather_block(copy, &head, parts, count));
     }
-    if (status != WAN_OK) { segment->torn = 1; return status; }     /* Not counted as used: the next attempt writes over it. */
+    if (status != WAN_OK) {
+        segment->torn = 1;
+        return status;
+    } /* Not counted as used: the next attempt writes over it. */
     if (syncs) {
-        /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written again. */
+        /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written
+         * again. */
         status = log->env->sync(log->env, segment->file, path);
-        if (status != WAN_OK) { segment->torn = 1; note_lost(log); return status; }
+        if (status != WAN_OK) {
+            segment->torn = 1;
+            note_lost(log);
+            return status;
+        }
     } else {
         log->unsynced.used += need;
     }
@@ -487,9 +534,15 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     return WAN_OK;
 }
 
-wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index) { return put_block(log, parts, count, 1, index); }
+wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
+{
+    return put_block(log, parts, count, 1, index);
+}
 
-wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index) { return put_block(log, parts, count, 0, index); }
+wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *index)
+{
+    return put_block(log, parts, count, 0, index);
+}
 
 wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state, uint64_t state_bytes)
 {
@@ -508,7 +561,7 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
     for (uint32_t n = log->count; n--;)
         if (log->segments[n].first_commit) log->first_commit = log->segments[n].first_commit;
     status = write_manifest(log, state, state_bytes);
-    if (status != WAN_OK) {     /* As before; the next attempt drops them. */
+    if (status != WAN_OK) { /* As before; the next attempt drops them. */
         log->first_commit = first_commit;
         memmove(log->segments + drop, log->segments, log->count * sizeof *log->segments);
         memcpy(log->segments, gone, drop * sizeof *gone);

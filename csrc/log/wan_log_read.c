@@ -6,7 +6,8 @@
 
 #include "base/wan_file_read.h"
 
-static void note_damage(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+static void note_damage(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset,
+                        const char *reason)
 {
     wan_damage noted = {.offset = offset};
     snprintf(noted.file, sizeof noted.file, "%s", file);
@@ -16,10 +17,13 @@ static void note_damage(const wan_log_reader *reader, wan_damage *damage, const 
 }
 
 /* Damage: noted, and refused unless it is skipped for salvage. */
-static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset, const char *reason)
+static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset,
+                         const char *reason)
 {
     note_damage(reader, damage, file, offset, reason);
-    return reader->salvage ? WAN_OK : WAN_FAIL(WAN_CORRUPT, "%.300s, offset %" PRIu64 ": %s", damage->file, offset, damage->reason);
+    return reader->salvage
+               ? WAN_OK
+               : WAN_FAIL(WAN_CORRUPT, "%.300s, offset %" PRIu64 ": %s", damage->file, offset, damage->reason);
 }
 
 /* Adds a segment that is on the disk. */
@@ -40,11 +44,14 @@ static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
 static const char *contradiction(const manifest_head *head)
 {
     const uint64_t *pair = (const uint64_t *)(head + 1);
-    if (head->first_commit == 0 || head->commit >> 62 || head->first_commit > head->commit + 1 || head->next_number >> 56)
+    if (head->first_commit == 0 || head->commit >> 62 || head->first_commit > head->commit + 1
+        || head->next_number >> 56)
         return "the manifest's numbers contradict each other";
     for (uint32_t n = 0; n < head->segments; n++, pair += 2) {
-        if (pair[0] <= (n ? pair[-2] : 0) || pair[0] >= head->next_number) return "the manifest's segment numbers do not ascend";
-        if (pair[1] < WAN_LOG_PAGE || pair[1] > SEGMENT_BYTES_MAX) return "the manifest says an impossible size of a segment";
+        if (pair[0] <= (n ? pair[-2] : 0) || pair[0] >= head->next_number)
+            return "the manifest's segment numbers do not ascend";
+        if (pair[1] < WAN_LOG_PAGE || pair[1] > SEGMENT_BYTES_MAX)
+            return "the manifest says an impossible size of a segment";
     }
     return NULL;
 }
@@ -52,8 +59,11 @@ static const char *contradiction(const manifest_head *head)
 /* Nothing reads it any more: what it holds has to leave by the version that wrote it. */
 static wan_status older_format(const char *path, uint32_t version)
 {
-    return WAN_FAIL(WAN_INVALID, "%.300s is in record format %" PRIu32 ", and this version reads format %u only: drain it with the version that wrote it, or move "
-                    "its disk store away and begin another one", path, version, WAN_RECORD_FORMAT);
+    return WAN_FAIL(WAN_INVALID,
+                    "%.300s is in record format %" PRIu32
+                    ", and this version reads format %u only: drain it with the version that wrote it, or move "
+                    "its disk store away and begin another one",
+                    path, version, WAN_RECORD_FORMAT);
 }
 
 /* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
@@ -64,15 +74,20 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     int file;
     uint64_t bytes;
     wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
-    if (status == WAN_EMPTY) return WAN_OK;     /* The caller looks whether segments are. */
+    if (status == WAN_EMPTY) return WAN_OK; /* The caller looks whether segments are. */
     if (status != WAN_OK) return status;
     uint8_t *all = NULL;
     const char *wrong = NULL;
-    if (bytes < sizeof(manifest_head) || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + WAN_LOG_IDENTITY_BYTES_MAX + (64ull << 20))) wrong = "the manifest has an impossible size";
+    if (bytes < sizeof(manifest_head)
+        || bytes > 4 * (sizeof(manifest_head) + WAN_LOG_STATE_BYTES_MAX + WAN_LOG_IDENTITY_BYTES_MAX + (64ull << 20)))
+        wrong = "the manifest has an impossible size";
     else if (!(all = malloc(bytes))) status = WAN_FAIL(WAN_NO_MEMORY, "no memory to read %.300s", path);
     else status = log->env->read(log->env, file, path, 0, all, bytes);
     log->env->close(log->env, file);
-    if (status != WAN_OK) { free(all); return status; }
+    if (status != WAN_OK) {
+        free(all);
+        return status;
+    }
 
     manifest_head *head = (manifest_head *)all;
     uint64_t length = 0;
@@ -80,22 +95,33 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
         length = sizeof *head + head->segments * 16ull + head->identity_bytes + head->state_bytes;
         if (memcmp(head->magic, MANIFEST_MAGIC, 8) != 0) wrong = "this is no manifest of a log";
         else if (head->version > WAN_RECORD_FORMAT) {
-            status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
-                              head->version, WAN_RECORD_FORMAT);
+            status = WAN_FAIL(WAN_INVALID,
+                              "%.300s was written by a newer version (format %" PRIu32
+                              ", this one reads up to %u); upgrade before opening it",
+                              path, head->version, WAN_RECORD_FORMAT);
             if (reader->salvage) wrong = "the manifest says that it is of a newer version";
         } else if (head->version == 0 || head->segments > bytes / 16 || head->state_bytes > WAN_LOG_STATE_BYTES_MAX
                    || head->identity_bytes > WAN_LOG_IDENTITY_BYTES_MAX || head->identity_bytes % 8 || length > bytes
-                   || head->crc != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1, length - sizeof *head))
+                   || head->crc
+                          != wan_crc32c(wan_crc32c(0, head, offsetof(manifest_head, crc)), head + 1,
+                                        length - sizeof *head))
             wrong = "the manifest's checksum does not hold";
         else if (head->version < WAN_RECORD_FORMAT) status = older_format(path, head->version);
-        else if ((wrong = contradiction(head))) {}
-        else if (head->kind != log->kind) status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path, head->kind, log->kind);
+        else if ((wrong = contradiction(head))) {
+        } else if (head->kind != log->kind)
+            status = WAN_FAIL(WAN_INVALID, "%.300s belongs to a log of kind %" PRIu32 ", not %" PRIu32, path,
+                              head->kind, log->kind);
         else if (head->owner_slots != log->owner_slots)
-            status = WAN_FAIL(WAN_INVALID, "%.300s was written with %" PRIu32 " partitions, and %" PRIu32 " are configured; use the same number, or another directory", path,
-                              head->owner_slots, log->owner_slots);
+            status = WAN_FAIL(WAN_INVALID,
+                              "%.300s was written with %" PRIu32 " partitions, and %" PRIu32
+                              " are configured; use the same number, or another directory",
+                              path, head->owner_slots, log->owner_slots);
     }
     if (wrong) status = refuse(reader, damage, path, 0, wrong);
-    if (wrong || status != WAN_OK) { free(all); return status; }
+    if (wrong || status != WAN_OK) {
+        free(all);
+        return status;
+    }
 
     log->named = 1;
     log->id = head->log_id;
@@ -103,10 +129,12 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     log->first_commit = head->first_commit;
     *commit = log->known_commit = head->commit;
     const uint64_t *pair = (const uint64_t *)(head + 1);
-    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2) status = know_segment(log, pair[0], pair[1]);
+    for (uint32_t n = 0; n < head->segments && status == WAN_OK; n++, pair += 2)
+        status = know_segment(log, pair[0], pair[1]);
     const uint8_t *behind = (const uint8_t *)(head + 1) + head->segments * 16ull;
     if (status == WAN_OK) status = wan_buffer_add(&log->identity, behind, head->identity_bytes);
-    if (status == WAN_OK && reader->state) status = reader->state(reader->owner, behind + head->identity_bytes, head->state_bytes);
+    if (status == WAN_OK && reader->state)
+        status = reader->state(reader->owner, behind + head->identity_bytes, head->state_bytes);
     if (status == WAN_CORRUPT) {
         char reason[200];
         snprintf(reason, sizeof reason, "%.190s", wan_detail);
@@ -118,25 +146,31 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
 
 /* Reading. */
 
-/* Whether a block's head stands here that this log wrote here. `segment`: with its secret; in salvage that may be lost, and is not asked for. */
+/* Whether a block's head stands here that this log wrote here. `segment`: with its secret; in salvage that may be lost,
+ * and is not asked for. */
 static int head_is_ours(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes, int has_secret)
 {
     const wan_block_head *head = (const wan_block_head *)(all + at);
     return at + sizeof *head <= bytes && head->magic == BLOCK_MAGIC && head->segment == segment->number
-        && (!has_secret || head->seal == head_seal(segment->secret, at, head));
+           && (!has_secret || head->seal == head_seal(segment->secret, at, head));
 }
 
-static int block_is_whole(const wan_log_segment *segment, const uint8_t *all, uint64_t begin, uint64_t bytes, int has_secret)
+static int block_is_whole(const wan_log_segment *segment, const uint8_t *all, uint64_t begin, uint64_t bytes,
+                          int has_secret)
 {
     const wan_block_head *head = (const wan_block_head *)(all + begin);
-    if (!head_is_ours(segment, all, begin, bytes, has_secret) || head->length > bytes - begin - sizeof *head || head->length % 8 || head->synced >= head->commit) return 0;
+    if (!head_is_ours(segment, all, begin, bytes, has_secret) || head->length > bytes - begin - sizeof *head
+        || head->length % 8 || head->synced >= head->commit)
+        return 0;
     if (wan_crc32c(head_crc(head), head + 1, head->length) != head->crc) return 0;
     uint64_t at = 0;
     for (uint32_t n = 0; n < head->parts; n++) {
         if (head->length - at < sizeof(wan_part_head)) return 0;
         const wan_part_head *part = (const wan_part_head *)((const uint8_t *)(head + 1) + at);
         at += sizeof *part;
-        if (part->kind == 0 || part->kind >= WAN_PART_KIND_COUNT || part->length > head->length - at || part->length % 8) return 0;
+        if (part->kind == 0 || part->kind >= WAN_PART_KIND_COUNT || part->length > head->length - at
+            || part->length % 8)
+            return 0;
         at += part->length;
     }
     return at == head->length;
@@ -183,13 +217,15 @@ static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
 
 /* What lies behind a block that is not whole. */
 typedef struct {
-    uint64_t next;          /* Where it goes on: at the next whole block, or at the head that says so. `bytes`: there is none. */
-    int was_synced;         /* A head that stands behind says that the block was on the disk. */
+    uint64_t next; /* Where it goes on: at the next whole block, or at the head that says so. `bytes`: there is none. */
+    int was_synced; /* A head that stands behind says that the block was on the disk. */
 } rest_of_segment;
 
-/* Behind a block that is not whole, at `at`, where number `commit` + 1 is to be. Only a head that says that it was synced proves that it was whole once: of
- * what is not synced, a power cut keeps some pages and takes others. `to_whole`: looks for the next whole block, whatever it says. */
-static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes, uint64_t commit, int has_secret, int to_whole)
+/* Behind a block that is not whole, at `at`, where number `commit` + 1 is to be. Only a head that says that it was
+ * synced proves that it was whole once: of what is not synced, a power cut keeps some pages and takes others.
+ * `to_whole`: looks for the next whole block, whatever it says. */
+static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes,
+                                   uint64_t commit, int has_secret, int to_whole)
 {
     rest_of_segment rest = {.next = bytes};
     for (uint64_t ahead = at; (ahead = behind_zeros(all, ahead, bytes)) + sizeof(wan_block_head) <= bytes; ahead += 8) {
@@ -203,7 +239,8 @@ static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t
 }
 
 /* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
-static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage, wan_file_read *file, uint64_t *commit)
+static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage,
+                               wan_file_read *file, uint64_t *commit)
 {
     wan_log_segment *segment = &log->segments[index];
     char reason[200];
@@ -211,29 +248,37 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     segment->used = segment->sure = WAN_LOG_PAGE;
     segment->unsure_crc = 0;
     wan_status status = wan_file_read_end(file);
-    if (status == WAN_EMPTY) return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
+    if (status == WAN_EMPTY)
+        return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
     if (status == WAN_IO && reader->salvage) return refuse(reader, damage, path, 0, wan_detail);
     if (status != WAN_OK) return status;
     const uint8_t *all = file->bytes;
     uint64_t bytes = file->length;
-    if (bytes > segment->bytes) { log->bytes += bytes - segment->bytes; segment->bytes = bytes; }
+    if (bytes > segment->bytes) {
+        log->bytes += bytes - segment->bytes;
+        segment->bytes = bytes;
+    }
     if (file->mapped && reader->adopt(reader->owner, index, path, all, bytes)) file->mapped = 0;
     const wan_segment_head *head = (const wan_segment_head *)all;
     int has_secret = 0;
-    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version && head->version < WAN_RECORD_FORMAT
-        && head->crc == wan_crc32c(0, head, offsetof(wan_segment_head, crc)))
+    if (bytes >= WAN_LOG_PAGE && memcmp(head->magic, SEGMENT_MAGIC, 8) == 0 && head->version
+        && head->version < WAN_RECORD_FORMAT && head->crc == wan_crc32c(0, head, offsetof(wan_segment_head, crc)))
         return older_format(path, head->version);
-    if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0 || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc))
-        || head->kind != log->kind || head->log_id != log->id || head->number != segment->number) {
+    if (bytes < WAN_LOG_PAGE || memcmp(head->magic, SEGMENT_MAGIC, 8) != 0
+        || head->crc != wan_crc32c(0, head, offsetof(wan_segment_head, crc)) || head->kind != log->kind
+        || head->log_id != log->id || head->number != segment->number) {
         status = refuse(reader, damage, path, 0, "the segment's header is damaged, or it is another log's");
     } else if (head->version > WAN_RECORD_FORMAT) {
-        status = WAN_FAIL(WAN_INVALID, "%.300s was written by a newer version (format %" PRIu32 ", this one reads up to %u); upgrade before opening it", path,
-                          head->version, WAN_RECORD_FORMAT);
+        status = WAN_FAIL(WAN_INVALID,
+                          "%.300s was written by a newer version (format %" PRIu32
+                          ", this one reads up to %u); upgrade before opening it",
+                          path, head->version, WAN_RECORD_FORMAT);
     } else {
         memcpy(segment->secret, head->secret, sizeof segment->secret);
         has_secret = 1;
     }
-    if (status == WAN_OK && has_secret && bytes < segment->bytes) {        /* All of it was reserved before it was named: no crash leaves less. */
+    if (status == WAN_OK && has_secret
+        && bytes < segment->bytes) { /* All of it was reserved before it was named: no crash leaves less. */
         snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
         status = refuse(reader, damage, path, bytes, reason);
     }
@@ -241,18 +286,24 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         if (!block_is_whole(segment, all, at, bytes, has_secret)) {
             /* The lost end, or damage: what lies behind it tells which. */
             const uint64_t zeros_end = behind_zeros(all, at, bytes);
-            const rest_of_segment rest = look_behind(segment, all, zeros_end, bytes, *commit, has_secret, reader->salvage);
+            const rest_of_segment rest =
+                look_behind(segment, all, zeros_end, bytes, *commit, has_secret, reader->salvage);
             if (!rest.was_synced && (!reader->salvage || rest.next == bytes)) {
                 segment->zeros_behind = bytes == segment->bytes && is_zeros(all, zeros_end, bytes);
                 break;
             }
-            status = refuse(reader, damage, path, at, rest.was_synced ? "a damaged block, which was synced: one that was begun later says so" : "a block that is not whole, with whole ones behind it");
+            status = refuse(reader, damage, path, at,
+                            rest.was_synced ? "a damaged block, which was synced: one that was begun later says so"
+                                            : "a block that is not whole, with whole ones behind it");
             segment->sure = at = rest.next;
             continue;
         }
         const wan_block_head *block = (const wan_block_head *)(all + at);
-        if (block->commit != *commit + 1 && (log->named || *commit)) {      /* Without a manifest, the first one is the first that is left. */
-            snprintf(reason, sizeof reason, "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come", block->commit, *commit + 1);
+        if (block->commit != *commit + 1
+            && (log->named || *commit)) { /* Without a manifest, the first one is the first that is left. */
+            snprintf(reason, sizeof reason,
+                     "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come",
+                     block->commit, *commit + 1);
             status = refuse(reader, damage, path, at, reason);
             if (status != WAN_OK) break;
         }
@@ -271,7 +322,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             segment->sure += sizeof *older + older->length;
         }
     }
-    if (segment->sure < segment->used) segment->unsure_crc = wan_crc32c(0, all + segment->sure, segment->used - segment->sure);
+    if (segment->sure < segment->used)
+        segment->unsure_crc = wan_crc32c(0, all + segment->sure, segment->used - segment->sure);
     return status;
 }
 
@@ -287,7 +339,9 @@ wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_read
     begin_segment(log, index, reader, file);
     status = scan_segment(log, index, reader, &damage, file, &commit);
     if (status == WAN_OK && segment->used != used)
-        status = WAN_FAIL(WAN_CORRUPT, "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64, segment->number, log->directory, used, segment->used);
+        status = WAN_FAIL(WAN_CORRUPT,
+                          "segment %" PRIu64 " in %.300s was written up to %" PRIu64 ", and reads up to %" PRIu64,
+                          segment->number, log->directory, used, segment->used);
     segment->used = used;
     wan_file_read_done(file);
     wan_file_read_close(file);
@@ -314,8 +368,8 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
     return WAN_OK;
 }
 
-/* What no block says to be synced may have been read from the system's memory: the process that wrote it ended before its sync, or that failed,
- * after which no later one writes it. What is taken for durable now has to be. */
+/* What no block says to be synced may have been read from the system's memory: the process that wrote it ended before
+ * its sync, or that failed, after which no later one writes it. What is taken for durable now has to be. */
 static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segment, const char *path)
 {
     uint8_t bytes[65536];
@@ -328,11 +382,16 @@ static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segmen
         crc = wan_crc32c(crc, bytes, length);
         at += length;
     }
-    if (crc != segment->unsure_crc) return WAN_FAIL(WAN_IO, "%.300s: reading it twice gave different bytes behind %" PRIu64, path, segment->sure);
+    if (crc != segment->unsure_crc)
+        return WAN_FAIL(WAN_IO, "%.300s: reading it twice gave different bytes behind %" PRIu64, path, segment->sure);
     return WAN_OK;
 }
 
-typedef struct { wan_log *log; const wan_log_reader *reader; wan_damage *damage; } file_survey;
+typedef struct {
+    wan_log *log;
+    const wan_log_reader *reader;
+    wan_damage *damage;
+} file_survey;
 
 /* A file in the log's folder: 0 if it is no segment's. */
 static uint64_t segment_number(const char *name)
@@ -353,8 +412,8 @@ static uint64_t unknown_segment(const wan_log *log, const char *name, char *path
     return number;
 }
 
-/* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that are
- * still to come, and with anything in it, was written under a newer manifest than the one that is here. */
+/* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that
+ * are still to come, and with anything in it, was written under a newer manifest than the one that is here. */
 static wan_status survey_file(void *owner, const char *name)
 {
     const file_survey *survey = owner;
@@ -364,7 +423,8 @@ static wan_status survey_file(void *owner, const char *name)
     uint64_t number = unknown_segment(log, name, path, sizeof path), bytes, at = WAN_LOG_PAGE;
     int file, written = 0;
     if (!number) return WAN_OK;
-    if (!log->named) return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
+    if (!log->named)
+        return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
     if (number < log->next_number) return WAN_OK;
     wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
     if (status != WAN_OK) return status == WAN_EMPTY ? WAN_OK : status;
@@ -401,7 +461,9 @@ static wan_status adopt_file(void *owner, const char *name)
     wan_segment_head head;
     status = log->env->read(log->env, file, path, 0, &head, sizeof head);
     log->env->close(log->env, file);
-    if (status == WAN_OK && memcmp(head.magic, SEGMENT_MAGIC, 8) == 0 && head.crc == wan_crc32c(0, &head, offsetof(wan_segment_head, crc))) log->id = head.log_id;
+    if (status == WAN_OK && memcmp(head.magic, SEGMENT_MAGIC, 8) == 0
+        && head.crc == wan_crc32c(0, &head, offsetof(wan_segment_head, crc)))
+        log->id = head.log_id;
     return know_segment(log, number, bytes);
 }
 
@@ -419,13 +481,14 @@ static wan_status read_segments(wan_log *log, const wan_log_reader *reader, wan_
     wan_status status = WAN_OK;
     uint32_t begun = 0, n;
     for (n = 0; n < log->count && status == WAN_OK; n++) {
-        for (; begun < log->count && begun < n + (reader->read_ahead ? 2 : 1); begun++) begin_segment(log, begun, reader, &files[begun & 1]);
+        for (; begun < log->count && begun < n + (reader->read_ahead ? 2 : 1); begun++)
+            begin_segment(log, begun, reader, &files[begun & 1]);
         status = scan_segment(log, n, reader, damage, &files[n & 1], &log->commit);
         if (log->segments[n].first_commit) log->writing = n;
         if (reader->adopted) reader->adopted(reader->owner, n);
         wan_file_read_done(&files[n & 1]);
     }
-    for (; n < begun; n++) {        /* Not looked at any more. */
+    for (; n < begun; n++) { /* Not looked at any more. */
         char detail[WAN_DETAIL_BYTES];
         memcpy(detail, wan_detail, sizeof detail);
         (void)wan_file_read_end(&files[n & 1]);
@@ -454,22 +517,26 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
         path_of(log, "MANIFEST", path, sizeof path);
         note_damage(reader, damage, path, 0, "the manifest is gone");
     }
-    if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);     /* What salvage came upon is in no order. */
+    if (log->count)
+        qsort(log->segments, log->count, sizeof *log->segments, by_number); /* What salvage came upon is in no order. */
     if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
     if (status == WAN_OK) status = read_segments(log, reader, damage);
     if (status == WAN_OK && log->commit < newest) {
         if (log->count) segment_path(log, log->segments[log->writing].number, path, sizeof path);
         else path_of(log, "MANIFEST", path, sizeof path);
-        snprintf(reason, sizeof reason, "blocks are missing from here on: they end with number %" PRIu64 ", and the manifest knows of %" PRIu64, log->commit, newest);
+        snprintf(reason, sizeof reason,
+                 "blocks are missing from here on: they end with number %" PRIu64
+                 ", and the manifest knows of %" PRIu64,
+                 log->commit, newest);
         status = refuse(reader, damage, path, log->count ? log->segments[log->writing].used : 0, reason);
         log->commit = newest;
     }
     return status;
 }
 
-wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id, uint32_t owner_slots,
-                        const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
+wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory, uint32_t kind, uint64_t id,
+                        uint32_t owner_slots, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes)
 {
     memset(log, 0, sizeof *log);
     memset(damage, 0, sizeof *damage);
@@ -493,11 +560,12 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         if (status == WAN_EMPTY) status = WAN_IO;
         if (status == WAN_OK && !segment->zeros_behind) status = cut_tail(log, segment, path, cut_bytes);
         if (status == WAN_OK && n == log->writing) status = write_unsure_again(log, segment, path);
-        /* Also where nothing was written: the zeros of an opening that was killed may be in the system's memory only. */
+        /* Also where nothing was written: the zeros of an opening that was killed may be in the system's memory only.
+         */
         if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
     }
     log->synced_commit = log->commit;
-    log->unsure = log->named;       /* Nor is it known whether the disk has the manifest that was found. */
+    log->unsure = log->named; /* Nor is it known whether the disk has the manifest that was found. */
     if (status != WAN_OK) wan_log_close(log);
     return status;
 }

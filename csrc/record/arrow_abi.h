@@ -5,21 +5,21 @@
 #include <stdint.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "Columns are read in place as little-endian numbers; this machine is big-endian."
+#    error "Columns are read in place as little-endian numbers; this machine is big-endian."
 #endif
 
 #ifndef ARROW_C_DATA_INTERFACE
-#define ARROW_C_DATA_INTERFACE
+#    define ARROW_C_DATA_INTERFACE
 
-#define ARROW_FLAG_DICTIONARY_ORDERED 1
-#define ARROW_FLAG_NULLABLE 2
-#define ARROW_FLAG_MAP_KEYS_SORTED 4
+#    define ARROW_FLAG_DICTIONARY_ORDERED 1
+#    define ARROW_FLAG_NULLABLE           2
+#    define ARROW_FLAG_MAP_KEYS_SORTED    4
 
 /* The type of an array. A released one has release == NULL. */
 struct ArrowSchema {
-    const char *format;             /* The type's code, for instance "u" for a string. */
-    const char *name;               /* May be NULL. */
-    const char *metadata;           /* May be NULL; binary, not a C string. */
+    const char *format;   /* The type's code, for instance "u" for a string. */
+    const char *name;     /* May be NULL. */
+    const char *metadata; /* May be NULL; binary, not a C string. */
     int64_t flags;
     int64_t n_children;
     struct ArrowSchema **children;
@@ -32,11 +32,11 @@ struct ArrowSchema {
  * the source's release to NULL. */
 struct ArrowArray {
     int64_t length;
-    int64_t null_count;             /* -1: not counted. */
-    int64_t offset;                 /* Rows to skip in every buffer, the validity bitmap too. */
+    int64_t null_count; /* -1: not counted. */
+    int64_t offset;     /* Rows to skip in every buffer, the validity bitmap too. */
     int64_t n_buffers;
     int64_t n_children;
-    const void **buffers;           /* The first is the validity bitmap, NULL if no row is null. */
+    const void **buffers; /* The first is the validity bitmap, NULL if no row is null. */
     struct ArrowArray **children;
     struct ArrowArray *dictionary;
     void (*release)(struct ArrowArray *);
@@ -46,7 +46,7 @@ struct ArrowArray {
 #endif /* ARROW_C_DATA_INTERFACE */
 
 #ifndef ARROW_C_STREAM_INTERFACE
-#define ARROW_C_STREAM_INTERFACE
+#    define ARROW_C_STREAM_INTERFACE
 
 /* Arrays of one type, one after the other. The functions return 0 or an errno. */
 struct ArrowArrayStream {

@@ -5,6 +5,7 @@
 
 static const int64_t wan_column_no_offsets[2] = {0, 0};
 static const uint8_t wan_column_no_bytes[16] = {0};
-#define WAN_COLUMN_ROWS_MAX ((int64_t)1 << 40)      /* A column is longer only if its length is wrong: so no size of it overflows. */
+#define WAN_COLUMN_ROWS_MAX                                                                                            \
+    ((int64_t)1 << 40) /* A column is longer only if its length is wrong: so no size of it overflows. */
 
 #endif

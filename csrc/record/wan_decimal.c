@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define LIMBS (WAN_DECIMAL_BYTES_MAX / 8)
+#define LIMBS     (WAN_DECIMAL_BYTES_MAX / 8)
 #define TEN_TO_18 1000000000000000000ull
 
 /* Writes `number` so that it ends before `end`, with zeros before it up to `least` digits. Returns where it begins. */

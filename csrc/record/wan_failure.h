@@ -1,30 +1,35 @@
-/* Owns the table of the reasons for which a receiver does not apply an event. The enum, the words that people read and the table of the
- * documents are made of the rows (docs/recipes.md).
+/* Owns the table of the reasons for which a receiver does not apply an event. The enum, the words that people read and
+ * the table of the documents are made of the rows (docs/recipes.md).
  *
  * X(number, NAME, text): the number is that on the wire, and the partition of the parked queue. */
 #ifndef WAN_FAILURE_H
 #define WAN_FAILURE_H
 
-#define WAN_FAILURES(X) \
-    X(1, REGION_NOT_FOUND, "the region does not exist at the remote site") \
-    X(2, FUTURE_STAMP, "its timestamp is too far in the future for the remote site") \
-    X(3, NO_MEMORY, "the remote site is out of memory") \
-    X(5, OTHER, "the remote site could not apply it (see its log)") \
-    X(6, FORGOTTEN, "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may" \
+#define WAN_FAILURES(X)                                                                                                \
+    X(1, REGION_NOT_FOUND, "the region does not exist at the remote site")                                             \
+    X(2, FUTURE_STAMP, "its timestamp is too far in the future for the remote site")                                   \
+    X(3, NO_MEMORY, "the remote site is out of memory")                                                                \
+    X(5, OTHER, "the remote site could not apply it (see its log)")                                                    \
+    X(6, FORGOTTEN,                                                                                                    \
+      "it is older than destroys that the remote site does not remember any more, or by a hash only: its key may"      \
       " have been one of them")
 
 enum {
 #define WAN_FAILED(number, NAME, text) WAN_FAILED_##NAME = number,
     WAN_FAILURES(WAN_FAILED)
 #undef WAN_FAILED
-    WAN_PARK_PARTITIONS = 8,    /* Of the parked queue, one a reason. Part of what lies on the disk. */
+        WAN_PARK_PARTITIONS = 8, /* Of the parked queue, one a reason. Part of what lies on the disk. */
 };
 
-#define WAN_FAILED(number, NAME, text) _Static_assert(number > 0 && number < WAN_PARK_PARTITIONS, "a reason is a parked partition");
+#define WAN_FAILED(number, NAME, text)                                                                                 \
+    _Static_assert(number > 0 && number < WAN_PARK_PARTITIONS, "a reason is a parked partition");
 WAN_FAILURES(WAN_FAILED)
 #undef WAN_FAILED
 
-typedef struct { int number; const char *text; } wan_failure_row;
+typedef struct {
+    int number;
+    const char *text;
+} wan_failure_row;
 
 static const wan_failure_row wan_failure_rows[] = {
 #define WAN_FAILED(number, NAME, text) {number, text},

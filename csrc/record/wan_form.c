@@ -1,9 +1,10 @@
-/* The check of keys: UTF-8, and the tagged form as far as a key may use it. Every byte is read once; recursion ends at WAN_TAGGED_DEPTH_MAX. */
+/* The check of keys: UTF-8, and the tagged form as far as a key may use it. Every byte is read once; recursion ends at
+ * WAN_TAGGED_DEPTH_MAX. */
 #include "record/wan_form.h"
 
 #include <string.h>
 
-#define BILLION 1000000000u
+#define BILLION           1000000000u
 #define NANOSECONDS_A_DAY (86400ull * BILLION)
 
 int wan_is_utf8(const uint8_t *at, size_t length)
@@ -16,7 +17,12 @@ int wan_is_utf8(const uint8_t *at, size_t length)
         uint8_t first = *at++;
         if (first < 0x80) continue;
         /* Neither overlong, nor a surrogate, nor over U+10FFFF: that is up to the second byte. */
-        uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+        uint8_t low = first == 0xe0   ? 0xa0
+                      : first == 0xf0 ? 0x90
+                                      : 0x80,
+                high = first == 0xed   ? 0x9f
+                       : first == 0xf4 ? 0x8f
+                                       : 0xbf;
         int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
         if (first < 0xc2 || first > 0xf4 || end - at < more || at[0] < low || at[0] > high) return 0;
         for (int n = 1; n < more; n++)
@@ -30,7 +36,8 @@ typedef struct {
     const uint8_t *at, *end;
 } key_reader;
 
-static const char CUT_OFF[] = "it ends in the middle of an object", LONG_WAY[] = "a number or length is not written in the shortest way";
+static const char CUT_OFF[] = "it ends in the middle of an object",
+                  LONG_WAY[] = "a number or length is not written in the shortest way";
 
 static uint64_t big_endian(const uint8_t *at, unsigned bytes)
 {
@@ -127,7 +134,8 @@ static const char *check_named(key_reader *r, int second_is_text)
     for (int n = 0; n < 2 && !wrong; n++) {
         if (r->at == r->end) return CUT_OFF;
         uint8_t code = *r->at;
-        int is_text = (code >= 0xa0 && code <= 0xbf) || (code >= 0xd9 && code <= 0xdb), is_bytes = code >= 0xc4 && code <= 0xc6;
+        int is_text = (code >= 0xa0 && code <= 0xbf) || (code >= 0xd9 && code <= 0xdb),
+            is_bytes = code >= 0xc4 && code <= 0xc6;
         if (n == 0 || second_is_text ? !is_text : !is_bytes) return "a name is no text, or its content no bytes";
         wrong = check_object(r, WAN_TAGGED_DEPTH_MAX);
     }
@@ -142,17 +150,22 @@ static const char *check_extension(key_reader *r, uint64_t length, unsigned dept
     const char *wrong = NULL;
     r->at = inner.end;
     switch (tag) {
-    case WAN_TAG_INSTANT: case WAN_TAG_NAIVE: case WAN_TAG_DURATION: return check_moment(inner.at, length);
+    case WAN_TAG_INSTANT:
+    case WAN_TAG_NAIVE:
+    case WAN_TAG_DURATION: return check_moment(inner.at, length);
     case WAN_TAG_BIG_INT: return check_big_int(inner.at, length);
     case WAN_TAG_DATE: return length == 4 ? NULL : "a date is not 4 bytes long";
-    case WAN_TAG_TIME: return length == 8 && big_endian(inner.at, 8) < NANOSECONDS_A_DAY ? NULL : "a time of day is not within a day";
+    case WAN_TAG_TIME:
+        return length == 8 && big_endian(inner.at, 8) < NANOSECONDS_A_DAY ? NULL : "a time of day is not within a day";
     case WAN_TAG_DECIMAL: return check_decimal(inner.at, length);
     case WAN_TAG_UUID: return length == 16 ? NULL : "a UUID is not 16 bytes long";
-    case WAN_TAG_TUPLE: case WAN_TAG_FROZENSET:
+    case WAN_TAG_TUPLE:
+    case WAN_TAG_FROZENSET:
         if (depth >= WAN_TAGGED_DEPTH_MAX) return "it is nested too deep";
         wrong = check_array(&inner, depth + 1, tag == WAN_TAG_FROZENSET);
         break;
-    case WAN_TAG_ENUM: case WAN_TAG_USER: wrong = check_named(&inner, tag == WAN_TAG_ENUM); break;
+    case WAN_TAG_ENUM:
+    case WAN_TAG_USER: wrong = check_named(&inner, tag == WAN_TAG_ENUM); break;
     case WAN_TAG_ZONED: return "a time in a zone is no key: its instant is";
     case WAN_TAG_SET: return "a set cannot be a key or a part of one; use a frozenset";
     default: return "an extension is not known to this version";
@@ -162,7 +175,10 @@ static const char *check_extension(key_reader *r, uint64_t length, unsigned dept
 
 static const char *check_object(key_reader *r, unsigned depth)
 {
-    static const struct { uint8_t bytes; uint64_t least; } unsigned_of[] = {{1, 128}, {2, 256}, {4, 65536}, {8, 1ull << 32}};
+    static const struct {
+        uint8_t bytes;
+        uint64_t least;
+    } unsigned_of[] = {{1, 128}, {2, 256}, {4, 65536}, {8, 1ull << 32}};
     static const uint64_t least_length[] = {0, 256, 65536};
     uint64_t number = 0;
     const char *wrong;
@@ -170,7 +186,8 @@ static const char *check_object(key_reader *r, unsigned depth)
     uint8_t code = *r->at++;
     if (code < 0x80 || code >= 0xe0 || code == 0xc0 || code == 0xc2 || code == 0xc3) return NULL;
     if (code <= 0x9f || code >= 0xdc) return "a list or dict cannot be a key or a part of one; use a tuple";
-    if (code >= 0xcc && code <= 0xcf) return take_number(r, unsigned_of[code - 0xcc].bytes, unsigned_of[code - 0xcc].least, &number);
+    if (code >= 0xcc && code <= 0xcf)
+        return take_number(r, unsigned_of[code - 0xcc].bytes, unsigned_of[code - 0xcc].least, &number);
     if (code >= 0xd0 && code <= 0xd3) {
         unsigned bytes = 1u << (code - 0xd0);
         if ((wrong = take_number(r, bytes, 0, &number))) return wrong;
@@ -186,9 +203,11 @@ static const char *check_object(key_reader *r, unsigned depth)
     }
     int is_text = 1;
     if (code >= 0xa0 && code <= 0xbf) number = code & 0x1f, wrong = NULL;
-    else if (code >= 0xd9 && code <= 0xdb) wrong = take_number(r, 1u << (code - 0xd9), code == 0xd9 ? 32 : least_length[code - 0xd9], &number);
-    else if (code >= 0xc4 && code <= 0xc6) is_text = 0, wrong = take_number(r, 1u << (code - 0xc4), least_length[code - 0xc4], &number);
-    else return "a byte of it is not in use";        /* Also floats of 32 bits, which nobody here writes. */
+    else if (code >= 0xd9 && code <= 0xdb)
+        wrong = take_number(r, 1u << (code - 0xd9), code == 0xd9 ? 32 : least_length[code - 0xd9], &number);
+    else if (code >= 0xc4 && code <= 0xc6)
+        is_text = 0, wrong = take_number(r, 1u << (code - 0xc4), least_length[code - 0xc4], &number);
+    else return "a byte of it is not in use"; /* Also floats of 32 bits, which nobody here writes. */
     if (wrong) return wrong;
     if ((uint64_t)(r->end - r->at) < number) return CUT_OFF;
     if (is_text && !wan_is_utf8(r->at, number)) return "its text is not UTF-8";
@@ -201,8 +220,8 @@ static int has_own_form(const uint8_t *key, size_t length)
 {
     uint8_t code = length ? key[0] : 0xc1;
     if (code == 0xcf) return length < 2 || key[1] < 0x80;
-    return code < 0x80 || (code >= 0xa0 && code <= 0xc0) || (code >= 0xc4 && code <= 0xc6) || (code >= 0xca && code <= 0xd3)
-        || (code >= 0xd9 && code <= 0xdb) || code >= 0xe0;
+    return code < 0x80 || (code >= 0xa0 && code <= 0xc0) || (code >= 0xc4 && code <= 0xc6)
+           || (code >= 0xca && code <= 0xd3) || (code >= 0xd9 && code <= 0xdb) || code >= 0xe0;
 }
 
 wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form)
@@ -211,11 +230,15 @@ wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form
     const char *wrong = "its form is not known";
     switch (form) {
     case WAN_FORM_TEXT: wrong = wan_is_utf8(key, length) ? NULL : "its text is not UTF-8"; break;
-    case WAN_FORM_TAGGED: wrong = has_own_form(key, length) ? "it has a form of its own and is written as tagged" : check_object(&r, 0); break;
+    case WAN_FORM_TAGGED:
+        wrong = has_own_form(key, length) ? "it has a form of its own and is written as tagged" : check_object(&r, 0);
+        break;
     case WAN_FORM_NONE: wrong = "it is none"; break;
-    case WAN_FORM_INT: case WAN_FORM_FLOAT: wrong = "a number is not 8 bytes long"; break;
+    case WAN_FORM_INT:
+    case WAN_FORM_FLOAT: wrong = "a number is not 8 bytes long"; break;
     case WAN_FORM_USER: wrong = check_named(&r, 0); break;
     }
-    if (!wrong && (form == WAN_FORM_TAGGED || form == WAN_FORM_USER) && r.at != r.end) wrong = "bytes follow its object";
+    if (!wrong && (form == WAN_FORM_TAGGED || form == WAN_FORM_USER) && r.at != r.end)
+        wrong = "bytes follow its object";
     return wrong ? WAN_FAIL(WAN_CORRUPT, "a key of form %u and %zu bytes is no key: %s", form, length, wrong) : WAN_OK;
 }

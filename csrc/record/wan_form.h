@@ -1,24 +1,42 @@
-/* Owns which bytes are a key: the check of a key's content against its form. docs/wire_format.md shows the forms byte by byte. */
+/* Owns which bytes are a key: the check of a key's content against its form. docs/wire_format.md shows the forms byte
+ * by byte. */
 #ifndef WAN_FORM_H
 #define WAN_FORM_H
 #include <string.h>
 
 #include "base/wan_base.h"
 
-enum {   /* How key, value and callback bytes are to be read. */
-    WAN_FORM_BYTES = 0, WAN_FORM_TEXT = 1, WAN_FORM_TAGGED = 2, WAN_FORM_NONE = 3, WAN_FORM_INT = 4,
-    WAN_FORM_FLOAT = 5, WAN_FORM_USER = 6, WAN_FORM_COUNT = 7
+enum { /* How key, value and callback bytes are to be read. */
+       WAN_FORM_BYTES = 0,
+       WAN_FORM_TEXT = 1,
+       WAN_FORM_TAGGED = 2,
+       WAN_FORM_NONE = 3,
+       WAN_FORM_INT = 4,
+       WAN_FORM_FLOAT = 5,
+       WAN_FORM_USER = 6,
+       WAN_FORM_COUNT = 7
 };
 
-enum {   /* Extensions of msgpack in the tagged form. */
-    WAN_TAG_INSTANT = -1, WAN_TAG_BIG_INT = 1, WAN_TAG_TUPLE = 2, WAN_TAG_DATE = 3, WAN_TAG_NAIVE = 4, WAN_TAG_FROZENSET = 5,
-    WAN_TAG_DURATION = 6, WAN_TAG_TIME = 7, WAN_TAG_ZONED = 8, WAN_TAG_SET = 9, WAN_TAG_DECIMAL = 10, WAN_TAG_UUID = 11,
-    WAN_TAG_ENUM = 12, WAN_TAG_USER = 13
+enum { /* Extensions of msgpack in the tagged form. */
+       WAN_TAG_INSTANT = -1,
+       WAN_TAG_BIG_INT = 1,
+       WAN_TAG_TUPLE = 2,
+       WAN_TAG_DATE = 3,
+       WAN_TAG_NAIVE = 4,
+       WAN_TAG_FROZENSET = 5,
+       WAN_TAG_DURATION = 6,
+       WAN_TAG_TIME = 7,
+       WAN_TAG_ZONED = 8,
+       WAN_TAG_SET = 9,
+       WAN_TAG_DECIMAL = 10,
+       WAN_TAG_UUID = 11,
+       WAN_TAG_ENUM = 12,
+       WAN_TAG_USER = 13
 };
 
-#define WAN_TAGGED_DEPTH_MAX 64         /* Containers in containers, of keys and values. */
-#define WAN_TAGGED_CONTAINERS_MAX (1u << 20)    /* Of one value: an empty list is a byte here and 64 in memory. */
-#define WAN_KEY_INT_BYTES_MAX 1024      /* Of an integer key: Python prints no integer of more than 4,300 digits. */
+#define WAN_TAGGED_DEPTH_MAX      64         /* Containers in containers, of keys and values. */
+#define WAN_TAGGED_CONTAINERS_MAX (1u << 20) /* Of one value: an empty list is a byte here and 64 in memory. */
+#define WAN_KEY_INT_BYTES_MAX     1024 /* Of an integer key: Python prints no integer of more than 4,300 digits. */
 
 int wan_is_utf8(const uint8_t *at, size_t length);
 
@@ -44,14 +62,14 @@ static inline int wan_is_ascii(const uint8_t *at, size_t length)
 static inline int wan_key_is_plain(const uint8_t *key, size_t length, uint8_t form)
 {
     return form == WAN_FORM_BYTES || (form == WAN_FORM_TEXT && wan_is_ascii(key, length))
-        || ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8);
+           || ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8);
 }
 
 /* `wan_key_check` of all others. */
 wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form);
 
-/* A key's content fits its form and is written in the one way in which its object is written, so that two keys are the same object only
- * if their bytes are the same. WAN_CORRUPT with the reason otherwise. */
+/* A key's content fits its form and is written in the one way in which its object is written, so that two keys are the
+ * same object only if their bytes are the same. WAN_CORRUPT with the reason otherwise. */
 static inline wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 {
     return WAN_LIKELY(wan_key_is_plain(key, length, form)) ? WAN_OK : wan_key_check_content(key, length, form);

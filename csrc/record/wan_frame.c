@@ -25,7 +25,8 @@ wan_status wan_frame_check(const wan_frame *frame)
         return WAN_FAIL(WAN_CORRUPT, "frame lengths %" PRIu32 " and %" PRIu32 " differ without compression",
                         frame->length, frame->raw_length);
     if ((uint64_t)frame->length * WAN_LZ4_RATIO_MAX < frame->raw_length)
-        return WAN_FAIL(WAN_CORRUPT, "frame of %" PRIu32 " packed bytes cannot unpack to %" PRIu32, frame->length, frame->raw_length);
+        return WAN_FAIL(WAN_CORRUPT, "frame of %" PRIu32 " packed bytes cannot unpack to %" PRIu32, frame->length,
+                        frame->raw_length);
     return WAN_OK;
 }
 
@@ -34,32 +35,38 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
     if (length < sizeof(wan_batch_head)) return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes has no head", length);
     const wan_batch_head *head = (const wan_batch_head *)payload;
     if (head->sections == 0 || head->sections > WAN_SECTIONS_MAX)
-        return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu32 " sections; 1 to %u are possible", head->sections, WAN_SECTIONS_MAX);
+        return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu32 " sections; 1 to %u are possible", head->sections,
+                        WAN_SECTIONS_MAX);
     uint64_t at = sizeof(wan_batch_head) + (uint64_t)head->sections * sizeof(wan_section);
     if (at > length)
-        return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes cannot hold %" PRIu32 " sections", length, head->sections);
+        return WAN_FAIL(WAN_CORRUPT, "batch of %" PRIu64 " bytes cannot hold %" PRIu32 " sections", length,
+                        head->sections);
     const wan_section *section = (const wan_section *)(head + 1);
     uint64_t records = 0;
     for (uint32_t n = 0; n < head->sections; n++, section++) {
         if (section->bytes > length - at || section->bytes % 8)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes does not fit into the batch", n, section->bytes);
-        if (section->first == 0 || section->through < section->first || section->through == UINT64_MAX || section->settled >= section->first
-            || section->count > section->through - section->first + 1)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records", n,
-                            section->first, section->through, section->count);
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes does not fit into the batch", n,
+                            section->bytes);
+        if (section->first == 0 || section->through < section->first || section->through == UINT64_MAX
+            || section->settled >= section->first || section->count > section->through - section->first + 1)
+            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records",
+                            n, section->first, section->through, section->count);
         if (section->duplicates > section->count || section->reserved)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " records with %" PRIu32 " possible duplicates (%" PRIu32 ")", n,
-                            section->count, section->duplicates, section->reserved);
+            return WAN_FAIL(WAN_CORRUPT,
+                            "section %" PRIu32 " of %" PRIu32 " records with %" PRIu32 " possible duplicates (%" PRIu32
+                            ")",
+                            n, section->count, section->duplicates, section->reserved);
         const uint64_t end = at + section->bytes, head_bytes = wan_section_head_bytes(section);
         if (head_bytes > section->bytes)
-            return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes cannot hold the sequences of %" PRIu32 " records", n,
-                            section->bytes, section->count);
+            return WAN_FAIL(WAN_CORRUPT,
+                            "section %" PRIu32 " of %" PRIu32 " bytes cannot hold the sequences of %" PRIu32 " records",
+                            n, section->bytes, section->count);
         uint64_t least = section->first;
         for (uint64_t k = 0; k < head_bytes / sizeof(uint64_t); k++) {
             const uint64_t sequence = ((const uint64_t *)(payload + at))[k];
             if (sequence < least || sequence > section->through)
-                return WAN_FAIL(WAN_CORRUPT, "record %" PRIu64 " is out of order in %" PRIu64 "..%" PRIu64, sequence, section->first,
-                                section->through);
+                return WAN_FAIL(WAN_CORRUPT, "record %" PRIu64 " is out of order in %" PRIu64 "..%" PRIu64, sequence,
+                                section->first, section->through);
             least = sequence + 1;
         }
         at += head_bytes;
@@ -72,7 +79,7 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
         records += section->count;
     }
     if (at != length || records != count)
-        return WAN_FAIL(WAN_CORRUPT, "batch ends at %" PRIu64 " of %" PRIu64 " with %" PRIu64 " of %" PRIu32 " records", at,
-                        length, records, count);
+        return WAN_FAIL(WAN_CORRUPT, "batch ends at %" PRIu64 " of %" PRIu64 " with %" PRIu64 " of %" PRIu32 " records",
+                        at, length, records, count);
     return WAN_OK;
 }

@@ -21,7 +21,9 @@ static uint64_t hash_of(const wan_item_set *set, const uint8_t *item)
 
 static int are_alike(const wan_item_set *set, const uint8_t *a, const uint8_t *b)
 {
-    if (!set->key_of) return ((const wan_place *)a)->first == ((const wan_place *)b)->first && ((const wan_place *)a)->partition == ((const wan_place *)b)->partition;
+    if (!set->key_of)
+        return ((const wan_place *)a)->first == ((const wan_place *)b)->first
+               && ((const wan_place *)a)->partition == ((const wan_place *)b)->partition;
     const wan_item_key one = set->key_of(a), other = set->key_of(b);
     return one.length == other.length && one.form == other.form && memcmp(one.key, other.key, one.length) == 0;
 }

@@ -1,13 +1,15 @@
-/* Owns what the numbers of regions stand for in this process: records carry the numbers, connections and logs tell the names. */
+/* Owns what the numbers of regions stand for in this process: records carry the numbers, connections and logs tell the
+ * names. */
 #ifndef WAN_NAMES_H
 #define WAN_NAMES_H
 #include "base/wan_base.h"
 
-#define WAN_REGION_NAMES 65536
+#define WAN_REGION_NAMES          65536
 #define WAN_REGION_NAME_BYTES_MAX 1024
 
 typedef struct {
-    char *text;         /* NULL: no region has this number. Never freed: a record may name it for as long as the process lives. */
+    char *
+        text; /* NULL: no region has this number. Never freed: a record may name it for as long as the process lives. */
     uint16_t length;
 } wan_region_name;
 

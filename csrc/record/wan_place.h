@@ -3,7 +3,7 @@
 #define WAN_PLACE_H
 #include "base/wan_base.h"
 
-typedef struct {            /* `count` records that follow each other, in a partition from the sequence `first` on. */
+typedef struct { /* `count` records that follow each other, in a partition from the sequence `first` on. */
     uint32_t partition;
     uint32_t count;
     uint64_t first;
@@ -28,21 +28,23 @@ static inline uint32_t wan_places_join(wan_place *restrict to, const wan_place *
 /* A walk over a part of a queue's log: `items` places, then their records. */
 typedef struct {
     const wan_place *place, *end;
-    uint32_t done;              /* Of the records of *place. */
-    const uint8_t *at;          /* The next record, */
-    uint64_t left;              /* and how many bytes are from there on. */
+    uint32_t done;     /* Of the records of *place. */
+    const uint8_t *at; /* The next record, */
+    uint64_t left;     /* and how many bytes are from there on. */
 } wan_place_walk;
 
 /* WAN_CORRUPT if the part is too short for its places, or one of them is none. */
 static inline wan_status wan_places_begin(wan_place_walk *walk, const uint8_t *part, uint64_t length, uint32_t items)
 {
     const uint64_t head = (uint64_t)items * sizeof(wan_place);
-    if (head > length) return WAN_FAIL(WAN_CORRUPT, "a part of %" PRIu64 " bytes cannot hold %" PRIu32 " places", length, items);
+    if (head > length)
+        return WAN_FAIL(WAN_CORRUPT, "a part of %" PRIu64 " bytes cannot hold %" PRIu32 " places", length, items);
     const wan_place *places = (const wan_place *)part;
     *walk = (wan_place_walk){places, places + items, 0, part + head, length - head};
     for (uint32_t n = 0; n < items; n++)
         if (places[n].count == 0 || places[n].first == 0 || places[n].first > UINT64_MAX - places[n].count)
-            return WAN_FAIL(WAN_CORRUPT, "a place of %" PRIu32 " records from sequence %" PRIu64 " on", places[n].count, places[n].first);
+            return WAN_FAIL(WAN_CORRUPT, "a place of %" PRIu32 " records from sequence %" PRIu64 " on", places[n].count,
+                            places[n].first);
     return WAN_OK;
 }
 
@@ -52,7 +54,10 @@ static inline int wan_places_next(wan_place_walk *walk, uint32_t *partition, uin
     if (walk->place == walk->end) return 0;
     *partition = walk->place->partition;
     *sequence = walk->place->first + walk->done;
-    if (++walk->done == walk->place->count) { walk->place++; walk->done = 0; }
+    if (++walk->done == walk->place->count) {
+        walk->place++;
+        walk->done = 0;
+    }
     return 1;
 }
 

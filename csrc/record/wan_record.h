@@ -7,57 +7,61 @@
 #include "base/wan_base.h"
 #include "record/wan_form.h"
 
-#define WAN_KEY_BYTES_MAX 65535u
+#define WAN_KEY_BYTES_MAX      65535u
 #define WAN_CALLBACK_BYTES_MAX 65535u
-#define WAN_VALUE_BYTES_MAX (60u << 20)     /* A record must fit into one frame (WAN_FRAME_BYTES_MAX). */
+#define WAN_VALUE_BYTES_MAX    (60u << 20) /* A record must fit into one frame (WAN_FRAME_BYTES_MAX). */
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
 enum {
-    WAN_FLAG_GIVEN = 1,     /* The stamp is one that a caller gave: no sender's floor speaks of it. */
-    WAN_FLAG_FORCED = 2,    /* An operator sends it again although its key may have been destroyed later. */
-    WAN_FLAGS = 3           /* All there are. */
+    WAN_FLAG_GIVEN = 1,  /* The stamp is one that a caller gave: no sender's floor speaks of it. */
+    WAN_FLAG_FORCED = 2, /* An operator sends it again although its key may have been destroyed later. */
+    WAN_FLAGS = 3        /* All there are. */
 };
 
-/* The fields of a record's head, in their order and without gaps, least significant byte first. The struct, its declaration for
- * Cython, the names in Python and the table in docs/wire_format.md are made of the rows (docs/recipes.md).
+/* The fields of a record's head, in their order and without gaps, least significant byte first. The struct, its
+ * declaration for Cython, the names in Python and the table in docs/wire_format.md are made of the rows
+ * (docs/recipes.md).
  *
  * FIELD(type, name, about)
  * HALF(name, about)            half a byte: the low half first, then the high one */
-#define WAN_RECORD_FIELDS(FIELD, HALF) \
-    FIELD(uint32_t, value_length, "length of the value, at most 62,914,560 (60 MiB)") \
-    FIELD(uint16_t, key_length, "length of the key") \
-    FIELD(uint16_t, callback_length, "length of the callback argument") \
-    FIELD(uint64_t, stamp, "hybrid logical clock: milliseconds << 16 | counter") \
-    FIELD(uint64_t, event_sequence, "event id: sequence at its producing thread") \
-    FIELD(uint32_t, event_member, "event id: member") \
-    FIELD(uint32_t, event_thread, "event id: thread") \
-    FIELD(uint16_t, region, "number of the region at the member that wrote the record: see REGION") \
-    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it") \
-    FIELD(uint8_t, recipients_count, "number of recipients") \
-    FIELD(uint8_t, stamp_site, "site whose clock made the stamp: the second half of the version") \
-    FIELD(uint8_t, origin_site, "site in which the event happened") \
-    HALF(operation, "0 create, 1 update, 2 destroy") \
-    HALF(key_form, "form of the key") \
-    HALF(value_form, "form of the value") \
+#define WAN_RECORD_FIELDS(FIELD, HALF)                                                                                 \
+    FIELD(uint32_t, value_length, "length of the value, at most 62,914,560 (60 MiB)")                                  \
+    FIELD(uint16_t, key_length, "length of the key")                                                                   \
+    FIELD(uint16_t, callback_length, "length of the callback argument")                                                \
+    FIELD(uint64_t, stamp, "hybrid logical clock: milliseconds << 16 | counter")                                       \
+    FIELD(uint64_t, event_sequence, "event id: sequence at its producing thread")                                      \
+    FIELD(uint32_t, event_member, "event id: member")                                                                  \
+    FIELD(uint32_t, event_thread, "event id: thread")                                                                  \
+    FIELD(uint16_t, region, "number of the region at the member that wrote the record: see REGION")                    \
+    FIELD(uint8_t, flags, "1: a caller gave the stamp; 2: an operator forces it")                                      \
+    FIELD(uint8_t, recipients_count, "number of recipients")                                                           \
+    FIELD(uint8_t, stamp_site, "site whose clock made the stamp: the second half of the version")                      \
+    FIELD(uint8_t, origin_site, "site in which the event happened")                                                    \
+    HALF(operation, "0 create, 1 update, 2 destroy")                                                                   \
+    HALF(key_form, "form of the key")                                                                                  \
+    HALF(value_form, "form of the value")                                                                              \
     HALF(callback_form, "form of the callback argument")
 
-/* Where a record stands is not in it: a queue's entry, a section of a batch and a part of a log say that beside it. So one
- * record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire.
- * Behind the head: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
+/* Where a record stands is not in it: a queue's entry, a section of a batch and a part of a log say that beside it. So
+ * one record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire. Behind the
+ * head: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
 typedef struct {
 #define WAN_FIELD(type, name, about) type name;
-#define WAN_HALF(name, about) uint8_t name : 4;
+#define WAN_HALF(name, about)        uint8_t name : 4;
     WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
 #undef WAN_FIELD
 #undef WAN_HALF
 } wan_record;
 
-typedef struct { int bits; const char *name, *about; } wan_record_field;
+typedef struct {
+    int bits;
+    const char *name, *about;
+} wan_record_field;
 
 static const wan_record_field wan_record_fields[] = {
 #define WAN_FIELD(type, name, about) {8 * sizeof(type), #name, about},
-#define WAN_HALF(name, about) {4, #name, about},
+#define WAN_HALF(name, about)        {4, #name, about},
     WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
 #undef WAN_FIELD
 #undef WAN_HALF
@@ -65,8 +69,8 @@ static const wan_record_field wan_record_fields[] = {
 
 enum {
     WAN_RECORD_FIELDS_COUNT = sizeof wan_record_fields / sizeof wan_record_fields[0],
-#define WAN_FIELD(type, name, about) + 8 * sizeof(type)
-#define WAN_HALF(name, about) + 4
+#define WAN_FIELD(type, name, about) +8 * sizeof(type)
+#define WAN_HALF(name, about)        +4
     WAN_RECORD_FIELDS_BITS = 0 WAN_RECORD_FIELDS(WAN_FIELD, WAN_HALF)
 #undef WAN_FIELD
 #undef WAN_HALF
@@ -84,11 +88,15 @@ static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_lengt
 /* The whole record with its padding: a multiple of 8. */
 static inline uint32_t wan_record_length(const wan_record *record)
 {
-    return (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length, record->recipients_count);
+    return (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length,
+                                     record->recipients_count);
 }
 
 static inline uint8_t *wan_record_key(const wan_record *record) { return (uint8_t *)(record + 1); }
-static inline uint8_t *wan_record_value(const wan_record *record) { return wan_record_key(record) + record->key_length; }
+static inline uint8_t *wan_record_value(const wan_record *record)
+{
+    return wan_record_key(record) + record->key_length;
+}
 static inline uint8_t *wan_record_callback(const wan_record *record)
 {
     return wan_record_value(record) + record->value_length;
@@ -98,11 +106,12 @@ static inline uint8_t *wan_record_recipients(const wan_record *record)
     return wan_record_callback(record) + record->callback_length;
 }
 
-/* The order of contents that two events of one key and one version can have: <0, 0 (the very same), >0. It decides which of them stays, so
- * it has to be alike everywhere: a destroy is behind every value; values go by form, then length, then bytes. A create and an update
- * leave the same behind, and relays make one of the other. */
+/* The order of contents that two events of one key and one version can have: <0, 0 (the very same), >0. It decides
+ * which of them stays, so it has to be alike everywhere: a destroy is behind every value; values go by form, then
+ * length, then bytes. A create and an update leave the same behind, and relays make one of the other. */
 static inline int wan_content_order(int destroys, uint8_t form, const uint8_t *value, uint32_t length,
-                                    int other_destroys, uint8_t other_form, const uint8_t *other_value, uint32_t other_length)
+                                    int other_destroys, uint8_t other_form, const uint8_t *other_value,
+                                    uint32_t other_length)
 {
     if (destroys || other_destroys) return destroys - other_destroys;
     if (form != other_form) return form < other_form ? -1 : 1;
@@ -120,15 +129,19 @@ static inline int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other
 static inline int wan_record_order(const wan_record *a, const wan_record *b)
 {
     int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
-    return order ? order : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_record_value(a), a->value_length,
-                                             b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
+    return order ? order
+                 : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_record_value(a), a->value_length,
+                                     b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
 }
 
-/* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these sizes.
- * Two runs, from the front and up to the end, that overlap in the middle. */
+/* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these
+ * sizes. Two runs, from the front and up to the end, that overlap in the middle. */
 static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
 {
-    if (length > 128) { memcpy(to, from, length); return; }
+    if (length > 128) {
+        memcpy(to, from, length);
+        return;
+    }
     if (length > 64) {
         memcpy(to, from, 64);
         memcpy(to + length - 64, from + length - 64, 64);
@@ -152,11 +165,13 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
 }
 
 /* Writes the content behind a head that stands at `to`, whole and with its lengths. */
-static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restrict to, const uint8_t *key, const uint8_t *value,
-                                                                  const uint8_t *callback, const uint8_t *recipients)
+static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restrict to, const uint8_t *key,
+                                                                  const uint8_t *value, const uint8_t *callback,
+                                                                  const uint8_t *recipients)
 {
     const wan_record *head = (const wan_record *)to;
-    const uint32_t key_length = head->key_length, value_length = head->value_length, callback_length = head->callback_length;
+    const uint32_t key_length = head->key_length, value_length = head->value_length,
+                   callback_length = head->callback_length;
     const uint32_t recipients_count = head->recipients_count;
     to += sizeof *head;
     wan_copy_small(to, key, key_length);
@@ -167,27 +182,31 @@ static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restr
         wan_copy_small(to, callback, callback_length);
         to += callback_length;
     }
-    if (recipients_count == 1) *to = *recipients;      /* What most have. */
+    if (recipients_count == 1) *to = *recipients; /* What most have. */
     else wan_copy_small(to, recipients, recipients_count);
 }
 
 static const wan_record wan_no_head = {0};
 
-/* Begins a record with a head that was not written just now: one that was written in small parts cannot be copied at once without
- * a wait. What differs is set in the record itself, all of it with wan_no_head; then wan_record_fill writes the content. */
-static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_t *to, uint64_t length, const wan_record *head)
+/* Begins a record with a head that was not written just now: one that was written in small parts cannot be copied at
+ * once without a wait. What differs is set in the record itself, all of it with wan_no_head; then wan_record_fill
+ * writes the content. */
+static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_t *to, uint64_t length,
+                                                                          const wan_record *head)
 {
     const uint64_t none = 0;
-    memcpy(to + length - 8, &none, 8);      /* The padding; what is not padding is written over it. */
+    memcpy(to + length - 8, &none, 8); /* The padding; what is not padding is written over it. */
     memcpy(to, head, sizeof *head);
     return (wan_record *)to;
 }
 
-/* Lays a record out at `to`, where `length` bytes are (its size): the head, its parts, and zeros behind them. The head says how
- * long each part is; a part without bytes may be NULL. The one place that does so: whoever makes a record goes through here. */
-static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length, const wan_record head,
-                                                                   const uint8_t *key, const uint8_t *value,
-                                                                   const uint8_t *callback, const uint8_t *recipients)
+/* Lays a record out at `to`, where `length` bytes are (its size): the head, its parts, and zeros behind them. The head
+ * says how long each part is; a part without bytes may be NULL. The one place that does so: whoever makes a record goes
+ * through here. */
+static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length,
+                                                                   const wan_record head, const uint8_t *key,
+                                                                   const uint8_t *value, const uint8_t *callback,
+                                                                   const uint8_t *recipients)
 {
     WAN_DEBUG_CHECK(length == wan_record_length(&head));
     wan_record_begin(to, length, &head);
@@ -203,9 +222,10 @@ wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes);
 static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
 {
     const wan_record *record = (const wan_record *)at;
-    if (WAN_LIKELY(bytes >= sizeof *record && record->value_length <= WAN_VALUE_BYTES_MAX && wan_record_length(record) <= bytes
-                   && record->operation < WAN_OPERATION_COUNT && record->value_form < WAN_FORM_COUNT
-                   && record->callback_form < WAN_FORM_COUNT && record->flags <= WAN_FLAGS
+    if (WAN_LIKELY(bytes >= sizeof *record && record->value_length <= WAN_VALUE_BYTES_MAX
+                   && wan_record_length(record) <= bytes && record->operation < WAN_OPERATION_COUNT
+                   && record->value_form < WAN_FORM_COUNT && record->callback_form < WAN_FORM_COUNT
+                   && record->flags <= WAN_FLAGS
                    && wan_key_is_plain(wan_record_key(record), record->key_length, record->key_form)))
         return WAN_OK;
     return wan_record_check_slow(at, bytes);

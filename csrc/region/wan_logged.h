@@ -1,31 +1,31 @@
-/* Owns a change as it lies in a region's log: what a record of a queue says of who made it and whom it reaches is not there;
- * what recovery has to know is. docs/segment_format.md shows it byte by byte. */
+/* Owns a change as it lies in a region's log: what a record of a queue says of who made it and whom it reaches is not
+ * there; what recovery has to know is. docs/segment_format.md shows it byte by byte. */
 #ifndef WAN_LOGGED_H
 #define WAN_LOGGED_H
 #include "record/wan_item_set.h"
 #include "record/wan_record.h"
 
 enum {
-    WAN_LOGGED_FORGET = 1,      /* The entry was taken out on this member only. */
-    WAN_LOGGED_INVALID = 2,     /* The entry of this version has lost its value, on this member only. */
-    WAN_LOGGED_MARK = 4,        /* No entry: destroys with stamps up to this one may have been forgotten. */
-    WAN_LOGGED_LET_GO = 8,      /* With MARK: they were let go, as no site that was known could send anything older. */
-    WAN_LOGGED_RESTAMPED = 16,  /* It takes the place of the version whose stamp, a later one, is in `other_stamp`. */
-    WAN_LOGGED_KINDS = 31       /* All there are. MARK with FORGET: no stamp before it counts that is above its own; `other_stamp` is then
-                                 * up to where destroys may have been forgotten. */
+    WAN_LOGGED_FORGET = 1,     /* The entry was taken out on this member only. */
+    WAN_LOGGED_INVALID = 2,    /* The entry of this version has lost its value, on this member only. */
+    WAN_LOGGED_MARK = 4,       /* No entry: destroys with stamps up to this one may have been forgotten. */
+    WAN_LOGGED_LET_GO = 8,     /* With MARK: they were let go, as no site that was known could send anything older. */
+    WAN_LOGGED_RESTAMPED = 16, /* It takes the place of the version whose stamp, a later one, is in `other_stamp`. */
+    WAN_LOGGED_KINDS = 31      /* All there are. MARK with FORGET: no stamp before it counts that is above its own;
+                                * `other_stamp` is then up to where destroys may have been forgotten. */
 };
 
 typedef struct {
     uint32_t value_length;
     uint16_t key_length;
-    uint8_t kinds;              /* WAN_LOGGED_*; 0: a change as any other. */
+    uint8_t kinds; /* WAN_LOGGED_*; 0: a change as any other. */
     uint8_t stamp_site;
     uint64_t stamp;
-    uint64_t other_stamp;       /* As `kinds` says; else 0. */
-    uint8_t operation : 4;      /* The low half of its byte, */
-    uint8_t key_form : 4;       /* and the high one. */
+    uint64_t other_stamp;  /* As `kinds` says; else 0. */
+    uint8_t operation : 4; /* The low half of its byte, */
+    uint8_t key_form : 4;  /* and the high one. */
     uint8_t value_form;
-    uint8_t reserved[6];        /* 0 */
+    uint8_t reserved[6]; /* 0 */
     /* Then: key, value, zeros up to a multiple of 8. */
 } wan_logged;
 
@@ -37,13 +37,20 @@ static inline uint64_t wan_logged_size(uint32_t key_length, uint32_t value_lengt
 }
 
 /* With its padding. */
-static inline uint32_t wan_logged_length(const wan_logged *logged) { return (uint32_t)wan_logged_size(logged->key_length, logged->value_length); }
+static inline uint32_t wan_logged_length(const wan_logged *logged)
+{
+    return (uint32_t)wan_logged_size(logged->key_length, logged->value_length);
+}
 
 static inline uint8_t *wan_logged_key(const wan_logged *logged) { return (uint8_t *)(logged + 1); }
-static inline uint8_t *wan_logged_value(const wan_logged *logged) { return wan_logged_key(logged) + logged->key_length; }
+static inline uint8_t *wan_logged_value(const wan_logged *logged)
+{
+    return wan_logged_key(logged) + logged->key_length;
+}
 
 /* Lays one out at `to`, where `length` bytes are (its size). */
-static inline void wan_logged_write(uint8_t *restrict to, uint64_t length, const wan_logged head, const uint8_t *key, const uint8_t *value)
+static inline void wan_logged_write(uint8_t *restrict to, uint64_t length, const wan_logged head, const uint8_t *key,
+                                    const uint8_t *value)
 {
     const uint64_t none = 0;
     memcpy(to + length - 8, &none, 8);
@@ -58,10 +65,12 @@ static inline wan_status wan_logged_check(const uint8_t *at, uint64_t bytes)
     static const uint8_t zeros[6];
     const wan_logged *logged = (const wan_logged *)at;
     if (bytes < sizeof *logged || logged->value_length > WAN_VALUE_BYTES_MAX || wan_logged_length(logged) > bytes)
-        return WAN_FAIL(WAN_CORRUPT, "a change in a region's log is longer than the %" PRIu64 " bytes that are left", bytes);
-    if (logged->kinds > WAN_LOGGED_KINDS || logged->operation >= WAN_OPERATION_COUNT || logged->value_form >= WAN_FORM_COUNT
-        || memcmp(logged->reserved, zeros, sizeof zeros) != 0)
-        return WAN_FAIL(WAN_CORRUPT, "a change in a region's log of unknown kind: %u/%u/%u", logged->kinds, logged->operation, logged->value_form);
+        return WAN_FAIL(WAN_CORRUPT, "a change in a region's log is longer than the %" PRIu64 " bytes that are left",
+                        bytes);
+    if (logged->kinds > WAN_LOGGED_KINDS || logged->operation >= WAN_OPERATION_COUNT
+        || logged->value_form >= WAN_FORM_COUNT || memcmp(logged->reserved, zeros, sizeof zeros) != 0)
+        return WAN_FAIL(WAN_CORRUPT, "a change in a region's log of unknown kind: %u/%u/%u", logged->kinds,
+                        logged->operation, logged->value_form);
     return wan_key_check(wan_logged_key(logged), logged->key_length, logged->key_form);
 }
 
@@ -75,8 +84,9 @@ static inline int wan_logged_has_end(const wan_logged *logged, uint64_t bytes)
 static inline int wan_logged_order(const wan_logged *a, const wan_logged *b)
 {
     int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
-    return order ? order : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_logged_value(a), a->value_length,
-                                             b->operation == WAN_DESTROY, b->value_form, wan_logged_value(b), b->value_length);
+    return order ? order
+                 : wan_content_order(a->operation == WAN_DESTROY, a->value_form, wan_logged_value(a), a->value_length,
+                                     b->operation == WAN_DESTROY, b->value_form, wan_logged_value(b), b->value_length);
 }
 
 /* For a choice of one of each key. */

@@ -6,40 +6,42 @@
 #include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#define FORBID(at, bytes) ASAN_POISON_MEMORY_REGION((at), (bytes))
-#define ALLOW(at, bytes) ASAN_UNPOISON_MEMORY_REGION((at), (bytes))
+#    include <sanitizer/asan_interface.h>
+#    define FORBID(at, bytes) ASAN_POISON_MEMORY_REGION((at), (bytes))
+#    define ALLOW(at, bytes)  ASAN_UNPOISON_MEMORY_REGION((at), (bytes))
 #else
-#define FORBID(at, bytes) ((void)0)
-#define ALLOW(at, bytes) ((void)0)
+#    define FORBID(at, bytes) ((void)0)
+#    define ALLOW(at, bytes)  ((void)0)
 #endif
 
 #define BLOCK_BYTES ((uint64_t)2 << 20)
-#define UNIT_BYTES ((uint64_t)2 << 10)
-#define UNITS (BLOCK_BYTES / UNIT_BYTES)
-#define PIECE_ORDER 4u                      /* 32 KB. */
+#define UNIT_BYTES  ((uint64_t)2 << 10)
+#define UNITS       (BLOCK_BYTES / UNIT_BYTES)
+#define PIECE_ORDER 4u /* 32 KB. */
 #define PIECE_BYTES (UNIT_BYTES << PIECE_ORDER)
 /* A table of few entries touches few pages of a block, and takes no more. */
 #define HUGE_FROM_BLOCKS 4u
-#define IS_FREE 0x80u
-#define INNER 0xffu                         /* A unit at which no piece begins. */
+#define IS_FREE          0x80u
+#define INNER            0xffu /* A unit at which no piece begins. */
 
-struct wan_slab_free { wan_slab_free *next, **to_this; };
+struct wan_slab_free {
+    wan_slab_free *next, **to_this;
+};
 
 /* At the begin of a block, in its first unit. */
 struct wan_slab_block {
-    wan_slab_block *next;                   /* Of all. */
+    wan_slab_block *next; /* Of all. */
     wan_slab_block *next_idle;
-    uint32_t used_units;                    /* Without the first one. */
-    uint8_t begins[UNITS];                  /* The order of the piece that begins there, with IS_FREE; else INNER. */
+    uint32_t used_units;   /* Without the first one. */
+    uint8_t begins[UNITS]; /* The order of the piece that begins there, with IS_FREE; else INNER. */
 };
 _Static_assert(sizeof(wan_slab_block) <= UNIT_BYTES, "a block's first unit describes it");
 
 /* At the begin of a piece that is cut to small ones. */
 struct wan_slab_piece {
-    wan_slab_piece *next, **to_this;        /* Among the open ones of its lane and size. */
-    void *free;                             /* Given back; each holds the address of the next one. */
-    uint32_t used, cut;                     /* In use; and how many were ever taken from it. */
+    wan_slab_piece *next, **to_this; /* Among the open ones of its lane and size. */
+    void *free;                      /* Given back; each holds the address of the next one. */
+    uint32_t used, cut;              /* In use; and how many were ever taken from it. */
     uint32_t count, bytes;
     uint32_t lane;
     _Alignas(64) uint8_t first[];
@@ -47,7 +49,12 @@ struct wan_slab_piece {
 _Static_assert(offsetof(wan_slab_piece, first) == 64, "what is cut from a piece keeps to cache lines");
 
 /* An array of its own. */
-typedef struct mapped_array { struct mapped_array *next; void *mapping; uint64_t bytes; int in_use; } mapped_array;
+typedef struct mapped_array {
+    struct mapped_array *next;
+    void *mapping;
+    uint64_t bytes;
+    int in_use;
+} mapped_array;
 
 wan_status wan_slab_init(wan_slab *slab)
 {
@@ -151,7 +158,7 @@ static void *take_piece(wan_slab *slab, uint32_t order)
     while (from < WAN_SLAB_ORDERS && !slab->free[from]) from++;
     if (from == WAN_SLAB_ORDERS) {
         if (!add_block(slab)) return NULL;
-        for (from = order; !slab->free[from]; from++) { }
+        for (from = order; !slab->free[from]; from++) {}
     }
     wan_slab_free *piece = slab->free[from];
     remove_free(piece);
@@ -301,7 +308,7 @@ static void give_mapped(wan_slab *slab, void *at)
     wan_lock_take(&slab->lock);
     mapped_array *array = slab->mapped;
     while (array->mapping != at) array = array->next;
-    madvise(at, array->bytes, MADV_DONTNEED);      /* What is read there is zeros, as what is taken has to hold. */
+    madvise(at, array->bytes, MADV_DONTNEED); /* What is read there is zeros, as what is taken has to hold. */
     array->in_use = 0;
     wan_lock_release(&slab->lock);
 }
@@ -326,8 +333,14 @@ void *wan_slab_take_array(wan_slab *slab, uint32_t lane, uint64_t bytes)
 
 void wan_slab_give_array(wan_slab *slab, void *at, uint64_t bytes)
 {
-    if (bytes > UNIT_BYTES << (WAN_SLAB_ORDERS - 1)) { give_mapped(slab, at); return; }
-    if (bytes <= WAN_SLAB_SMALL_BYTES_MAX) { wan_slab_give(slab, at, (uint32_t)bytes); return; }
+    if (bytes > UNIT_BYTES << (WAN_SLAB_ORDERS - 1)) {
+        give_mapped(slab, at);
+        return;
+    }
+    if (bytes <= WAN_SLAB_SMALL_BYTES_MAX) {
+        wan_slab_give(slab, at, (uint32_t)bytes);
+        return;
+    }
     wan_lock_take(&slab->lock);
     give_piece(slab, at, order_of(bytes));
     wan_lock_release(&slab->lock);

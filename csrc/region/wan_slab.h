@@ -8,35 +8,35 @@
 #include "base/wan_base.h"
 #include "base/wan_lock.h"
 
-#define WAN_SLAB_SMALL_BYTES_MAX 1024u      /* What is larger is cut from a block, or mapped for itself. */
-#define WAN_SLAB_STEP_BYTES 16u
-#define WAN_SLAB_CLASSES (WAN_SLAB_SMALL_BYTES_MAX / WAN_SLAB_STEP_BYTES)
-#define WAN_SLAB_LANES 8u                   /* Who takes small pieces at the same time rarely meets in one. */
-#define WAN_SLAB_ORDERS 10u                 /* Pieces of a block: 2 KB << order, at most half of it. */
+#define WAN_SLAB_SMALL_BYTES_MAX 1024u /* What is larger is cut from a block, or mapped for itself. */
+#define WAN_SLAB_STEP_BYTES      16u
+#define WAN_SLAB_CLASSES         (WAN_SLAB_SMALL_BYTES_MAX / WAN_SLAB_STEP_BYTES)
+#define WAN_SLAB_LANES           8u  /* Who takes small pieces at the same time rarely meets in one. */
+#define WAN_SLAB_ORDERS          10u /* Pieces of a block: 2 KB << order, at most half of it. */
 
 typedef struct wan_slab_piece wan_slab_piece;
 typedef struct wan_slab_block wan_slab_block;
 typedef struct wan_slab_free wan_slab_free;
 
 typedef struct {
-    wan_slab_piece *open[WAN_SLAB_CLASSES];     /* Pieces that have room, by the size that they are cut to. */
+    wan_slab_piece *open[WAN_SLAB_CLASSES]; /* Pieces that have room, by the size that they are cut to. */
     wan_lock lock;
 } wan_slab_lane;
 
 typedef struct {
     wan_slab_lane *lanes;
     wan_slab_free *free[WAN_SLAB_ORDERS];
-    wan_slab_block *blocks;         /* All of them. */
-    wan_slab_block *idle;           /* Nothing of them is in use, and they take no memory but their first page. */
-    wan_slab_block *spare;          /* At most one of which nothing is in use keeps its memory. */
+    wan_slab_block *blocks; /* All of them. */
+    wan_slab_block *idle;   /* Nothing of them is in use, and they take no memory but their first page. */
+    wan_slab_block *spare;  /* At most one of which nothing is in use keeps its memory. */
     /* Arrays that are larger than a block's pieces: in use or not, mapped until the end. */
     struct mapped_array *mapped;
     uint32_t block_count;
-    wan_lock lock;                  /* Guards all but the lanes. Taken after a lane's. */
+    wan_lock lock; /* Guards all but the lanes. Taken after a lane's. */
 } wan_slab;
 
 wan_status wan_slab_init(wan_slab *slab);
-void wan_slab_close(wan_slab *slab);        /* Whatever is still in use is gone too. */
+void wan_slab_close(wan_slab *slab); /* Whatever is still in use is gone too. */
 
 /* `bytes`, at most WAN_SLAB_SMALL_BYTES_MAX, in a multiple of 16; of a power of two from 64 on, at a multiple of 64.
  * NULL: no memory. */

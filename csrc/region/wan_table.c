@@ -29,8 +29,8 @@ wan_status wan_table_init(wan_table *table, uint32_t buckets)
     memset(table->shards, 0, table->shard_count * sizeof *table->shards);
     for (uint32_t n = 0; n < table->shard_count; n++) table->shards[n].slab = &table->slab;
     for (uint32_t n = 0; n < buckets; n++)
-        table->buckets[n] = (wan_bucket){.number = n, .first_shard = n * shards, .shard_count = shards,
-                                         .role = WAN_BUCKET_PRIMARY};
+        table->buckets[n] =
+            (wan_bucket){.number = n, .first_shard = n * shards, .shard_count = shards, .role = WAN_BUCKET_PRIMARY};
     return WAN_OK;
 }
 
@@ -71,8 +71,8 @@ static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_
 {
     uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
     uint64_t bytes = (least + WAN_SLAB_STEP_BYTES - 1) / WAN_SLAB_STEP_BYTES * WAN_SLAB_STEP_BYTES;
-    wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX
-        ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
+    wan_entry *entry =
+        bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, lane_of(shard), (uint32_t)bytes) : malloc(bytes);
     if (!entry) return NULL;
     entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
     entry->key_length = change->key_length;
@@ -99,8 +99,8 @@ static inline int same_bytes(const uint8_t *a, const uint8_t *b, size_t length)
     if (length > 32 || length < 8) return memcmp(a, b, length) == 0;
     uint64_t differs = (wan_load64(a) ^ wan_load64(b)) | (wan_load64(a + length - 8) ^ wan_load64(b + length - 8));
     if (length > 16)
-        differs |= (wan_load64(a + 8) ^ wan_load64(b + 8))
-            | (wan_load64(a + length - 16) ^ wan_load64(b + length - 16));
+        differs |=
+            (wan_load64(a + 8) ^ wan_load64(b + 8)) | (wan_load64(a + length - 16) ^ wan_load64(b + length - 16));
     return differs == 0;
 }
 
@@ -158,7 +158,7 @@ static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const u
             wan_slot *slot = &line->slots[__builtin_ctz(matches)];
             if (*slot && is_key(wan_slot_entry(*slot), key, key_length, key_form)) return slot;
         }
-        if (!line->slots[WAN_LINE_SLOTS - 1]) return NULL;     /* The line is not full: nobody went on from here. */
+        if (!line->slots[WAN_LINE_SLOTS - 1]) return NULL; /* The line is not full: nobody went on from here. */
     }
 }
 
@@ -194,8 +194,8 @@ static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
 
 static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
 {
-    wan_line *to = lines <= WAN_SHARD_LINES_MAX
-        ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
+    wan_line *to =
+        lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
     if (!to) return 0;
     uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
     set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SEAT : 0) | (uint64_t)__builtin_ctzll(lines));
@@ -305,7 +305,7 @@ static inline int may_be_forgotten(const wan_shard *shard, const wan_change *cha
 {
     if (change->operation == WAN_DESTROY || change->flags & WAN_FLAG_FORCED) return 0;
     return change->stamp < change->absent_below
-        || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
+           || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
 }
 
 /* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
@@ -373,7 +373,10 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {
             if (!shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3) {
-                if (!grow(shard)) { give_entry(shard->slab, fresh); return WAN_OUT_OF_MEMORY; }
+                if (!grow(shard)) {
+                    give_entry(shard->slab, fresh);
+                    return WAN_OUT_OF_MEMORY;
+                }
             }
             slot = free_slot(shard, change);
             shard->used++;
@@ -409,12 +412,12 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     const wan_entry *entry = wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
     if (entry && entry->state != WAN_ENTRY_TOMBSTONE && entry->stamp == change->stamp
         && entry->stamp_site == change->stamp_site)
-        change->ask = WAN_ASK_DECIDED;      /* Whatever its value is, it goes. */
+        change->ask = WAN_ASK_DECIDED; /* Whatever its value is, it goes. */
     wan_outcome outcome = wan_table_apply(shard, change);
     change->ask = asked;
     if (outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_SAME)
-        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form)->state
-            = WAN_ENTRY_INVALID;
+        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form)->state =
+            WAN_ENTRY_INVALID;
     return outcome;
 }
 
@@ -429,7 +432,7 @@ static void free_again(wan_shard *shard, wan_slot *slot)
         uint32_t taken = taken_of(line);
         *slot = line->slots[taken - 1];
         line->slots[taken - 1] = 0;
-        if (taken < WAN_LINE_SLOTS) return;     /* Nobody went on from here. */
+        if (taken < WAN_LINE_SLOTS) return; /* Nobody went on from here. */
         slot = NULL;
         for (uint64_t at = (hole + 1) & mask; !slot && at != hole; at = (at + 1) & mask) {
             wan_line *behind = &lines[at];
@@ -481,7 +484,7 @@ static uint64_t expire_shrunk(wan_shard *shard, uint64_t below)
     set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) / count * kept);
     wan_shrunk_list *fitting = kept ? realloc(list, sizeof *list + kept * sizeof *list->items) : NULL;
     if (!kept) free(list);
-    if (fitting || !kept) shard->shrunk = fitting;      /* Else it stays longer than it has to be. */
+    if (fitting || !kept) shard->shrunk = fitting; /* Else it stays longer than it has to be. */
     return count - kept;
 }
 
@@ -528,7 +531,11 @@ uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
     for (uint64_t at = 0; at < wan_shard_slots(shard);) {
         const wan_entry *entry = wan_shard_entry(shard, at);
         /* What moved into its place is looked at next. */
-        if (is_to_expire(entry, before_ms, below)) { take_out(shard, slot_at(shard, at)); dropped++; continue; }
+        if (is_to_expire(entry, before_ms, below)) {
+            take_out(shard, slot_at(shard, at));
+            dropped++;
+            continue;
+        }
         if (entry && entry->state == WAN_ENTRY_TOMBSTONE) {
             uint32_t second = seconds_of(entry->stamp >> 16);
             if (second < oldest_s) oldest_s = second;
@@ -573,7 +580,10 @@ wan_status wan_table_shrink(wan_shard *shard)
     if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory to shrink %" PRIu32 " tombstones", shard->tombstones);
     for (uint64_t at = 0; at < wan_shard_slots(shard) && shard->tombstones;) {
         const wan_entry *entry = wan_shard_entry(shard, at);
-        if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) { at++; continue; }
+        if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) {
+            at++;
+            continue;
+        }
         grown->items[count++] = (wan_shrunk){wan_entry_hash(entry), entry->stamp};
         set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) + wan_logged_size(entry->key_length, 0));
         take_out(shard, slot_at(shard, at));
@@ -636,9 +646,14 @@ uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket)
 static wan_status copy_entry(wan_shard *to, const wan_entry *entry)
 {
     wan_change change = {
-        .key = entry->bytes, .key_length = entry->key_length, .key_form = entry->key_form,
+        .key = entry->bytes,
+        .key_length = entry->key_length,
+        .key_form = entry->key_form,
         .hash = wan_entry_hash(entry),
-        .value_form = WAN_FORM_NONE, .operation = WAN_UPDATE, .stamp = entry->stamp, .stamp_site = entry->stamp_site,
+        .value_form = WAN_FORM_NONE,
+        .operation = WAN_UPDATE,
+        .stamp = entry->stamp,
+        .stamp_site = entry->stamp_site,
         /* What is there was not destroyed later, whatever the hash of another key says. */
         .flags = WAN_FLAG_FORCED,
     };

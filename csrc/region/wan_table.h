@@ -16,52 +16,59 @@
 #include "record/wan_record.h"
 #include "region/wan_slab.h"
 #if defined(__SSE2__)
-#include <emmintrin.h>
+#    include <emmintrin.h>
 #endif
 
-#define WAN_TABLE_SHARDS 1024u          /* About so many, or one for each bucket where these are more. */
+#define WAN_TABLE_SHARDS    1024u /* About so many, or one for each bucket where these are more. */
 #define WAN_BUCKETS_DEFAULT 113u
-#define WAN_BUCKETS_MAX 4096u
+#define WAN_BUCKETS_MAX     4096u
 #define WAN_SHARD_LINES_MAX (1u << 28)
 
 typedef struct {
     uint64_t stamp;
     uint32_t value_length;
-    uint32_t capacity;          /* Value bytes there is room for. value_length <= capacity. */
+    uint32_t capacity; /* Value bytes there is room for. value_length <= capacity. */
     uint16_t key_length;
     uint8_t stamp_site;
     uint8_t key_form;
     uint8_t value_form;
-    uint8_t state;              /* WAN_ENTRY_* */
+    uint8_t state; /* WAN_ENTRY_* */
     uint16_t reserved;
-    uint8_t bytes[];            /* Key, then value. A tombstone keeps 8 bytes: when it was made, in milliseconds. */
+    uint8_t bytes[]; /* Key, then value. A tombstone keeps 8 bytes: when it was made, in milliseconds. */
 } wan_entry;
 
 enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
 
 /* Entries lie at multiples of 16 below 2^48. */
-#define WAN_SLOT_TAG_BITS 20
+#define WAN_SLOT_TAG_BITS   20
 #define WAN_SLOT_ENTRY_BITS (64 - WAN_SLOT_TAG_BITS)
-#define WAN_LINE_SLOTS 8u
-typedef uint64_t wan_slot;      /* 0: free, as all behind it in the line are. */
-typedef struct { _Alignas(64) wan_slot slots[WAN_LINE_SLOTS]; } wan_line;
+#define WAN_LINE_SLOTS      8u
+typedef uint64_t wan_slot; /* 0: free, as all behind it in the line are. */
+typedef struct {
+    _Alignas(64) wan_slot slots[WAN_LINE_SLOTS];
+} wan_line;
 
 /* A tombstone of which only this is kept: two keys with one hash share it. */
-typedef struct { uint64_t hash, stamp; } wan_shrunk;
+typedef struct {
+    uint64_t hash, stamp;
+} wan_shrunk;
 /* Ascending by hash, each once. Never empty. */
-typedef struct { uint64_t count; wan_shrunk items[]; } wan_shrunk_list;
+typedef struct {
+    uint64_t count;
+    wan_shrunk items[];
+} wan_shrunk_list;
 
 /* One cache line: a table's shards are met at random, and all of them together are to stay near. */
 typedef struct {
     _Alignas(64) wan_lock lock;
-    uint64_t layout;            /* Where its lines are, a multiple of 64; in the bits below how many (WAN_LAYOUT_*).
-                                 * 0: there are none. One word, as it is read without the lock too. */
-    wan_slab *slab;             /* Of its table. */
-    uint64_t bytes;             /* Allocated for entries. May be read without the lock: wan_read. */
-    uint64_t tombstone_bytes;   /* Those of tombstones with their key, slots included. */
-    wan_shrunk_list *shrunk;    /* NULL: there are none. */
-    uint32_t used;              /* Slots taken: live entries and tombstones. used <= 3/4 of the slots. */
-    uint32_t tombstones;        /* Those with their key, in slots. */
+    uint64_t layout;          /* Where its lines are, a multiple of 64; in the bits below how many (WAN_LAYOUT_*).
+                               * 0: there are none. One word, as it is read without the lock too. */
+    wan_slab *slab;           /* Of its table. */
+    uint64_t bytes;           /* Allocated for entries. May be read without the lock: wan_read. */
+    uint64_t tombstone_bytes; /* Those of tombstones with their key, slots included. */
+    wan_shrunk_list *shrunk;  /* NULL: there are none. */
+    uint32_t used;            /* Slots taken: live entries and tombstones. used <= 3/4 of the slots. */
+    uint32_t tombstones;      /* Those with their key, in slots. */
     /* 8 bytes each: the records of these, as a log holds them, more or less. Read by wan_table_shrunk_log_bytes. */
     uint32_t shrunk_log_words;
     /* No tombstone with its key has a stamp of an earlier second. Of no meaning where there is none. */
@@ -70,38 +77,40 @@ typedef struct {
 
 _Static_assert(sizeof(wan_shard) == 64, "a shard is a cache line");
 
-#define WAN_LAYOUT_SHIFT 31u    /* The lines are 1 << so much. */
+#define WAN_LAYOUT_SHIFT 31u /* The lines are 1 << so much. */
 /* They are laid out by wan_seat_hash: too many keys had met in one place. Else by the hash. */
 #define WAN_LAYOUT_BY_SEAT 32u
 
-enum { WAN_BUCKET_PRIMARY = 0 };        /* Its changes are made here. */
+enum { WAN_BUCKET_PRIMARY = 0 }; /* Its changes are made here. */
 
 /* A part of a region: a run of its table's shards, and what its keys have in common in its queues. */
 typedef struct {
     /* Of a queue that is divided by buckets its partition is `number` modulo the partitions. */
     uint32_t number;
     uint32_t first_shard, shard_count;
-    uint8_t role;               /* WAN_BUCKET_* */
+    uint8_t role; /* WAN_BUCKET_* */
 } wan_bucket;
 
 typedef struct {
     wan_shard *shards;
     wan_bucket *buckets;
     wan_slab slab;
-    uint32_t shard_count;       /* A multiple of bucket_count. */
+    uint32_t shard_count; /* A multiple of bucket_count. */
     uint32_t bucket_count;
 } wan_table;
 
 typedef enum {
-    WAN_CREATED, WAN_UPDATED, WAN_DESTROYED,
-    WAN_MISSING,                /* A local destroy of a key that is not there. */
+    WAN_CREATED,
+    WAN_UPDATED,
+    WAN_DESTROYED,
+    WAN_MISSING, /* A local destroy of a key that is not there. */
     /* The stored version is later, or of two contents of one version the stored one is: a conflict that lost. */
     WAN_LOST,
     /* Another site's version meets ours and a resolver is to be asked; nothing was changed. */
     WAN_ASK,
     WAN_OUT_OF_MEMORY,
-    WAN_UNMET,                  /* What the change asks for is not there; nothing was changed. */
-    WAN_SAME,                   /* The very version and value that are stored: the event has been applied before. */
+    WAN_UNMET, /* What the change asks for is not there; nothing was changed. */
+    WAN_SAME,  /* The very version and value that are stored: the event has been applied before. */
     /* The key is not there, and may have been destroyed later: of that only a hash, or nothing, is remembered. */
     WAN_FORGOTTEN,
 } wan_outcome;
@@ -114,14 +123,14 @@ typedef struct {
     uint16_t key_length;
     uint8_t key_form, value_form, operation, stamp_site;
     uint64_t hash;
-    uint64_t stamp;             /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
-    uint64_t absent_below;      /* From elsewhere: destroys with stamps below this may have been forgotten; 0: none. */
-    uint8_t flags;              /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
-    uint8_t local;              /* Made here: always later than what is stored. */
-    uint8_t ask;                /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
-    uint8_t keep;               /* Out: an entry (or tombstone) was there. */
-    uint8_t waits;              /* Out of the put path: a queue took the event whose makers wait for its disk. */
-    int64_t tombstone_bytes;    /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
+    uint64_t stamp;          /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
+    uint64_t absent_below;   /* From elsewhere: destroys with stamps below this may have been forgotten; 0: none. */
+    uint8_t flags;           /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
+    uint8_t local;           /* Made here: always later than what is stored. */
+    uint8_t ask;             /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
+    uint8_t keep;            /* Out: an entry (or tombstone) was there. */
+    uint8_t waits;           /* Out of the put path: a queue took the event whose makers wait for its disk. */
+    int64_t tombstone_bytes; /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
 } wan_change;
 
 /* With `buckets` buckets, from 1 to WAN_BUCKETS_MAX; else WAN_INVALID. */
@@ -190,7 +199,7 @@ static inline uint32_t wan_line_matches(const wan_line *line, uint64_t hash)
     const __m128 *pairs = (const __m128 *)line->slots;
     __m128i tag = _mm_set1_epi32((int)(uint32_t)(hash << WAN_SLOT_ENTRY_BITS >> 32));
     __m128i bits = _mm_set1_epi32((int)(UINT32_MAX << (32 - WAN_SLOT_TAG_BITS)));
-    __m128i low = _mm_castps_si128(_mm_shuffle_ps(pairs[0], pairs[1], 0xdd));     /* The upper halves. */
+    __m128i low = _mm_castps_si128(_mm_shuffle_ps(pairs[0], pairs[1], 0xdd)); /* The upper halves. */
     __m128i high = _mm_castps_si128(_mm_shuffle_ps(pairs[2], pairs[3], 0xdd));
     low = _mm_cmpeq_epi32(_mm_and_si128(low, bits), tag);
     high = _mm_cmpeq_epi32(_mm_and_si128(high, bits), tag);
@@ -221,7 +230,11 @@ static inline wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)
 }
 
 /* Everything that was in a shard, to be freed without its lock. */
-typedef struct { uint64_t layout; wan_shrunk_list *shrunk; wan_slab *slab; } wan_shard_content;
+typedef struct {
+    uint64_t layout;
+    wan_shrunk_list *shrunk;
+    wan_slab *slab;
+} wan_shard_content;
 wan_shard_content wan_table_take_all(wan_shard *shard);
 void wan_table_free(wan_shard_content content);
 /* A table gives back what it keeps to be fast soon. */
@@ -236,7 +249,9 @@ static inline uint64_t wan_entry_hash(const wan_entry *entry)
 /* Buckets. These take and release the locks of the bucket's shards, one after the other; none holds two of a table. */
 
 /* `bytes`: of entries and slots. */
-typedef struct { uint64_t entries, tombstones, shrunk, bytes; } wan_bucket_counts;
+typedef struct {
+    uint64_t entries, tombstones, shrunk, bytes;
+} wan_bucket_counts;
 wan_bucket_counts wan_table_bucket_count(wan_table *table, const wan_bucket *bucket);
 /* Calls `visit` for each entry and tombstone, under its entry lock, until it returns something but WAN_OK. */
 typedef wan_status wan_entry_visit(void *context, wan_shard *shard, const wan_entry *entry);
@@ -259,7 +274,7 @@ static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash
     if (layout) __builtin_prefetch(wan_layout_lines(layout) + (hash & wan_layout_mask(layout)));
 }
 
-#define WAN_PREFETCH_BYTES_MAX 512u     /* Of an entry; the rest follows by itself. */
+#define WAN_PREFETCH_BYTES_MAX 512u /* Of an entry; the rest follows by itself. */
 
 /* `bytes`: of key and value, as far as the caller knows. What is replaced meanwhile stays mapped (wan_slab), so there
  * is nothing to fault on; but sanitizers look at every read, and this one is a race that they need not see. */

@@ -11,9 +11,10 @@ const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT] = {
 
 static uint64_t *place_of(wan_queue_counts *counts, uint64_t number)
 {
-    switch (number) {       /* A number that two counters have is refused by the compiler. */
-#define PLACE(number, field, ...) case number: return &counts->field;
-    WAN_QUEUE_COUNTERS(PLACE)
+    switch (number) { /* A number that two counters have is refused by the compiler. */
+#define PLACE(number, field, ...)                                                                                      \
+    case number: return &counts->field;
+        WAN_QUEUE_COUNTERS(PLACE)
 #undef PLACE
     default: return NULL;
     }
@@ -22,7 +23,8 @@ static uint64_t *place_of(wan_queue_counts *counts, uint64_t number)
 uint32_t wan_queue_counts_save(const wan_queue_counts *counts, wan_counter *saved)
 {
     uint32_t count = 0;
-#define SAVE(number, field, ...) if (counts->field) saved[count++] = (wan_counter){number, counts->field};
+#define SAVE(number, field, ...)                                                                                       \
+    if (counts->field) saved[count++] = (wan_counter){number, counts->field};
     WAN_QUEUE_COUNTERS(SAVE)
 #undef SAVE
     return count;
@@ -34,9 +36,13 @@ wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *sa
     for (uint32_t n = 0; n < count; n++) {
         uint64_t *place = place_of(counts, saved[n].number);
         if (place == NULL)
-            return WAN_FAIL(WAN_CORRUPT, "the queue's state in the log has a counter with number %" PRIu64 ", which this version"
-                            " does not know; upgrade before opening it", saved[n].number);
-        if (*place) return WAN_FAIL(WAN_CORRUPT, "the queue's state in the log has the counter with number %" PRIu64 " twice", saved[n].number);
+            return WAN_FAIL(WAN_CORRUPT,
+                            "the queue's state in the log has a counter with number %" PRIu64 ", which this version"
+                            " does not know; upgrade before opening it",
+                            saved[n].number);
+        if (*place)
+            return WAN_FAIL(WAN_CORRUPT, "the queue's state in the log has the counter with number %" PRIu64 " twice",
+                            saved[n].number);
         *place = saved[n].value;
     }
     return WAN_OK;

@@ -39,14 +39,16 @@ void wan_window_set_limit(wan_window *window, uint64_t limit)
 
 wan_window_mark wan_window_sent(const wan_window *window, uint64_t flight, uint64_t bytes, uint64_t now_us)
 {
-    return (wan_window_mark){.sent_us = now_us, .flight = flight, .was_full = flight >= window->bytes, .was_alone = flight == bytes};
+    return (wan_window_mark){
+        .sent_us = now_us, .flight = flight, .was_full = flight >= window->bytes, .was_alone = flight == bytes};
 }
 
 static void end_epoch(wan_window *window, uint64_t now_us)
 {
     uint64_t wanted = at_least(window->best, window->best_before);
     int is_too_large = wanted < window->bytes - window->bytes / 4;
-    /* A link that became longer looks as one that became slower, until something crosses it that nothing is ahead of. */
+    /* A link that became longer looks as one that became slower, until something crosses it that nothing is ahead of.
+     */
     if (is_too_large && window->round_trip_at_us >= window->epoch_at_us) set_bytes(window, wanted);
     else if (is_too_large || now_us - window->round_trip_at_us > WAN_WINDOW_TRIP_AGE_US) window->measuring = 1;
     begin_epoch(window, window->best, now_us);
@@ -56,21 +58,23 @@ void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, ui
 {
     uint64_t round_trip = now_us > mark->sent_us ? now_us - mark->sent_us : 1;
     int is_old = window->round_trip_at_us < window->epoch_at_us;
-    if (!window->round_trip_us || round_trip <= window->round_trip_us || (mark->was_alone && (is_old || window->measuring))) {
+    if (!window->round_trip_us || round_trip <= window->round_trip_us
+        || (mark->was_alone && (is_old || window->measuring))) {
         wan_set(&window->round_trip_us, round_trip);
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {
-        if (!mark->was_alone) return;       /* Sent before. */
+        if (!mark->was_alone) return; /* Sent before. */
         window->measuring = 0;
-        begin_epoch(window, 0, now_us);     /* What was best went by the round trip that was believed. */
+        begin_epoch(window, 0, now_us); /* What was best went by the round trip that was believed. */
         return;
     }
     /* What the rate that this batch saw carries in twice the shortest round trip. */
     uint64_t wanted = (uint64_t)(2.0 * (double)mark->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
-    window->told += mark->was_full || wanted <= mark->flight;       /* Else there was less to send than the link carries. */
-    if (window->told >= WAN_WINDOW_EPOCH_TRIPS && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))
+    window->told += mark->was_full || wanted <= mark->flight; /* Else there was less to send than the link carries. */
+    if (window->told >= WAN_WINDOW_EPOCH_TRIPS
+        && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))
         end_epoch(window, now_us);
 }

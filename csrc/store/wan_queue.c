@@ -23,7 +23,7 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
     if (status == WAN_OK) status = wan_store_new(env, directory, memory_limit, &store);
     if (status != WAN_OK) return status;
     status = wan_queue_init_in(queue, store, partitions, conflate);
-    wan_store_release(store);       /* It is the queue's now, if there is one. */
+    wan_store_release(store); /* It is the queue's now, if there is one. */
     return status;
 }
 
@@ -79,7 +79,8 @@ wan_status wan_queue_block_room(wan_partition *partition)
 void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
 {
     if (partition->block_count == 0) partition->first_block = number;
-    partition->blocks[number & (partition->block_capacity - 1)] = (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
+    partition->blocks[number & (partition->block_capacity - 1)] =
+        (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
     partition->block_count++;
 }
 
@@ -104,11 +105,13 @@ static void give_back(wan_queue *queue)
 {
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         wan_partition *partition = &queue->partitions[n];
-        for (uint64_t sequence = partition->removed; (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended));) {
+        for (uint64_t sequence = partition->removed;
+             (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended));) {
             const wan_entry_ref ref = *entry_of(partition, sequence);
             wan_store_give(queue->store, &queue->records, ref_segment(ref), ref_length(queue->store, ref));
         }
-        for (uint64_t number = partition->first_block; number < partition->first_block + partition->block_count; number++)
+        for (uint64_t number = partition->first_block; number < partition->first_block + partition->block_count;
+             number++)
             give_block(queue, &partition->blocks[number & (partition->block_capacity - 1)]);
     }
     wan_store_end_lease(queue->store, &queue->records);
@@ -142,7 +145,7 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
-        valid += partition->index[n].sequence > partition->removed;     /* What was peeked may come back by a rewind. */
+        valid += partition->index[n].sequence > partition->removed; /* What was peeked may come back by a rewind. */
     uint64_t capacity = 64;
     /* Half full at most after growing, three quarters before; with what is about to come. */
     while (capacity < (valid + more) * 2) capacity *= 2;
@@ -165,14 +168,15 @@ wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 static int same_key(const wan_record *a, const wan_record *b)
 {
     return a->region == b->region && a->key_length == b->key_length && a->key_form == b->key_form
-        && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
+           && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
 }
 
 static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
 static void drop_front_holes(wan_queue *queue, wan_partition *partition);
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
- * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be read. */
+ * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be
+ * read. */
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record)
 {
     if (record->operation != WAN_UPDATE) return;
@@ -180,18 +184,24 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
     wan_index_slot *slot = &partition->index[hash & partition->index_mask];
     for (uint64_t at = hash & partition->index_mask;; at = (at + 1) & partition->index_mask) {
         slot = &partition->index[at];
-        if (!slot->sequence) { partition->index_used++; break; }
+        if (!slot->sequence) {
+            partition->index_used++;
+            break;
+        }
         if (slot->hash != hash) continue;
-        if (slot->sequence <= partition->peeked) break;     /* Left the queue: its slot serves again. */
+        if (slot->sequence <= partition->peeked) break; /* Left the queue: its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
         if (!ref) break;
         const wan_record *older = ref_record(queue->store, ref);
         if (!same_key(older, record)) continue;
         /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
         if (wan_record_order(older, record) > 0) return;
-        if (queue->superseded && slot->sequence <= partition->taken) {      /* Without memory for the note both travel. */
-            (void)wan_buffer_add(queue->superseded, &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence}, sizeof(wan_hole));
-        } else {        /* Both reach the disk in one block, or this one later. */
+        if (queue->superseded && slot->sequence <= partition->taken) { /* Without memory for the note both travel. */
+            (void)wan_buffer_add(
+                queue->superseded,
+                &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence},
+                sizeof(wan_hole));
+        } else { /* Both reach the disk in one block, or this one later. */
             punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }
@@ -227,7 +237,7 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
     status = wan_store_take(queue->store, &queue->records, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) {     /* An entry block in memory stays for the next one. */
+    if (status != WAN_OK) { /* An entry block in memory stays for the next one. */
         wan_queue_unpin_file(queue, partition);
         give_unused_block(queue, partition);
         return status;
@@ -242,7 +252,10 @@ wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t number, uint64_t 
 {
     const wan_store *store = queue->store;
     if (wan_store_is_over(store) || length > store->memory_limit)
-        return WAN_FAIL(WAN_FULL, "the queue is over its memory limit of %" PRIu64 " bytes with what is on its way, and has no more room", store->memory_limit);
+        return WAN_FAIL(WAN_FULL,
+                        "the queue is over its memory limit of %" PRIu64
+                        " bytes with what is on its way, and has no more room",
+                        store->memory_limit);
     queue->records.may_pass_limit = queue->blocks.may_pass_limit = 1;
     wan_status status = wan_queue_reserve(queue, number, length, reservation);
     queue->records.may_pass_limit = queue->blocks.may_pass_limit = 0;
@@ -286,7 +299,8 @@ static inline void append(wan_queue *queue, wan_reservation *reservation, wan_en
     wan_tally(&queue->events, 1);
     wan_tally(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
-    for (uint64_t ahead = 0; ahead < 256; ahead += 64) __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
+    for (uint64_t ahead = 0; ahead < 256; ahead += 64)
+        __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
     if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
     check_positions(partition);
 }
@@ -295,12 +309,14 @@ void wan_queue_commit(wan_queue *queue, wan_reservation *reservation)
 {
     WAN_DEBUG_CHECK(wan_record_length((const wan_record *)reservation->at) == reservation->length);
     const uint8_t *base = WAN_LIKELY(reservation->segment == queue->records.segment)
-                              ? queue->records.base : wan_store_segment(queue->store, reservation->segment)->base;
+                              ? queue->records.base
+                              : wan_store_segment(queue->store, reservation->segment)->base;
     append(queue, reservation, make_ref(reservation->segment, (uint64_t)(reservation->at - base), reservation->length),
            (const wan_record *)reservation->at);
 }
 
-wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from, uint32_t number, uint64_t sequence)
+wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from,
+                                      uint32_t number, uint64_t sequence)
 {
     const wan_partition *partition = &from->partitions[number];
     if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
@@ -326,7 +342,7 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     wan_status status = wan_store_take(queue->store, &queue->records, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
     WAN_DEBUG_CHECK(run->segment == queue->records.segment);
-    queue->records.used -= (uint32_t)least;     /* It stays, even if nothing lives in it: the run's end looks at that. */
+    queue->records.used -= (uint32_t)least; /* It stays, even if nothing lives in it: the run's end looks at that. */
     queue->records.live -= (uint32_t)least;
     run->room = queue->records.bytes - queue->records.used;
     return WAN_OK;
@@ -359,7 +375,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
     if (WAN_UNLIKELY(queue->broken != NULL)) count = 0;
     for (uint32_t n = 0; n < count; n++) whole += lengths[n];
     WAN_DEBUG_CHECK(whole <= run->room && lease->segment == run->segment && lease->used == offset);
-    lease->used += (uint32_t)whole;     /* All of it first: what it conflates may be the last that lives there. */
+    lease->used += (uint32_t)whole; /* All of it first: what it conflates may be the last that lives there. */
     lease->live += (uint32_t)whole;
     while (done < count) {
         uint32_t number = partitions ? partitions[done] : 0;
@@ -378,7 +394,8 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
             n++;
             if (sequences) sequences[done] = sequence + n;
             done++;
-        } while (done < count && in_block + n < WAN_BLOCK_ENTRIES && !queue->conflate && (!partitions || partitions[done] == number));
+        } while (done < count && in_block + n < WAN_BLOCK_ENTRIES && !queue->conflate
+                 && (!partitions || partitions[done] == number));
         uint64_t bytes = (uint64_t)(at - first);
         block->live += n;
         partition->appended += n;
@@ -407,7 +424,7 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 {
     while (from <= through) {
         const wan_block *block = block_of(partition, from);
-        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES;    /* Its last sequence. */
+        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES; /* Its last sequence. */
         if (end > through) end = through;
         if (block->entries && block->live) {
             for (; from <= end; from++)
@@ -435,14 +452,17 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
-    uint32_t file = 0;      /* That all of it lies in. 0: in none. */
+    uint32_t file = 0; /* That all of it lies in. 0: in none. */
     int ends = queue->broken != NULL;
     const int adopted = wan_read(&queue->store->adopted_bytes) != 0;
-    while (taken < count && peeked < end && !ends) {        /* A block of entries at a time. */
+    while (taken < count && peeked < end && !ends) { /* A block of entries at a time. */
         uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
         if (left > end - peeked) left = end - peeked;
         const wan_entry_ref *entries = block_of(partition, peeked + 1)->entries;
-        if (!entries) { peeked += left; continue; }
+        if (!entries) {
+            peeked += left;
+            continue;
+        }
         for (const wan_entry_ref *entry = entries + in_block; left && taken < count; left--, entry++, peeked++) {
             wan_entry_ref ref = *entry;
             if (!ref) continue;
@@ -460,7 +480,8 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
             records[taken++] = ref_record(queue->store, ref);
         }
     }
-    if (taken || !ends) partition->peeked = peeked;     /* Else no run is made of holes alone: it would be missed as a gap. */
+    if (taken || !ends)
+        partition->peeked = peeked; /* Else no run is made of holes alone: it would be missed as a gap. */
     partition->unpeeked -= taken;
     *peeked_bytes = taken_bytes;
     check_positions(partition);
@@ -476,7 +497,8 @@ wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t 
         wan_entry_ref ref = *entry_of(partition, from);
         const wan_segment *segment = wan_store_segment(queue->store, ref_segment(ref));
         if (!segment->is_adopted) continue;
-        uint64_t at = (uint64_t)((const uint8_t *)ref_record(queue->store, ref) - segment->base), end = at + ref_length(queue->store, ref);
+        uint64_t at = (uint64_t)((const uint8_t *)ref_record(queue->store, ref) - segment->base),
+                 end = at + ref_length(queue->store, ref);
         if (!span.file) span = (wan_store_span){segment->file, segment->base, segment->bytes, at, end};
         WAN_DEBUG_CHECK(span.file == segment->file);
         if (at < span.from) span.from = at;
@@ -488,10 +510,12 @@ wan_store_span wan_queue_span(const wan_queue *queue, uint32_t number, uint64_t 
 void wan_queue_lengths(const wan_queue *queue, uint32_t number, uint64_t from, uint64_t through, uint32_t *lengths)
 {
     const wan_partition *partition = &queue->partitions[number];
-    for (; (from = wan_queue_next_live(partition, from, through)); from++) *lengths++ = (uint32_t)ref_length(queue->store, *entry_of(partition, from));
+    for (; (from = wan_queue_next_live(partition, from, through)); from++)
+        *lengths++ = (uint32_t)ref_length(queue->store, *entry_of(partition, from));
 }
 
-wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records, const uint32_t *lengths, uint32_t count, uint8_t *to)
+wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records,
+                          const uint32_t *lengths, uint32_t count, uint8_t *to)
 {
     const wan_env *env = queue->store->env;
     struct iovec pieces[256];
@@ -508,7 +532,10 @@ wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wa
         }
         wan_status status = env->copy(env, span->file, span->mapped, pieces, used, to);
         if (status != WAN_OK) return status;
-        for (uint32_t n = first; n < at; n++) { records[n] = (wan_record *)to; to += lengths[n]; }
+        for (uint32_t n = first; n < at; n++) {
+            records[n] = (wan_record *)to;
+            to += lengths[n];
+        }
     }
     return WAN_OK;
 }
@@ -516,8 +543,12 @@ wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wa
 wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to)
 {
     const wan_env *env = queue->store->env;
-    if (!env->copy) { memcpy(to, span->base + span->from, span->to - span->from); return WAN_OK; }
-    return env->copy(env, span->file, span->mapped, &(struct iovec){(void *)(span->base + span->from), span->to - span->from}, 1, to);
+    if (!env->copy) {
+        memcpy(to, span->base + span->from, span->to - span->from);
+        return WAN_OK;
+    }
+    return env->copy(env, span->file, span->mapped,
+                     &(struct iovec){(void *)(span->base + span->from), span->to - span->from}, 1, to);
 }
 
 void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
@@ -525,7 +556,8 @@ void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return;
     if (peeked < partition->removed) peeked = partition->removed;
-    for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));) partition->unpeeked++;
+    for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));)
+        partition->unpeeked++;
     partition->peeked = peeked;
     drop_front_holes(queue, partition);
     check_positions(partition);
@@ -539,7 +571,8 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     uint64_t length = ref_length(queue->store, ref);
     *entry = 0;
     /* A block that is past and holds nothing gives its memory back; the newest one still takes entries. */
-    if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
+    if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
+        give_block(queue, block);
     partition->events--;
     partition->bytes -= length;
     wan_tally(&queue->events, -(uint64_t)1);
@@ -572,7 +605,8 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
     if (!forgotten) return;
     wan_store_give(queue->store, &queue->records, segment, together);
     block->live -= forgotten;
-    if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES) give_block(queue, block);
+    if (block->live == 0 && (first - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
+        give_block(queue, block);
     partition->events -= forgotten;
     partition->bytes -= bytes;
     wan_tally(&queue->events, -(uint64_t)forgotten);
@@ -616,8 +650,11 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
     WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
-    /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms nothing. */
-    if (queue->holes) (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence}, sizeof(wan_hole));
+    /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms
+     * nothing. */
+    if (queue->holes)
+        (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence},
+                             sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
     queue->punched_bytes += ref_length(queue->store, *entry);
@@ -651,7 +688,8 @@ static void count_more(wan_queue *queue, wan_partition *partition)
     if (queue->copied && partition->replicated < end) end = partition->replicated;
     while (partition->counted < end) {
         partition->counted++;
-        if (partition->counted > partition->removed && *entry_of(partition, partition->counted)) partition->uncounted_events--;
+        if (partition->counted > partition->removed && *entry_of(partition, partition->counted))
+            partition->uncounted_events--;
     }
     drop_front_holes(queue, partition);
     check_positions(partition);

@@ -10,7 +10,10 @@ static inline wan_entry_ref make_ref(uint32_t segment, uint64_t offset, uint64_t
     return (uint64_t)segment << (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS) | offset / 8 << WAN_REF_LENGTH_BITS | units;
 }
 
-static inline uint32_t ref_segment(wan_entry_ref ref) { return (uint32_t)(ref >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS)); }
+static inline uint32_t ref_segment(wan_entry_ref ref)
+{
+    return (uint32_t)(ref >> (WAN_REF_OFFSET_BITS + WAN_REF_LENGTH_BITS));
+}
 
 static inline wan_record *ref_record(const wan_store *store, wan_entry_ref ref)
 {
@@ -29,7 +32,7 @@ static inline wan_block *block_of(const wan_partition *partition, uint64_t seque
     return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
 }
 
-static wan_entry_ref no_entry;     /* Stands for every entry of a block of holes; never written. */
+static wan_entry_ref no_entry; /* Stands for every entry of a block of holes; never written. */
 
 static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
 {
@@ -67,7 +70,8 @@ wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint6
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
-/* wan_queue_move.c: a step of moving what lives out of sparse segments. Nobody has a record in hand that was not peeked. */
+/* wan_queue_move.c: a step of moving what lives out of sparse segments. Nobody has a record in hand that was not
+ * peeked. */
 void wan_queue_sweep(wan_queue *queue);
 
 /* The next sequence has an entry, and a slot in the index. */

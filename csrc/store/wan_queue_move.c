@@ -4,14 +4,14 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#define SWEPT_ENTRIES 4096u             /* Looked at in one step, and */
-#define SWEPT_BYTES (256u << 10)        /* moved in it. */
+#define SWEPT_ENTRIES 4096u        /* Looked at in one step, and */
+#define SWEPT_BYTES   (256u << 10) /* moved in it. */
 
 /* Conflation for days leaves segments with a few live records each. */
 static int is_sparse(const wan_segment *segment)
 {
     return segment->base && !segment->is_lent && !segment->holds_blocks && segment->used
-        && !__atomic_load_n(&segment->is_lost, __ATOMIC_RELAXED) && wan_read(&segment->live) * 2 < segment->used;
+           && !__atomic_load_n(&segment->is_lost, __ATOMIC_RELAXED) && wan_read(&segment->live) * 2 < segment->used;
 }
 
 /* Marks the segments that are sparse, if `mark`; else takes the marks away. Whether there are any. */
@@ -29,7 +29,8 @@ static int mark_sparse(wan_store *store, int mark)
     return any;
 }
 
-/* One record gets a new place. Whatever another queue refers to stays: its bytes live there. 0: there is no room, or it cannot be read. */
+/* One record gets a new place. Whatever another queue refers to stays: its bytes live there. 0: there is no room, or it
+ * cannot be read. */
 static int move(wan_queue *queue, wan_entry_ref *entry)
 {
     wan_store *store = queue->store;
@@ -44,7 +45,7 @@ static int move(wan_queue *queue, wan_entry_ref *entry)
     if (segment->is_adopted && store->env->copy) {
         const struct iovec piece = {(void *)(uintptr_t)record, length};
         if (store->env->copy(store->env, segment->file, segment->bytes, &piece, 1, to) != WAN_OK) {
-            __atomic_store_n(&segment->is_lost, 1, __ATOMIC_RELAXED);       /* It stays, and is not tried again. */
+            __atomic_store_n(&segment->is_lost, 1, __ATOMIC_RELAXED); /* It stays, and is not tried again. */
             __atomic_store_n(&segment->is_leaving, 0, __ATOMIC_RELAXED);
             wan_store_untake(store, &queue->records, new_id, length);
             return 1;
@@ -63,7 +64,8 @@ static void end_sweep(wan_queue *queue)
     (void)mark_sparse(queue->store, 0);
 }
 
-/* What a record's place was is not in the record: the entries say it, and are gone through in order, some in each step. */
+/* What a record's place was is not in the record: the entries say it, and are gone through in order, some in each step.
+ */
 static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
 {
     while (queue->sweep_partition < queue->partition_count) {
@@ -74,9 +76,13 @@ static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
             wan_entry_ref *entry = entry_of(partition, sequence);
             queue->sweep_sequence = sequence;
             entries--;
-            if (!__atomic_load_n(&wan_store_segment(queue->store, ref_segment(*entry))->is_leaving, __ATOMIC_RELAXED)) continue;
+            if (!__atomic_load_n(&wan_store_segment(queue->store, ref_segment(*entry))->is_leaving, __ATOMIC_RELAXED))
+                continue;
             const uint64_t length = ref_length(queue->store, *entry);
-            if (!move(queue, entry)) { end_sweep(queue); return; }
+            if (!move(queue, entry)) {
+                end_sweep(queue);
+                return;
+            }
             bytes -= length < bytes ? length : bytes;
         }
         if (!entries || !bytes) return;
@@ -86,13 +92,15 @@ static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
     end_sweep(queue);
 }
 
-/* Once the segments hold more than twice what lives: a segment's worth of dead bytes pays for moving less than half of one. */
+/* Once the segments hold more than twice what lives: a segment's worth of dead bytes pays for moving less than half of
+ * one. */
 static void begin_sweep(wan_queue *queue)
 {
     const wan_store *store = queue->store;
     queue->punched_bytes = 0;
     if (wan_read(&store->memory_bytes) + wan_read(&store->file_bytes) + wan_read(&store->adopted_bytes)
-        < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES) return;
+        < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES)
+        return;
     queue->is_sweeping = (uint8_t)mark_sparse(queue->store, 1);
     queue->sweep_partition = 0;
     queue->sweep_sequence = 0;

@@ -11,7 +11,8 @@ static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t a
     while (partition->appended < appended) {
         uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
         wan_status status = WAN_OK;
-        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES && !has_block(partition, block)) {
+        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES
+            && !has_block(partition, block)) {
             status = wan_queue_block_room(partition);
             if (status != WAN_OK) return status;
             wan_queue_push_block(partition, block, NULL, 0);
@@ -39,7 +40,7 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     wan_block *block = block_of(partition, sequence);
     if (*known || block->entries) return WAN_OK;
     uint8_t *at;
-    uint32_t segment;           /* Given back when its last entry became a hole. */
+    uint32_t segment; /* Given back when its last entry became a hole. */
     status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
     if (status != WAN_OK) return status;
     memset(at, 0, WAN_BLOCK_BYTES);
@@ -50,8 +51,8 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
 }
 
 /* The record lies at `offset` of the segment, and its bytes count as live there. */
-static inline void restore_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record, uint32_t length,
-                                 uint32_t segment, uint64_t offset)
+static inline void restore_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence,
+                                 const wan_record *record, uint32_t length, uint32_t segment, uint64_t offset)
 {
     int newest = sequence > partition->appended;
     if (newest) partition->appended = sequence;
@@ -85,7 +86,8 @@ wan_status wan_queue_restore(wan_queue *queue, uint32_t number, uint64_t sequenc
     return WAN_OK;
 }
 
-wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t number, uint64_t sequence, const wan_record *record)
+wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t number, uint64_t sequence,
+                                  const wan_record *record)
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
@@ -107,11 +109,15 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
-    if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {   /* Empty: no entries are needed. */
-        partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted = removed;
+    if (partition->appended == 0 && partition->removed == 0 && removed
+        && removed == appended) { /* Empty: no entries are needed. */
+        partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted =
+            removed;
         return WAN_OK;
     }
-    if (partition->appended == 0 && removed) partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended = removed;
+    if (partition->appended == 0 && removed)
+        partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended =
+            removed;
     wan_status status = appended > partition->appended ? skip_to(queue, partition, appended) : WAN_OK;
     if (status != WAN_OK) return status;
     if (removed > partition->removed) {

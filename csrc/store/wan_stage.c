@@ -14,7 +14,8 @@ void wan_stage_pool_init(wan_stage_pool *pool, const wan_env *env, uint64_t memo
 wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *directory)
 {
     memset(stage, 0, sizeof *stage);
-    if (directory && !(stage->directory = strdup(directory))) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the rows of a task");
+    if (directory && !(stage->directory = strdup(directory)))
+        return WAN_FAIL(WAN_NO_MEMORY, "no memory for the rows of a task");
     stage->pool = pool;
     wan_lock_take(&pool->lock);
     pool->stages++;
@@ -63,8 +64,11 @@ static wan_status add_block(wan_stage *stage, uint64_t least)
     if (!block->bytes) {
         block->is_file = 1;
         block->size = least > WAN_STAGE_FILE_BYTES ? least : WAN_STAGE_FILE_BYTES;
-        status = stage->directory ? pool->env->map_overflow(pool->env, stage->directory, block->size, &block->bytes)
-                                  : WAN_FAIL(WAN_FULL, "rows of tasks take all of %" PRIu64 " bytes, and there is no directory for more", pool->memory_limit);
+        status =
+            stage->directory
+                ? pool->env->map_overflow(pool->env, stage->directory, block->size, &block->bytes)
+                : WAN_FAIL(WAN_FULL, "rows of tasks take all of %" PRIu64 " bytes, and there is no directory for more",
+                           pool->memory_limit);
     }
     if (status != WAN_OK) {
         free(block);

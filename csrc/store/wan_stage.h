@@ -1,5 +1,6 @@
-/* Owns the records of a task until they are applied: runs of them, copied as they came into blocks, and read once in their order; and the
- * memory that all tasks of a member have for that together. Blocks beyond it lie in nameless files. */
+/* Owns the records of a task until they are applied: runs of them, copied as they came into blocks, and read once in
+ * their order; and the memory that all tasks of a member have for that together. Blocks beyond it lie in nameless
+ * files. */
 #ifndef WAN_STAGE_H
 #define WAN_STAGE_H
 #include "base/wan_env.h"
@@ -7,15 +8,15 @@
 #include "record/wan_record.h"
 
 #define WAN_STAGE_BLOCK_BYTES (2u << 20)
-#define WAN_STAGE_FILE_BYTES (32u << 20)
-#define WAN_STAGE_BLOCKS_KEPT 128u      /* Empty blocks that the next task takes, as long as there is another task. */
+#define WAN_STAGE_FILE_BYTES  (32u << 20)
+#define WAN_STAGE_BLOCKS_KEPT 128u /* Empty blocks that the next task takes, as long as there is another task. */
 
 typedef struct {
     const wan_env *env;
     uint64_t memory_limit;
-    wan_lock lock;                      /* Guards what follows. */
-    uint64_t memory;                    /* Of blocks in use; at most the limit. */
-    uint32_t stages;                    /* That are open. */
+    wan_lock lock;   /* Guards what follows. */
+    uint64_t memory; /* Of blocks in use; at most the limit. */
+    uint32_t stages; /* That are open. */
     uint32_t kept_count;
     uint8_t *kept[WAN_STAGE_BLOCKS_KEPT];
 } wan_stage_pool;
@@ -25,14 +26,14 @@ void wan_stage_pool_init(wan_stage_pool *pool, const wan_env *env, uint64_t memo
 typedef struct wan_stage_block {
     struct wan_stage_block *next;
     uint8_t *bytes;
-    uint64_t size, used, read;          /* read <= used <= size. */
+    uint64_t size, used, read; /* read <= used <= size. */
     int is_file;
 } wan_stage_block;
 
 /* One thread at a time. */
 typedef struct {
     wan_stage_pool *pool;
-    char *directory;                    /* NULL: no files. */
+    char *directory; /* NULL: no files. */
     wan_stage_block *first, *last;
 } wan_stage;
 
@@ -40,8 +41,8 @@ typedef struct {
 wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *directory);
 void wan_stage_close(wan_stage *stage);
 
-/* Copies whole records behind one another, `bytes` in all. WAN_FULL (no room on the disk, or no directory), WAN_NO_MEMORY, WAN_IO: some of them
- * may be there; the task has failed. */
+/* Copies whole records behind one another, `bytes` in all. WAN_FULL (no room on the disk, or no directory),
+ * WAN_NO_MEMORY, WAN_IO: some of them may be there; the task has failed. */
 wan_status wan_stage_add(wan_stage *stage, const uint8_t *records, uint64_t bytes);
 
 /* The next records, up to `most`, in their order; 0: there are no more. They stay until they are dropped. */

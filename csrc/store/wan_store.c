@@ -16,7 +16,7 @@ wan_status wan_store_new(const wan_env *env, const char *directory, uint64_t mem
     const uint64_t least = WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES;
     store->memory_limit = memory_limit > least ? memory_limit : least;
     store->users = 1;
-    store->segment_count = 1;   /* Id 0 stands for "none" and has no bytes. */
+    store->segment_count = 1; /* Id 0 stands for "none" and has no bytes. */
     store->pages[0] = calloc(WAN_FIRST_SEGMENTS, sizeof *store->pages[0]);
     store->directory = directory ? strdup(directory) : NULL;
     if (!store->pages[0] || (directory && !store->directory)) {
@@ -58,7 +58,8 @@ void wan_store_release(wan_store *store)
         wan_segment *segment = wan_store_segment(store, id);
         free(segment->runs);
         free(segment->file);
-        if (segment->base) release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
+        if (segment->base)
+            release_mapping(store, segment->base, segment->bytes, segment->is_file || segment->is_adopted);
     }
     for (uint32_t n = 0; n < store->spare_memory_count; n++) munmap(store->spare_memory[n], WAN_SEGMENT_BYTES);
     for (uint32_t n = 0; n < store->spare_file_count; n++)
@@ -72,8 +73,12 @@ void wan_store_release(wan_store *store)
 /* Under the lock, as all below. An id that can be given back: there is room to note that. */
 static wan_status new_id(wan_store *store, uint32_t *id)
 {
-    if (store->free_id_count) { *id = store->free_ids[--store->free_id_count]; return WAN_OK; }
-    if (store->segment_count >= WAN_SEGMENT_IDS) return WAN_FAIL(WAN_FULL, "a store holds at most %u segments", WAN_SEGMENT_IDS);
+    if (store->free_id_count) {
+        *id = store->free_ids[--store->free_id_count];
+        return WAN_OK;
+    }
+    if (store->segment_count >= WAN_SEGMENT_IDS)
+        return WAN_FAIL(WAN_FULL, "a store holds at most %u segments", WAN_SEGMENT_IDS);
     if (store->segment_count >= store->free_id_capacity) {
         uint32_t capacity = store->free_id_capacity ? store->free_id_capacity * 2 : WAN_FIRST_SEGMENTS;
         uint32_t *free_ids = realloc(store->free_ids, capacity * sizeof *free_ids);
@@ -84,7 +89,8 @@ static wan_status new_id(wan_store *store, uint32_t *id)
     const uint32_t at = store->segment_count + WAN_FIRST_SEGMENTS, page = 31u - (uint32_t)__builtin_clz(at) - 4;
     if (!store->pages[page]) {
         store->pages[page] = calloc(WAN_FIRST_SEGMENTS << page, sizeof *store->pages[page]);
-        if (!store->pages[page]) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", WAN_FIRST_SEGMENTS << page);
+        if (!store->pages[page])
+            return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " segments", WAN_FIRST_SEGMENTS << page);
     }
     *id = store->segment_count++;
     return WAN_OK;
@@ -127,7 +133,8 @@ static wan_status map_file(wan_store *store, uint64_t bytes, uint8_t **base)
         return WAN_OK;
     }
     if (!store->directory)
-        return WAN_FAIL(WAN_FULL, "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
+        return WAN_FAIL(WAN_FULL,
+                        "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
                         store->memory_limit);
     wan_status status = store->env->map_overflow(store->env, store->directory, bytes, base);
     if (status == WAN_OK) wan_tally(&store->files_made, 1);
@@ -144,7 +151,8 @@ static void end_lease(wan_store *store, wan_lease *lease)
     segment->used = lease->used;
     /* The file has the bytes; the process need not: a long backlog must not fill memory with its pages. */
     if (segment->is_file) madvise(segment->base, segment->bytes, MADV_DONTNEED);
-    if (__atomic_sub_fetch(&segment->live, lease->bytes - lease->live, __ATOMIC_ACQ_REL) == 0) free_segment(store, lease->segment);
+    if (__atomic_sub_fetch(&segment->live, lease->bytes - lease->live, __ATOMIC_ACQ_REL) == 0)
+        free_segment(store, lease->segment);
     lease->base = NULL;
     lease->segment = lease->bytes = lease->used = lease->live = 0;
 }
@@ -184,7 +192,10 @@ static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, 
         size = memory_size;
         status = map_memory(store, size, &base);
     }
-    if (status != WAN_OK) { drop_id(store, id); return status; }
+    if (status != WAN_OK) {
+        drop_id(store, id);
+        return status;
+    }
 
     wan_segment *segment = wan_store_segment(store, id);
     segment->base = base;
@@ -196,7 +207,7 @@ static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, 
     wan_tally(is_file ? &store->file_bytes : &store->memory_bytes, size);
     *at = base;
     *segment_id = id;
-    if (size - bytes >= bytes) {    /* Has room for more like it: it is lent. A huge record stands alone. */
+    if (size - bytes >= bytes) { /* Has room for more like it: it is lent. A huge record stands alone. */
         end_lease(store, lease);
         segment->is_lent = 1;
         segment->live = size;
@@ -223,9 +234,11 @@ wan_status wan_store_check(const wan_store *store, const wan_store_span *span)
     return store->env->fetch(store->env, span->file, span->base, span->mapped, from, span->to - from);
 }
 
-wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes, uint32_t *segment_id)
+wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes,
+                           uint32_t *segment_id)
 {
-    if (bytes > WAN_ADOPTED_BYTES_MAX) return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
+    if (bytes > WAN_ADOPTED_BYTES_MAX)
+        return WAN_FAIL(WAN_FULL, "a file of %" PRIu64 " bytes is too large to be referred into", bytes);
     char *path = strdup(file);
     if (!path) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the name of a file");
     wan_lock_take(&store->lock);
@@ -235,7 +248,7 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
         segment->file = path;
         segment->base = (uint8_t *)base;
         segment->bytes = (uint32_t)bytes;
-        segment->live = 1;      /* Until all that lives was counted nothing unmaps it. */
+        segment->live = 1; /* Until all that lives was counted nothing unmaps it. */
         segment->is_adopted = 1;
         wan_tally(&store->adopted_bytes, bytes);
     }
@@ -263,7 +276,8 @@ void wan_store_adopted(wan_store *store, uint32_t segment_id)
 {
     wan_segment *segment = wan_store_segment(store, segment_id);
     /* Its file has the bytes: beyond the limit they come back page by page when they are sent. */
-    if (wan_read(&segment->live) > 1 && wan_read(&store->memory_bytes) + wan_read(&store->adopted_bytes) > store->memory_limit)
+    if (wan_read(&segment->live) > 1
+        && wan_read(&store->memory_bytes) + wan_read(&store->adopted_bytes) > store->memory_limit)
         madvise(segment->base, segment->bytes, MADV_DONTNEED);
     if (__atomic_sub_fetch(&segment->live, 1, __ATOMIC_ACQ_REL) == 0) wan_store_emptied(store, segment_id);
 }
@@ -289,12 +303,13 @@ static void free_segment(wan_store *store, uint32_t id)
         store->spare_memory[store->spare_memory_count++] = base;
         return;
     }
-    if (is_file && bytes == WAN_FILE_SEGMENT_BYTES && store->file_bytes && store->spare_file_count < WAN_SPARE_SEGMENTS) {
+    if (is_file && bytes == WAN_FILE_SEGMENT_BYTES && store->file_bytes
+        && store->spare_file_count < WAN_SPARE_SEGMENTS) {
         store->spare_files[store->spare_file_count++] = base;
         return;
     }
     release_mapping(store, base, bytes, is_file);
-    if (is_file && !store->file_bytes)    /* The backlog is gone: so are its files. */
+    if (is_file && !store->file_bytes) /* The backlog is gone: so are its files. */
         while (store->spare_file_count)
             store->env->unmap(store->env, store->spare_files[--store->spare_file_count], WAN_FILE_SEGMENT_BYTES);
 }

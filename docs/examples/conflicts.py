@@ -1,4 +1,5 @@
 """A conflict resolver decides what two sites keep that changed one key at the same time. It decides alike in both."""
+
 import pywan
 from pywan.testing import two_sites
 
@@ -14,9 +15,9 @@ with two_sites("auction") as sites:
         site.cache.set_conflict_resolver(TheHigherBidStays())
         site.sender.pause()
     sites.ny.region("auction")["vase"] = {"bid": 500, "by": "New York"}
-    sites.ln.region("auction")["vase"] = {"bid": 300, "by": "London"}      # Later, and lower.
+    sites.ln.region("auction")["vase"] = {"bid": 300, "by": "London"}  # Later, and lower.
     for site in sites:
         site.sender.resume()
     sites.settle()
-    print(sites.ny.region("auction")["vase"])       # prints: {'bid': 500, 'by': 'New York'}
-    print(sites.ln.region("auction")["vase"])       # prints: {'bid': 500, 'by': 'New York'}
+    print(sites.ny.region("auction")["vase"])  # prints: {'bid': 500, 'by': 'New York'}
+    print(sites.ln.region("auction")["vase"])  # prints: {'bid': 500, 'by': 'New York'}

@@ -1,4 +1,5 @@
 """A listener hears each change of a region in its own process, those of other sites too."""
+
 import pywan
 from pywan.testing import two_sites
 

@@ -1,4 +1,5 @@
 """A queue and a region on disk: what a put returned from is there after the process was killed."""
+
 import tempfile
 
 import pywan
@@ -8,9 +9,15 @@ with tempfile.TemporaryDirectory() as folder, pywan.Locator("locator_ny", distri
         with pywan.Cache("server_ny", locators=str(locator.address), dir=folder) as cache:
             cache.create_disk_store("store")
             sender = cache.create_gateway_sender(
-                "ln", remote_distributed_system_id=2, enable_persistence=True, disk_store_name="store", manual_start=True)
+                "ln",
+                remote_distributed_system_id=2,
+                enable_persistence=True,
+                disk_store_name="store",
+                manual_start=True,
+            )
             orders = cache.create_region(
-                "orders", type="REPLICATE_PERSISTENT", disk_store_name="store", gateway_sender_ids=["ln"])
+                "orders", type="REPLICATE_PERSISTENT", disk_store_name="store", gateway_sender_ids=["ln"]
+            )
             sender.start()
             print(run, "run:", len(orders), "orders,", sender.queue_size, "events for London")
             orders["order-17"] = {"price": 101.5}

@@ -3,11 +3,19 @@
 Its units (*.pyx) and all C are one shared object, so that what is there once in a process is there once: locks, counters, names.
 This is what the rest of the package imports.
 """
-from pywan._core import _finder         # First: it finds the others.
+
+from pywan._core import _finder  # First: it finds the others.
 from pywan._core.clock import Bell, Clock
 from pywan._core.clock_repair import ClockRepair
 from pywan._core.codec import (
-    decode_object, encode_key_object, encode_object, encoded_key, encoded_value, key_hash, show_object)
+    decode_object,
+    encode_key_object,
+    encode_object,
+    encoded_key,
+    encoded_value,
+    key_hash,
+    show_object,
+)
 from pywan._core.columns import Column, _column_rows, as_columns
 from pywan._core.disk_log import LogBudget
 from pywan._core.dispatcher import DispatcherSession
@@ -27,10 +35,35 @@ from pywan._core.session import Session
 from pywan._core.source_memory import ReceiverCounts, SourceMemory, remembered_failures
 from pywan._core.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
 from pywan._core.stream import (
-    FRAME_BATCH, FRAME_COMMIT, FRAME_COMMITTED, FRAME_ERROR, FRAME_HELLO, FRAME_KNOWN, FRAME_PING, FRAME_PROGRESS,
-    FRAME_WELCOME, check_frame, check_frame_header, pack_frame)
+    FRAME_BATCH,
+    FRAME_COMMIT,
+    FRAME_COMMITTED,
+    FRAME_ERROR,
+    FRAME_HELLO,
+    FRAME_KNOWN,
+    FRAME_PING,
+    FRAME_PROGRESS,
+    FRAME_WELCOME,
+    check_frame,
+    check_frame_header,
+    pack_frame,
+)
 from pywan._core.tables import (
-    ASK_DECIDED, ASK_NOBODY, ASK_RESOLVER, CREATE, DESTROY, FAILED_FORGOTTEN, FAILED_NO_MEMORY, FAILED_OTHER,
-    FAILED_REGION_NOT_FOUND, PARK_PARTITIONS, UPDATE, failure_rows, failure_text, queue_counter_rows, receiver_counter_rows,
-    record_field_rows)
+    ASK_DECIDED,
+    ASK_NOBODY,
+    ASK_RESOLVER,
+    CREATE,
+    DESTROY,
+    FAILED_FORGOTTEN,
+    FAILED_NO_MEMORY,
+    FAILED_OTHER,
+    FAILED_REGION_NOT_FOUND,
+    PARK_PARTITIONS,
+    UPDATE,
+    failure_rows,
+    failure_text,
+    queue_counter_rows,
+    receiver_counter_rows,
+    record_field_rows,
+)
 from pywan._core.tagged import Encoded, Undecodable, set_codec_hooks

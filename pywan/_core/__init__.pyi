@@ -1,4 +1,5 @@
 """The compiled core: records, queues, tables and both sessions. Each docstring is the first sentence of the one at run time."""
+
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
@@ -23,11 +24,11 @@ PARK_PARTITIONS: int
 CREATE: int
 UPDATE: int
 DESTROY: int
-ASK_NOBODY: int         # Whom a change asks that meets another site's: a later version wins;
-ASK_RESOLVER: int       # a resolver is to be asked;
-ASK_DECIDED: int        # it has let the change.
-APPLY_DONE: int         # What a receiver is told of an event that user's Python was on the way of;
-APPLY_LOST: int         # it lost against a later version. Else a reason of failure:
+ASK_NOBODY: int  # Whom a change asks that meets another site's: a later version wins;
+ASK_RESOLVER: int  # a resolver is to be asked;
+ASK_DECIDED: int  # it has let the change.
+APPLY_DONE: int  # What a receiver is told of an event that user's Python was on the way of;
+APPLY_LOST: int  # it lost against a later version. Else a reason of failure:
 FAILED_REGION_NOT_FOUND: int
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
@@ -144,11 +145,27 @@ class EventQueue:
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
         "drop-newest" (both counted)."""
     def __new__(
-        cls, name: str, *, remote_site: int = 0, partitions: int = 1, dispatchers: int = 1, memory_limit: int = ...,
-        directory: str | PathLike[str] | None = None, conflate: bool = False, by_thread: bool = False, by_bucket: bool = False,
-        log_directory: str | PathLike[str] | None = None, log_id: int = 0, synchronous: _Level = True, flush_ms: int = 10,
-        log_budget: LogBudget | None = None, log_known: int = 0, log_may_take_kept: bool = False,
-        salvage: bool = False, environment: Any = None, mount: int = 0,
+        cls,
+        name: str,
+        *,
+        remote_site: int = 0,
+        partitions: int = 1,
+        dispatchers: int = 1,
+        memory_limit: int = ...,
+        directory: str | PathLike[str] | None = None,
+        conflate: bool = False,
+        by_thread: bool = False,
+        by_bucket: bool = False,
+        log_directory: str | PathLike[str] | None = None,
+        log_id: int = 0,
+        synchronous: _Level = True,
+        flush_ms: int = 10,
+        log_budget: LogBudget | None = None,
+        log_known: int = 0,
+        log_may_take_kept: bool = False,
+        salvage: bool = False,
+        environment: Any = None,
+        mount: int = 0,
     ) -> Self: ...
     def __len__(self) -> int: ...
     running: bool
@@ -240,8 +257,8 @@ class EventQueue:
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
 
-_Place = tuple[int, int, bool]        # (partition, sequence, whether it may have been applied before)
-_Record = bytes     # Outside the class, whose property `bytes` hides the type.
+_Place = tuple[int, int, bool]  # (partition, sequence, whether it may have been applied before)
+_Record = bytes  # Outside the class, whose property `bytes` hides the type.
 
 # Regions
 
@@ -316,7 +333,12 @@ class RegionCalls:
     def invalidate(self, key: Any) -> None:
         """Drops the value and keeps the key with its version; not sent to other sites."""
     def put_columns(
-        self, keys: _ColumnLike, values: _ColumnLike | None, *, operations: _ColumnLike | None = None, timestamps: Any | None = None,
+        self,
+        keys: _ColumnLike,
+        values: _ColumnLike | None,
+        *,
+        operations: _ColumnLike | None = None,
+        timestamps: Any | None = None,
     ) -> int:
         """Changes row by row from two columns, in one call without the GIL."""
     def wait_durable(self) -> None:
@@ -326,7 +348,14 @@ class RegionCore(RegionCalls):
     """The compiled half of a region: table, versions, and the way into the attached senders' queues."""
 
     def __new__(
-        cls, name: str, clock: Clock, *args: Any, site: int = 0, member: int = 0, stores: bool = True, forwards: bool = True,
+        cls,
+        name: str,
+        clock: Clock,
+        *args: Any,
+        site: int = 0,
+        member: int = 0,
+        stores: bool = True,
+        forwards: bool = True,
         **kwargs: Any,
     ) -> Self: ...
     @property
@@ -337,15 +366,25 @@ class RegionCore(RegionCalls):
     @property
     def is_inherited(self) -> bool:
         """Whether another process made it, from which this one was forked."""
-    def attach(self, queues: Iterable[EventQueue], slow: _SlowChange | None = ..., asking: Collection[EventQueue] = ()) -> None:
+    def attach(
+        self, queues: Iterable[EventQueue], slow: _SlowChange | None = ..., asking: Collection[EventQueue] = ()
+    ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes whom new events will reach: the remote sites of those that run."""
     def set_slow(self, change: _SlowChange | None) -> None:
         """`change(operation, key, value, callback_argument)`: how changes go while user's Python is on the way; None: not at all."""
     def close(self) -> None:
         """Every operation is refused from now on; the receiver answers that the region is not there."""
     def open_log(
-        self, directory: str, *, log_id: int, synchronous: _Level = True, flush_ms: int = 10,
-        log_budget: LogBudget | None = None, log_known: int = 0, salvage: bool = False, environment: Any = None,
+        self,
+        directory: str,
+        *,
+        log_id: int,
+        synchronous: _Level = True,
+        flush_ms: int = 10,
+        log_budget: LogBudget | None = None,
+        log_known: int = 0,
+        salvage: bool = False,
+        environment: Any = None,
         wait: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """Makes the region persistent: recovers what the log in `directory` holds, and logs every change from now on."""
@@ -363,19 +402,43 @@ class RegionCore(RegionCalls):
     def log_state(self) -> dict[str, Any]:
         """Sizes of the log, and why writing fails now (None: it does not)."""
     def change(
-        self, operation: int, key: Any, value: Any = None, callback_argument: Any = None,
-        decisions: _Decisions | None = None, version: _Version | None = None, origin_: _Origin | None = None,
-        ask: int = 0, timestamp_ms: int = 0, condition_: Condition | None = None, tell: list[bytes | None] | None = None,
+        self,
+        operation: int,
+        key: Any,
+        value: Any = None,
+        callback_argument: Any = None,
+        decisions: _Decisions | None = None,
+        version: _Version | None = None,
+        origin_: _Origin | None = None,
+        ask: int = 0,
+        timestamp_ms: int = 0,
+        condition_: Condition | None = None,
+        tell: list[bytes | None] | None = None,
     ) -> str:
         """One change with everything said: the slow path of regions with user's Python on the way."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event from there would enter, and whose filters have to be asked first."""
     def next_event_id(self) -> tuple[int, int, int]:
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
-    def judge(self, operation: int, key: Any, version: _Version | None = None, ask: int = 0, value: Any = None, condition_: Condition | None = None, flags: int = 0) -> str:
+    def judge(
+        self,
+        operation: int,
+        key: Any,
+        version: _Version | None = None,
+        ask: int = 0,
+        value: Any = None,
+        condition_: Condition | None = None,
+        flags: int = 0,
+    ) -> str:
         """What `change` would do, changing nothing."""
     def change_if(
-        self, kind: str, operation: int, key: Any, value: Any = None, expected: Any = None, callback_argument: Any = None,
+        self,
+        kind: str,
+        operation: int,
+        key: Any,
+        value: Any = None,
+        expected: Any = None,
+        callback_argument: Any = None,
     ) -> tuple[bool, bool, Any]:
         """One local change if what is there is as `kind` says, as one step for all who change the key: "absent" (the key has no value; it may have
         been invalidated), "value" (it has one), "equal" (it has the value `expected`, in form and bytes), "there" (with a value or without)."""
@@ -495,8 +558,14 @@ class DispatcherSession(Session):
     """Dispatcher `index` of a queue, over one connection after another."""
 
     def __new__(
-        cls, queue: EventQueue, index: int, parked: EventQueue, *, transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None = None,
-        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None = None, on_failure: Callable[[int, int, int], None] | None = None,
+        cls,
+        queue: EventQueue,
+        index: int,
+        parked: EventQueue,
+        *,
+        transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None = None,
+        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None = None,
+        on_failure: Callable[[int, int, int], None] | None = None,
     ) -> Self: ...
     @property
     def index(self) -> int: ...
@@ -504,12 +573,21 @@ class DispatcherSession(Session):
     def in_flight(self) -> int:
         """Batches sent and not acknowledged."""
     def configure(
-        self, batch_size: int, batch_time_interval_ms: float, *, batch_conflation: bool = False, compress: bool = False,
-        batch_bytes_max: int = 8388608, alert_threshold_ms: int = 0, silence_ms: int = 0,
+        self,
+        batch_size: int,
+        batch_time_interval_ms: float,
+        *,
+        batch_conflation: bool = False,
+        compress: bool = False,
+        batch_bytes_max: int = 8388608,
+        alert_threshold_ms: int = 0,
+        silence_ms: int = 0,
     ) -> None:
         """Takes effect with the next batch."""
     def set_callbacks(
-        self, transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None, acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None,
+        self,
+        transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None,
+        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None,
     ) -> None:
         """Replaces the user's callbacks; takes effect with the next batch."""
     def tell_floors(self, floors: bytes) -> None:
@@ -580,8 +658,16 @@ class ReceiverSession(Session):
     """One sender's connection."""
 
     def __new__(
-        cls, memory: SourceMemory, counts: ReceiverCounts, find_region: Callable[[str], RegionCore | None],
-        on_slow: Callable[[Any, bytes, _Place], int] | None, *, credit_bytes: int = ..., max_drift_ms: int = 300000, mount: int = 0, on_floors: Callable[[bytes], None] | None = None,
+        cls,
+        memory: SourceMemory,
+        counts: ReceiverCounts,
+        find_region: Callable[[str], RegionCore | None],
+        on_slow: Callable[[Any, bytes, _Place], int] | None,
+        *,
+        credit_bytes: int = ...,
+        max_drift_ms: int = 300000,
+        mount: int = 0,
+        on_floors: Callable[[bytes], None] | None = None,
         on_no_memory: Callable[[], None] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
@@ -605,7 +691,13 @@ class RowSender(Session):
     def bytes(self) -> int: ...
     def put_columns(self, keys: _ColumnLike, values: _ColumnLike | None, operations: _ColumnLike | None = None) -> None:
         """Adds one row per key."""
-    def put_rows(self, keys: _ColumnLike, names: Sequence[str], columns: Sequence[_ColumnLike], operations: _ColumnLike | None = None) -> None:
+    def put_rows(
+        self,
+        keys: _ColumnLike,
+        names: Sequence[str],
+        columns: Sequence[_ColumnLike],
+        operations: _ColumnLike | None = None,
+    ) -> None:
         """Adds one row per key, whose value is a dict of the columns under `names`."""
     def put_pairs(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Adds (key, value) pairs of Python objects."""
@@ -627,8 +719,14 @@ class StageBudget:
 class RowStage(Session):
     """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
 
-    def __new__(cls, directory: str | PathLike[str] | None, budget: StageBudget | None = None, *, run_id: bytes = b"",
-                task: int = 0) -> Self: ...
+    def __new__(
+        cls,
+        directory: str | PathLike[str] | None,
+        budget: StageBudget | None = None,
+        *,
+        run_id: bytes = b"",
+        task: int = 0,
+    ) -> Self: ...
     @property
     def rows(self) -> int: ...
     @property
@@ -676,7 +774,9 @@ class ClockRepair:
         """Entries and tombstones that are ahead are changed to what they are, from a shard on."""
     def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
         """The keys in this shard whose entries are ahead, and whether they are tombstones."""
-    def restamp_key(self, region: RegionCore, key: object, decisions: _Decisions | None = None, origin_: _Origin | None = None) -> bool | None:
+    def restamp_key(
+        self, region: RegionCore, key: object, decisions: _Decisions | None = None, origin_: _Origin | None = None
+    ) -> bool | None:
         """One entry or tombstone, whatever its stamp was, is changed to what it is."""
     def settle_region(self, region: RegionCore) -> None:
         """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered of destroys is not of the future."""
@@ -684,7 +784,9 @@ class ClockRepair:
         """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
     def lower_newest(self, queue: EventQueue) -> bool:
         """Regions that are attached from now on do not take the queue's newest stamp for the time."""
-    def restamp_events(self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]) -> tuple[int, list[tuple[RegionCore, bytes]]]:
+    def restamp_events(
+        self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]
+    ) -> tuple[int, list[tuple[RegionCore, bytes]]]:
         """Takes events that are ahead out of `source`, once what takes their place is on the disk."""
     def is_fed(self, queue: EventQueue, region: RegionCore) -> bool:
         """Whether what is changed in the region gets into the queue now."""

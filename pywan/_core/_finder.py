@@ -1,4 +1,5 @@
 """Finds the units of the core: they are one shared object, in which Python finds a unit's init function by its name."""
+
 from __future__ import annotations
 
 import sys
@@ -27,7 +28,7 @@ def install() -> None:
     for suffix in EXTENSION_SUFFIXES:
         file = here / f"_units{suffix}"
         if file.exists():
-            sys.meta_path.append(Units(str(file)))      # Behind the others: what is a file of its own is theirs.
+            sys.meta_path.append(Units(str(file)))  # Behind the others: what is a file of its own is theirs.
             return
     raise ImportError(f"the compiled core is not in {here}: it was not built for this Python")
 

@@ -4,6 +4,7 @@ The grammar is Geode's: `host[port]`, or `host@address[port]` where the part beh
 `host:port` is taken too. Names are looked up in `PYWAN_HOSTS` first (`ny_host=127.0.0.1,ln_host=127.0.0.2`, or the
 path of a file in the form of hosts(5)), so that several sites can live on one machine under their own names.
 """
+
 from __future__ import annotations
 
 import ipaddress
@@ -21,10 +22,10 @@ from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.forks import in_child
 
 HOSTS_VARIABLE = "PYWAN_HOSTS"
-MAX_LOCATORS = 64                 # In one list; a longer one is a mistake.
+MAX_LOCATORS = 64  # In one list; a longer one is a mistake.
 MAX_HOSTS_FILE_BYTES = 1 << 20
-LOOKUP_CACHE_S = 30.0             # How long the system's answer for a name is believed.
-FAILED_LOOKUP_CACHE_S = 3.0       # How long a name that could not be found is not asked for again.
+LOOKUP_CACHE_S = 30.0  # How long the system's answer for a name is believed.
+FAILED_LOOKUP_CACHE_S = 3.0  # How long a name that could not be found is not asked for again.
 
 WILDCARDS = ("", "0.0.0.0", "::")  # To listen on: every interface. To connect to: nothing, or this very machine.
 
@@ -61,7 +62,9 @@ def parse_address(text: str) -> Address:
     elif entry.count(":") == 1:
         host, port = (part.strip() for part in entry.split(":"))
     else:
-        raise ConfigurationError(f"{quoted(text)} is not a locator address; write host[port], for example 127.0.0.1[10334]")
+        raise ConfigurationError(
+            f"{quoted(text)} is not a locator address; write host[port], for example 127.0.0.1[10334]"
+        )
     if "@" in host:
         host = host.rsplit("@", 1)[1].strip()
     if not is_host(host):
@@ -108,7 +111,9 @@ def check_told_host(host: str | None, what: str) -> str | None:
     except ConfigurationError:
         raise ConfigurationError(f"{what}: {host!r} is not a host name or address that others can connect to") from None
     if host in WILDCARDS:
-        raise ConfigurationError(f"{what}: {host} means every interface of a machine, so others cannot connect to it; name the address by which they reach this machine, or leave it out")
+        raise ConfigurationError(
+            f"{what}: {host} means every interface of a machine, so others cannot connect to it; name the address by which they reach this machine, or leave it out"
+        )
     return host
 
 
@@ -186,14 +191,14 @@ class _Lookup:
         self.done = threading.Event()
         self.ip: str | None = None
         self.problem = ""
-        self.believed_until = float("inf")   # time.monotonic() seconds.
+        self.believed_until = float("inf")  # time.monotonic() seconds.
 
 
 class _Lookups:
     """Asks the system's resolver, which has no time limit of its own, in a thread per name: never two for one name,
     and a caller waits no longer than it wants to."""
 
-    LIMIT = 256   # Names kept.
+    LIMIT = 256  # Names kept.
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -210,7 +215,9 @@ class _Lookups:
                 try:
                     Thread(self._ask, host, lookup, name=f"pywan-resolve-{host}").start()
                 except (RuntimeError, MemoryError) as error:
-                    raise ConnectivityError(f"host {host!r}: the name service could not be asked: {error or 'no memory'}") from None
+                    raise ConnectivityError(
+                        f"host {host!r}: the name service could not be asked: {error or 'no memory'}"
+                    ) from None
                 self._by_host[host] = lookup
         if not lookup.done.wait(timeout):
             raise ConnectivityError(f"host {host!r}: no answer from the name service within {timeout:.1f} s")
@@ -239,4 +246,4 @@ class _Lookups:
         lookup.done.set()
 
 
-_lookups = in_child(_Lookups(), _Lookups.__init__)      # A child asks anew: the threads that asked are its parent's.
+_lookups = in_child(_Lookups(), _Lookups.__init__)  # A child asks anew: the threads that asked are its parent's.

@@ -1,4 +1,5 @@
 """Owns what `dir` shows of the objects that users hold: what the documents name, and nothing of how they are made."""
+
 from __future__ import annotations
 
 

@@ -1,4 +1,5 @@
 """Owns how a file that somebody named is found and read: only a regular one, and only so much of it."""
+
 from __future__ import annotations
 
 import errno
@@ -25,13 +26,15 @@ def given_path(path: str | os.PathLike[str]) -> Path:
         raise ConfigurationError(f"{quoted(os.fspath(path))} is no name that a file can have")
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
-        raise ConfigurationError(f"{quoted(expanded)}: that user has no home here; for a file of that name write ./{quoted(expanded)[1:-1]}")
+        raise ConfigurationError(
+            f"{quoted(expanded)}: that user has no home here; for a file of that name write ./{quoted(expanded)[1:-1]}"
+        )
     return Path(expanded)
 
 
 class Read(NamedTuple):
     data: bytes
-    identity: tuple[int, int]       # Device and number of the file: the same under every name.
+    identity: tuple[int, int]  # Device and number of the file: the same under every name.
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = True) -> Read:
@@ -41,7 +44,9 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Tru
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     except OSError as error:
         if error.errno == errno.ELOOP and Path(path).is_symlink():
-            raise FileError(f"is a symbolic link, which is not followed; name the file itself, {os.path.realpath(path)}") from None
+            raise FileError(
+                f"is a symbolic link, which is not followed; name the file itself, {os.path.realpath(path)}"
+            ) from None
         raise FileError(f"cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise FileError(f"cannot be read: {error}") from None

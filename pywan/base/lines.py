@@ -1,12 +1,13 @@
 """Owns lines of a log that others cause: a flood of connections, or of events, must not become a flood of lines."""
+
 from __future__ import annotations
 
 import logging
 import threading
 import time
 
-LINES_AT_ONCE = 20              # Lines of one kind ...
-LINES_PERIOD_S = 10.0           # ... in this time. The next line says how many were left out.
+LINES_AT_ONCE = 20  # Lines of one kind ...
+LINES_PERIOD_S = 10.0  # ... in this time. The next line says how many were left out.
 
 
 class Lines:
@@ -15,7 +16,7 @@ class Lines:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._lock = threading.Lock()
-        self._since, self._count, self._left_out = float("-inf"), 0, 0      # Guarded by _lock.
+        self._since, self._count, self._left_out = float("-inf"), 0, 0  # Guarded by _lock.
 
     def warning(self, text: str, *values: object) -> None:
         self._write(logging.WARNING, text, values)

@@ -1,4 +1,5 @@
 """Owns which names there may be, and how text that others wrote is shown in logs and on terminals."""
+
 from __future__ import annotations
 
 import re
@@ -9,7 +10,7 @@ from pywan.errors import ConfigurationError, PywanError
 
 MAX_NAME_CHARACTERS = 255
 MAX_HOST_CHARACTERS = 255
-SHOWN_CHARACTERS = 80           # Of a value from outside, where an error quotes it.
+SHOWN_CHARACTERS = 80  # Of a value from outside, where an error quotes it.
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\-]*")
 _HOST = re.compile(r"[A-Za-z0-9_.:%\-]+")
@@ -22,13 +23,20 @@ _OBEYED_BUT_LINES = re.compile(_OBEYED.pattern.replace("\x00-\x1f", "\x00-\x08\x
 def is_name(value: Any) -> TypeGuard[str]:
     """Whether `value` can name a thing: letters, digits, `_`, `.` and `-` of ASCII, not `-` first, not `.` or `..`: it becomes part
     of file names, messages and lines of logs. One rule for members, locators, senders, regions, disk stores."""
-    return isinstance(value, str) and len(value) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(value) is not None and value not in (".", "..")
+    return (
+        isinstance(value, str)
+        and len(value) <= MAX_NAME_CHARACTERS
+        and _NAME.fullmatch(value) is not None
+        and value not in (".", "..")
+    )
 
 
 def check_name(value: Any, what: str, error: type[PywanError] = ConfigurationError) -> str:
     """`value`, if it is a name."""
     if not is_name(value):
-        raise error(f"{what}: {quoted(value)} is not a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS})")
+        raise error(
+            f"{what}: {quoted(value)} is not a name (letters, digits, _ . and -, not first -, at most {MAX_NAME_CHARACTERS})"
+        )
     return value
 
 
@@ -41,13 +49,13 @@ class _Cut(reprlib.Repr):
     def repr_int(self, value: int, level: int) -> str:
         try:
             return super().repr_int(value, level)
-        except ValueError:      # Python writes no decimal numbers of so many digits.
+        except ValueError:  # Python writes no decimal numbers of so many digits.
             return f"{'-' if value < 0 else ''}0x{abs(value) >> (value.bit_length() - 64):x}..."
 
 
 def quoted(value: Any, limit: int = SHOWN_CHARACTERS) -> str:
     """A value from outside, as an error quotes it: on one line, without characters that a terminal obeys, and cut. Never fails."""
-    cut = _Cut()                # It makes no more of megabytes than is shown.
+    cut = _Cut()  # It makes no more of megabytes than is shown.
     cut.maxstring = cut.maxother = cut.maxlong = limit
     cut.maxdict = cut.maxlist = cut.maxtuple = 8
     return printable(f"{cut.repr(value):.{limit}}")

@@ -1,4 +1,5 @@
 """Owns starting threads: what the system refuses is an error, in our words where a member cannot do without; none is waited for that never begins."""
+
 from __future__ import annotations
 
 import threading
@@ -30,7 +31,7 @@ class Thread(threading.Thread):
         try:
             super().start()
         except BaseException:
-            getattr(threading, "_limbo", {}).pop(self, None)       # Or it counts as one that is about to begin, for ever.
+            getattr(threading, "_limbo", {}).pop(self, None)  # Or it counts as one that is about to begin, for ever.
             raise
 
 
@@ -41,5 +42,6 @@ def start_thread(what: str, name: str, run: Callable[..., object], *args: Any) -
         thread.start()
     except (RuntimeError, MemoryError) as error:
         raise IllegalStateError(
-            f"{what}: the system gives this process no more threads ({error or 'no memory'}); end other processes, or raise the limit (ulimit -u), and try again") from error
+            f"{what}: the system gives this process no more threads ({error or 'no memory'}); end other processes, or raise the limit (ulimit -u), and try again"
+        ) from error
     return thread

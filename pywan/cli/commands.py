@@ -1,4 +1,5 @@
 """Owns the table of commands: their names, options and what each does. Members are asked through the session."""
+
 from __future__ import annotations
 
 import json
@@ -30,7 +31,7 @@ from pywan.stats import volatile_text
 Values = dict[str, Any]
 MAX_SCRIPT_BYTES = 1024 * 1024
 REPAIR_TIMEOUT_S = 86400.0  # It tells how far it is; Ctrl-C ends it.
-SHUTDOWN_LOOK_S = 0.2       # Between two looks at what members still have.
+SHUTDOWN_LOOK_S = 0.2  # Between two looks at what members still have.
 
 MEMBER = Option("member", "only this member (several with commas)", field="member")
 MEMBERS = Option("members", "the same", field="member", hidden=True)
@@ -44,6 +45,7 @@ def _target(values: Values) -> str | None:
 
 # --- commands that every member carries out ---
 
+
 def _on_members(op: str) -> Callable[[Session, Values], Result]:
     """A handler that asks every member to do `op`, and shows a row each. A member that fails makes the command fail; the
     others go on."""
@@ -55,7 +57,9 @@ def _on_members(op: str) -> Callable[[Session, Values], Result]:
 
 
 def _rows(op: str, replies: list[Values]) -> Result:
-    rows = [(r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies]
+    rows = [
+        (r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies
+    ]
     result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)])
     result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
     return result
@@ -80,15 +84,19 @@ def _change(op: str, action: str) -> Callable[[Session, Values], Result]:
         if target is not None:
             # A change for some members only is theirs: those that join later are not among them.
             if changed:
-                notes.append(f"this holds for {', '.join(changed)} until restarted: a change with --member is not kept in the"
-                             " cluster configuration")
+                notes.append(
+                    f"this holds for {', '.join(changed)} until restarted: a change with --member is not kept in the"
+                    " cluster configuration"
+                )
         elif action == "remove" or changed:
             try:
                 notes += _keep(session, action, kind, name, values, replies)
             except PywanError as error:
-                problems.append(f"{op}: done, but the cluster configuration, by which members start, does not hold it: {error}. Before"
-                                " a member is restarted, bring it there with `export cluster-configuration` and"
-                                " `import cluster-configuration --action=STAGE`")
+                problems.append(
+                    f"{op}: done, but the cluster configuration, by which members start, does not hold it: {error}. Before"
+                    " a member is restarted, bring it there with `export cluster-configuration` and"
+                    " `import cluster-configuration --action=STAGE`"
+                )
         result = _rows(op, replies)
         result.notes += notes
         result.errors += problems
@@ -119,8 +127,10 @@ def _keep(session: Session, action: str, kind: str, name: str, values: Values, r
     _check_saved(reply)
     if reply["is_there"]:
         return []
-    return [f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it in"
-            " their cache.xml too"]
+    return [
+        f"{kind} {name} is not in the cluster configuration, so this holds until the members are restarted; change it in"
+        " their cache.xml too"
+    ]
 
 
 def _check_saved(reply: Values) -> None:
@@ -133,7 +143,9 @@ def _shown(op: str, shown: Shown) -> Callable[[Session, Values], Result]:
 
     def handle(session: Session, values: Values) -> Result:
         replies = session.ask_members(op, values, _target(values))
-        result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
+        result = Result(
+            data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
+        )
         good = [r for r in replies if r["ok"]]
         if shown.fault is not None:
             result.errors += [f"{r['member']}: {fault}" for r in good if (fault := shown.fault(r))]
@@ -172,15 +184,50 @@ def list_gateways(session: Session, values: Values) -> Result:
     senders.sort(key=lambda view: (view["id"], view["member"]))
     if not receivers_only:
         result.data["senders"] = senders
-        rows = [(v["id"], v["member"], v["remote_distributed_system_id"], v["type"], v["status"], v["queue_size"], v["receiver_location"]) for v in senders]
+        rows = [
+            (
+                v["id"],
+                v["member"],
+                v["remote_distributed_system_id"],
+                v["type"],
+                v["status"],
+                v["queue_size"],
+                v["receiver_location"],
+            )
+            for v in senders
+        ]
         if rows:
-            result.tables.append(Table(("GatewaySender Id", "Member", "Remote Cluster Id", "Type", "Status", "Queued Events", "Receiver Location"), rows, "Gateway senders"))
+            result.tables.append(
+                Table(
+                    (
+                        "GatewaySender Id",
+                        "Member",
+                        "Remote Cluster Id",
+                        "Type",
+                        "Status",
+                        "Queued Events",
+                        "Receiver Location",
+                    ),
+                    rows,
+                    "Gateway senders",
+                )
+            )
     if not senders_only:
         result.data["receivers"] = receivers
         # One sender has a connection for each of its dispatchers; people want to see who, not how often.
-        found = [(v["member"], v["port"], v["sender_count"], list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"]))) for v in receivers]
+        found = [
+            (
+                v["member"],
+                v["port"],
+                v["sender_count"],
+                list(dict.fromkeys(name.split(" (")[0] for name in v["connected_senders"])),
+            )
+            for v in receivers
+        ]
         if found:
-            result.tables.append(Table(("Member", "Port", "Sender Count", "Senders Connected"), found, "Gateway receivers"))
+            result.tables.append(
+                Table(("Member", "Port", "Sender Count", "Senders Connected"), found, "Gateway receivers")
+            )
     if not result.tables and result.ok:
         result.lines.append("GatewaySenders or GatewayReceivers are not available in the site")
     return result
@@ -190,17 +237,32 @@ def start_gateway_sender(session: Session, values: Values) -> Result:
     if values.get("clean_queues"):
         # A queue that one member keeps would send again what the others dropped.
         if values.get("member"):
-            raise ConfigurationError("start gateway-sender: --clean-queues is for all members at once; leave --member out")
-        running = [r["member"] for r in session.ask_members("status gateway-sender", {"id": values["id"]}) if r["ok"] and r["status"] != NOT_RUNNING]
+            raise ConfigurationError(
+                "start gateway-sender: --clean-queues is for all members at once; leave --member out"
+            )
+        running = [
+            r["member"]
+            for r in session.ask_members("status gateway-sender", {"id": values["id"]})
+            if r["ok"] and r["status"] != NOT_RUNNING
+        ]
         if running:
-            raise ConfigurationError(f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first")
+            raise ConfigurationError(
+                f"start gateway-sender: --clean-queues while sender {values['id']!r} runs on {', '.join(running)}; stop it everywhere first"
+            )
     return _on_members("start gateway-sender")(session, values)
 
 
 def repair_clock(session: Session, values: Values) -> Result:
     target = _target(values)
-    replies = session.ask_members("repair clock", values, target, timeout=REPAIR_TIMEOUT_S,
-                                  progress=lambda told: session.output.note(f"{told['member']}: {told['total']:,} stamped anew so far, round {told['rounds']}"))
+    replies = session.ask_members(
+        "repair clock",
+        values,
+        target,
+        timeout=REPAIR_TIMEOUT_S,
+        progress=lambda told: session.output.note(
+            f"{told['member']}: {told['total']:,} stamped anew so far, round {told['rounds']}"
+        ),
+    )
     result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
     rows: list[tuple[Any, ...]] = []
     for r in replies:
@@ -208,17 +270,30 @@ def repair_clock(session: Session, values: Values) -> Result:
             continue
         done = "would be stamped anew" if r["dry_run"] else "were stamped anew"
         moment = format_stamp(r["now_ms"] << 16)
-        result.lines.append(f"{r['member']}: {r['total']:,} {done}; its stamps were {r['ahead_ms'] // 1000:,} s ahead of its clock, which says {moment}")
-        rows += [(r["member"], f"region {name}", c["entries"], c["tombstones"], "", "") for name, c in sorted(r["regions"].items())]
-        rows += [(r["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"]) for id, c in sorted(r["senders"].items())]
+        result.lines.append(
+            f"{r['member']}: {r['total']:,} {done}; its stamps were {r['ahead_ms'] // 1000:,} s ahead of its clock, which says {moment}"
+        )
+        rows += [
+            (r["member"], f"region {name}", c["entries"], c["tombstones"], "", "")
+            for name, c in sorted(r["regions"].items())
+        ]
+        rows += [
+            (r["member"], f"gateway sender {id}", "", "", c["queued"], c["parked"])
+            for id, c in sorted(r["senders"].items())
+        ]
         if r["left"]:
-            result.errors.append(f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still; see `status gateway-sender`, and repeat it")
+            result.errors.append(
+                f"{r['member']}: {r['left']:,} events are on their way, and their stamps are ahead still; see `status gateway-sender`, and repeat it"
+            )
     if rows:
-        result.tables.append(Table(("Member", "Of", "Entries", "Destroyed Keys", "Queued Events", "Parked Events"), rows))
+        result.tables.append(
+            Table(("Member", "Of", "Entries", "Destroyed Keys", "Queued Events", "Parked Events"), rows)
+        )
     return result
 
 
 # --- regions and their data ---
+
 
 def describe_region(session: Session, values: Values) -> Result:
     replies = session.ask_members("describe region", values, _target(values))
@@ -238,7 +313,9 @@ def _typed(text: str, type_: str, what: str) -> Any:
     try:
         return _TYPES[type_](text)
     except KeyError:
-        raise ConfigurationError(f"{what}-type {type_!r} is not one of {', '.join(sorted(set(_TYPES) - {t for t in _TYPES if '.' in t}))}") from None
+        raise ConfigurationError(
+            f"{what}-type {type_!r} is not one of {', '.join(sorted(set(_TYPES) - {t for t in _TYPES if '.' in t}))}"
+        ) from None
     except ValueError as error:
         raise ConfigurationError(f"{what} {text[:60]!r} is not of type {type_}: {error}") from None
     except RecursionError:
@@ -252,10 +329,25 @@ def _boolean(text: str) -> bool:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    "str": str, "int": int, "float": float, "bool": _boolean, "json": json.loads, "hex": bytes.fromhex, "bytes": lambda text: text.encode(),
-    **{f"java.lang.{name}": make for name, make in (
-        ("String", str), ("Integer", int), ("Long", int), ("Short", int), ("Double", float), ("Float", float), ("Boolean", _boolean),
-    )},
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": _boolean,
+    "json": json.loads,
+    "hex": bytes.fromhex,
+    "bytes": lambda text: text.encode(),
+    **{
+        f"java.lang.{name}": make
+        for name, make in (
+            ("String", str),
+            ("Integer", int),
+            ("Long", int),
+            ("Short", int),
+            ("Double", float),
+            ("Float", float),
+            ("Boolean", _boolean),
+        )
+    },
 }
 
 
@@ -271,7 +363,9 @@ def _holder(session: Session, region: str) -> dict[str, Any]:
         reply = session.ask_member(member, "list regions", {})
         if reply["ok"] and any(view["name"] == name for view in reply["regions"]):
             return member
-    raise NotFoundError(f"region {name!r} is on no member of the site of {session.locator}; `list regions` shows what there is")
+    raise NotFoundError(
+        f"region {name!r} is on no member of the site of {session.locator}; `list regions` shows what there is"
+    )
 
 
 def _ask_holder(session: Session, op: str, values: Values) -> Values:
@@ -283,7 +377,13 @@ def _ask_holder(session: Session, op: str, values: Values) -> Values:
 
 def get(session: Session, values: Values) -> Result:
     reply = _ask_holder(session, "get", {"region": values["region"], "key": _key(values)})
-    data = {"key": values["key"], "found": reply["found"], "value": reply["value"], "value_type": reply["value_type"], "member": reply["member"]}
+    data = {
+        "key": values["key"],
+        "found": reply["found"],
+        "value": reply["value"],
+        "value_type": reply["value_type"],
+        "member": reply["member"],
+    }
     if not reply["found"]:
         return Result(data=data, errors=[f"key {values['key']!r} is not in region {values['region']}"])
     return Result(data=data, lines=[value_text(reply["value"])])
@@ -295,7 +395,10 @@ def put(session: Session, values: Values) -> Result:
     if "if_not_exists" in values:
         fields["if_not_exists"] = values["if_not_exists"]
     reply = _ask_holder(session, "put", fields)
-    return Result(data={"key": values["key"], "done": reply["done"], "member": reply["member"]}, lines=[reply.get("status") or "done"])
+    return Result(
+        data={"key": values["key"], "done": reply["done"], "member": reply["member"]},
+        lines=[reply.get("status") or "done"],
+    )
 
 
 def remove(session: Session, values: Values) -> Result:
@@ -322,23 +425,32 @@ def query_size(session: Session, values: Values) -> Result:
     if not region:
         raise ConfigurationError("query size: --region is required")
     reply = _ask_holder(session, "query size", {"region": region})
-    return Result(data={"region": reply["region"], "size": reply["size"], "member": reply["member"]}, lines=[str(reply["size"])])
+    return Result(
+        data={"region": reply["region"], "size": reply["size"], "member": reply["member"]}, lines=[str(reply["size"])]
+    )
 
 
 # --- processes ---
 
 START_OPTIONS = (
-    Option("name", "the member's name", required=True), Option("dir", "where its folder lies (the current directory)"),
-    Option("locators", "the site's locators: host[port], several with commas"), Option("bind-address", "where it listens (127.0.0.1)"),
-    Option("hostname-for-clients", "the name told to others"), Option("properties-file", "a file of NAME=VALUE lines"),
-    Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"), Option("log-level", "info, warning, fine ..."),
-    Option("classpath", "directories from which filter classes are imported"), Option("foreground", "do not detach", flag=True),
+    Option("name", "the member's name", required=True),
+    Option("dir", "where its folder lies (the current directory)"),
+    Option("locators", "the site's locators: host[port], several with commas"),
+    Option("bind-address", "where it listens (127.0.0.1)"),
+    Option("hostname-for-clients", "the name told to others"),
+    Option("properties-file", "a file of NAME=VALUE lines"),
+    Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"),
+    Option("log-level", "info, warning, fine ..."),
+    Option("classpath", "directories from which filter classes are imported"),
+    Option("foreground", "do not detach", flag=True),
     Option("timeout", "seconds until it must be ready (60)"),
 )
 
 
 def _properties(values: Values) -> Properties:
-    return gather(values.pop("java", ()), values.pop("properties_file", None), [given_path(values.get("dir") or "."), Path(".")])
+    return gather(
+        values.pop("java", ()), values.pop("properties_file", None), [given_path(values.get("dir") or "."), Path(".")]
+    )
 
 
 def _number(text: str | None, what: str) -> int | None:
@@ -359,20 +471,37 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
     options["log_level"] = values.get("log_level") or properties.get("log-level")
     # A member keeps its own current directory, so what is relative to ours must not stay so.
     classpath = values.get("classpath")
-    options["classpath"] = ":".join(str(given_path(part).absolute()) for part in classpath.split(":") if part) if classpath else None
+    options["classpath"] = (
+        ":".join(str(given_path(part).absolute()) for part in classpath.split(":") if part) if classpath else None
+    )
     options = {key: value for key, value in options.items() if value is not None}
     timeout = _timeout(values) or process.START_TIMEOUT_S
     if values.get("foreground", "false").lower() == "true":
-        process.run_foreground(kind, name, options, directory=directory, path=[str(Path.cwd())],
-                               ready=lambda found: session.output.echo(f"{kind} {name} is ready on {found['host']}[{found['port']}], pid {found['pid']}"))
+        process.run_foreground(
+            kind,
+            name,
+            options,
+            directory=directory,
+            path=[str(Path.cwd())],
+            ready=lambda found: session.output.echo(
+                f"{kind} {name} is ready on {found['host']}[{found['port']}], pid {found['pid']}"
+            ),
+        )
         return Result(data={"name": name}, notes=properties.notes)
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
     line = f"{kind.capitalize()} {name} is online on {found['host']}[{found['port']}], pid {found['pid']}; log {found['log_file']}"
     notes = [*properties.notes, *(f"cluster configuration: {problem}" for problem in found.get("problems", ()))]
-    if options.get("remote_locators") and not options.get("bind_address") and not options.get("hostname_for_clients") and is_loopback(found["host"]):
+    if (
+        options.get("remote_locators")
+        and not options.get("bind_address")
+        and not options.get("hostname_for_clients")
+        and is_loopback(found["host"])
+    ):
         own = next((a for a in parse_locators(options.get("locators") or "") if a.port == found["port"]), None)
         if own is not None and _is_outside(own.host):
-            notes.append(f"locator {name} listens on {found['host']} only, so no other machine reaches {own}; if one should, give --bind-address={own.host}")
+            notes.append(
+                f"locator {name} listens on {found['host']} only, so no other machine reaches {own}; if one should, give --bind-address={own.host}"
+            )
     return Result(data=found, lines=[line], notes=notes)
 
 
@@ -393,12 +522,20 @@ def start_locator(session: Session, values: Values) -> Result:
             " a gemfire.properties file, or PYWAN_DISTRIBUTED_SYSTEM_ID"
         )
     port = values.get("port")
-    result = _start(session, "locator", values, {
-        "distributed_system_id": -1 if site is None else _number(site, "distributed-system-id"),
-        "port": 10334 if port is None else _number(port, "--port"), "bind_address": values.get("bind_address") or properties.get("bind-address"),
-        "locators": values.get("locators") or properties.get("locators") or "", "remote_locators": remote,
-        "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
-    }, properties)
+    result = _start(
+        session,
+        "locator",
+        values,
+        {
+            "distributed_system_id": -1 if site is None else _number(site, "distributed-system-id"),
+            "port": 10334 if port is None else _number(port, "--port"),
+            "bind_address": values.get("bind_address") or properties.get("bind-address"),
+            "locators": values.get("locators") or properties.get("locators") or "",
+            "remote_locators": remote,
+            "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+        },
+        properties,
+    )
     if "port" in result.data and not session.connected:
         session.locator, session.connected = f"{result.data['connect_to']}[{result.data['port']}]", True
     return result
@@ -408,9 +545,16 @@ def salvage_disk_store(session: Session, values: Values) -> Result:
     from pywan.disk.salvage import salvage_store
 
     found = salvage_store(given_path(values["dir"]), given_path(values["to"]))
-    table = Table(("Log", "Saved", "Damage"), [(each["log"], each["saved"], each["damage"] or "none") for each in found])
-    return Result(data={"logs": found, "to": values["to"]}, tables=[table],
-                  lines=[f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of the damaged folder."])
+    table = Table(
+        ("Log", "Saved", "Damage"), [(each["log"], each["saved"], each["damage"] or "none") for each in found]
+    )
+    return Result(
+        data={"logs": found, "to": values["to"]},
+        tables=[table],
+        lines=[
+            f"What is whole was written to {values['to']}. To go on with it, stop the member and put it in the place of the damaged folder."
+        ],
+    )
 
 
 def start_server(session: Session, values: Values) -> Result:
@@ -420,19 +564,33 @@ def start_server(session: Session, values: Values) -> Result:
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
     locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
     timeout = _timeout(values)
-    return _start(session, "server", values, {
-        "locators": locators or DEFAULT_LOCATOR, "cache_xml_file": str(given_path(xml).absolute()) if xml else None,
-        "bind_address": values.get("bind_address") or properties.get("bind-address"), "port": _number(values.get("server_port"), "--server-port"),
-        "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
-        "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
-        "maximum_tombstone_memory": _number(properties.get("maximum-tombstone-memory"), "maximum-tombstone-memory"),
-        "join_timeout": min(10.0, timeout / 2) if timeout else None,    # So that it can still say why not.
-        "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
-    }, properties)
+    return _start(
+        session,
+        "server",
+        values,
+        {
+            "locators": locators or DEFAULT_LOCATOR,
+            "cache_xml_file": str(given_path(xml).absolute()) if xml else None,
+            "bind_address": values.get("bind_address") or properties.get("bind-address"),
+            "port": _number(values.get("server_port"), "--server-port"),
+            "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
+            "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
+            "maximum_tombstone_memory": _number(properties.get("maximum-tombstone-memory"), "maximum-tombstone-memory"),
+            "join_timeout": min(10.0, timeout / 2) if timeout else None,  # So that it can still say why not.
+            "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
+        },
+        properties,
+    )
 
 
-STOP_OPTIONS = (Option("name", "the member's name", required=True), Option("dir", "where its folder lies (the current directory)"))
-WAIT_OPTION = Option("maximum-shutdown-wait-time", "seconds that a server waits at its end for its senders' queues to empty; -1: until they are (0)")
+STOP_OPTIONS = (
+    Option("name", "the member's name", required=True),
+    Option("dir", "where its folder lies (the current directory)"),
+)
+WAIT_OPTION = Option(
+    "maximum-shutdown-wait-time",
+    "seconds that a server waits at its end for its senders' queues to empty; -1: until they are (0)",
+)
 
 
 def _wait_time(values: Values, otherwise: str | None = None) -> float | None:
@@ -453,11 +611,17 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
         def tell(answer: Values) -> None:
             if answer.get("volatile_events"):
                 notes.append(_stop_note(name, answer, wait))
-                session.output.note(notes[-1])      # At once: the end may take long.
+                session.output.note(notes[-1])  # At once: the end may take long.
 
         found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, told=tell)
-        return Result(data=found, lines=[f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped" + ("" if found["how"] == "request" else f", by {found['how']}")],
-                      notes=[*(notes if session.output.as_json else []), *found.get("said", ())])
+        return Result(
+            data=found,
+            lines=[
+                f"{kind.capitalize()} {name} (pid {found['pid']}) has stopped"
+                + ("" if found["how"] == "request" else f", by {found['how']}")
+            ],
+            notes=[*(notes if session.output.as_json else []), *found.get("said", ())],
+        )
 
     return handle
 
@@ -465,7 +629,9 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
 def _stop_note(name: str, answer: Values, wait: float | None) -> str:
     """What a server that was told to stop will lose, unless it can send it in time."""
     wait = answer.get("maximum_shutdown_wait_time", 0) if wait is None else wait
-    until = "" if not wait else " unless they are sent before" if wait == -1 else f" unless they are sent within {wait:g} s"
+    until = (
+        "" if not wait else " unless they are sent before" if wait == -1 else f" unless they are sent within {wait:g} s"
+    )
     return f"server {name} had events of senders without persistence, which are lost{until}: {volatile_text(answer['volatile_events'])}"
 
 
@@ -475,17 +641,21 @@ def _stop_through_site(session: Session, kind: str, name: str, wait: float | Non
     if kind == "locator":
         status = session.ask_locator("status")
         if status["name"] != name:
-            raise NotFoundError(f"locator {name!r} is neither in the current directory nor the one we are connected to ({status['name']!r})")
+            raise NotFoundError(
+                f"locator {name!r} is neither in the current directory nor the one we are connected to ({status['name']!r})"
+            )
         session.ask_locator("stop")
         session.disconnect()
     else:
-        member, = session.members(name)
+        (member,) = session.members(name)
         reply = session.ask_member(member, "stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
         if not reply["ok"]:
             raise PywanError(reply["error"])
         if reply["volatile_events"]:
             notes.append(_stop_note(name, reply, wait))
-    return Result(data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"], notes=notes)
+    return Result(
+        data={"name": name, "how": "request"}, lines=[f"{kind.capitalize()} {name} was asked to stop"], notes=notes
+    )
 
 
 def _status(kind: str) -> Callable[[Session, Values], Result]:
@@ -495,7 +665,10 @@ def _status(kind: str) -> Callable[[Session, Values], Result]:
         rows += [(key.replace("_", " "), value) for key, value in found.get("status", {}).items() if key not in found]
         result = Result(data=found, tables=[Table((f"{kind.capitalize()}", values["name"]), rows)])
         if found["state"] != "online":
-            result.errors.append(f"{kind} {values['name']} is {found['state']}" + (f": {found['problem']}" if "problem" in found else f" in {found['folder']}"))
+            result.errors.append(
+                f"{kind} {values['name']} is {found['state']}"
+                + (f": {found['problem']}" if "problem" in found else f" in {found['folder']}")
+            )
         return result
 
     return handle
@@ -509,27 +682,51 @@ def shutdown(session: Session, values: Values) -> Result:
     while True:
         states = [r for r in session.ask_members("status member", {}) if r["ok"]]
         # A member that waits until its queues are empty loses nothing.
-        lost = {r["member"]: r["volatile_events"] for r in states if r["volatile_events"] and not (time_out is None and r["maximum_shutdown_wait_time"] == -1)}
+        lost = {
+            r["member"]: r["volatile_events"]
+            for r in states
+            if r["volatile_events"] and not (time_out is None and r["maximum_shutdown_wait_time"] == -1)
+        }
         limit = max((r["maximum_shutdown_wait_time"] for r in states), default=0) if time_out is None else time_out
         left = started + limit - time.monotonic()
         if not lost or force or left <= 0:
             break
         threading.Event().wait(min(left, SHUTDOWN_LOOK_S))
     texts = [f"{member}: {volatile_text(events)}" for member, events in lost.items()]
-    if lost and not force and not session.output.confirm(f"Events of senders without persistence are lost by a shutdown: {'; '.join(texts)}. Shut down all the same?"):
-        return Result(data={"would_lose": lost}, errors=[
-            f"nothing was stopped, since events of senders without persistence would be lost: {'; '.join(texts)}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
-            " or --force to lose them"])
+    if (
+        lost
+        and not force
+        and not session.output.confirm(
+            f"Events of senders without persistence are lost by a shutdown: {'; '.join(texts)}. Shut down all the same?"
+        )
+    ):
+        return Result(
+            data={"would_lose": lost},
+            errors=[
+                f"nothing was stopped, since events of senders without persistence would be lost: {'; '.join(texts)}; give --time-out=SECONDS (-1: without limit) to wait until they are sent,"
+                " or --force to lose them"
+            ],
+        )
     # What came after we looked has what is left of the time, too.
-    wait = None if time_out is None else -1 if time_out == math.inf else round(max(0.0, started + time_out - time.monotonic()), 1)
+    wait = (
+        None
+        if time_out is None
+        else -1
+        if time_out == math.inf
+        else round(max(0.0, started + time_out - time.monotonic()), 1)
+    )
     replies = session.ask_members("stop member", {} if wait is None else {"maximum_shutdown_wait_time": wait})
     result = Result(data={"members": replies}, lines=[f"{r['member']} stops" for r in replies if r["ok"]])
     result.notes += [_stop_note(r["member"], r, wait) for r in replies if r["ok"] and r["volatile_events"]]
     result.errors += [f"{r['member']}: {r['error']}" for r in replies if not r["ok"]]
     if values.get("include_locators", "false").lower() == "true":
         # While they send what is left, they may have to ask it for receivers.
-        waits = [to_wait_time(r["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time") for r in replies if r["ok"]]
-        _wait_until_left(session, {r["member"] for r in replies if r["ok"]}, process.STOP_TIMEOUT_S + max(waits, default=0.0))
+        waits = [
+            to_wait_time(r["maximum_shutdown_wait_time"], "maximum_shutdown_wait_time") for r in replies if r["ok"]
+        ]
+        _wait_until_left(
+            session, {r["member"] for r in replies if r["ok"]}, process.STOP_TIMEOUT_S + max(waits, default=0.0)
+        )
         session.ask_locator("stop")
         session.disconnect()
         result.lines.append("the locator stops")
@@ -539,11 +736,15 @@ def shutdown(session: Session, values: Values) -> Result:
 def _wait_until_left(session: Session, names: set[str], timeout: float) -> None:
     """Returns when the locator counts none of `names` any more, or after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while any(member["name"] in names for member in session.ask_locator("servers")["servers"]) and time.monotonic() < deadline:
+    while (
+        any(member["name"] in names for member in session.ask_locator("servers")["servers"])
+        and time.monotonic() < deadline
+    ):
         threading.Event().wait(SHUTDOWN_LOOK_S)
 
 
 # --- what the site wants its members to have ---
+
 
 def export_configuration(session: Session, values: Values) -> Result:
     from pywan.config.cache_xml import to_xml
@@ -573,12 +774,15 @@ def import_configuration(session: Session, values: Values) -> Result:
         regions, gateways = (session.ask_member(server, op, {}) for op in ("list regions", "list gateways"))
         for reply in (regions, gateways):
             if not reply["ok"]:
-                raise PywanError(f"import cluster-configuration: server {server['name']} could not be asked for what it has, and"
-                                 f" nothing was changed: {reply['error']}")
+                raise PywanError(
+                    f"import cluster-configuration: server {server['name']} could not be asked for what it has, and"
+                    f" nothing was changed: {reply['error']}"
+                )
         if regions["regions"] or gateways["senders"] or gateways["receivers"]:
             raise ConfigurationError(
                 f"import cluster-configuration: server {server['name']} has regions, senders or a receiver already, and nothing was"
-                " changed; stop it, or give --action=STAGE: servers then have what the file says when they are started")
+                " changed; stop it, or give --action=STAGE: servers then have what the file says when they are started"
+            )
     reply = session.change_configuration(action="replace", things=things)
     line = f"the cluster configuration now holds {reply['things']} things, those of {values['xml_file']}"
     result = Result(data={"things": reply["things"]}, lines=[line])
@@ -594,11 +798,17 @@ def import_configuration(session: Session, values: Values) -> Result:
 
 # --- the program itself ---
 
+
 def connect(session: Session, values: Values) -> Result:
     locator = values.get("locator") or DEFAULT_LOCATOR
     status = session.connect(locator)
     data = {key: status.get(key) for key in ("name", "distributed_system_id", "host", "port")}
-    return Result(data={**data, "locator": session.locator}, lines=[f"Connected to locator {status.get('name')} at {session.locator}, distributed-system-id {status.get('distributed_system_id')}"])
+    return Result(
+        data={**data, "locator": session.locator},
+        lines=[
+            f"Connected to locator {status.get('name')} at {session.locator}, distributed-system-id {status.get('distributed_system_id')}"
+        ],
+    )
 
 
 def disconnect(session: Session, values: Values) -> Result:
@@ -614,10 +824,22 @@ def describe_connection(session: Session, values: Values) -> Result:
 
 def list_members(session: Session, values: Values) -> Result:
     status = session.ask_locator("status")
-    locator = {"name": status["name"], "kind": "locator", "host": status["host"], "port": status["port"], "pid": status.get("pid")}
-    servers = [{"name": m["name"], "kind": "server", "host": m["host"], "port": m["port"], "pid": m["pid"]} for m in session.ask_locator("servers")["servers"]]
+    locator = {
+        "name": status["name"],
+        "kind": "locator",
+        "host": status["host"],
+        "port": status["port"],
+        "pid": status.get("pid"),
+    }
+    servers = [
+        {"name": m["name"], "kind": "server", "host": m["host"], "port": m["port"], "pid": m["pid"]}
+        for m in session.ask_locator("servers")["servers"]
+    ]
     members = [locator, *servers]
-    return Result(data={"members": members}, tables=[Table(("Name", "Kind", "Host", "Port", "Pid"), [tuple(m.values()) for m in members])])
+    return Result(
+        data={"members": members},
+        tables=[Table(("Name", "Kind", "Host", "Port", "Pid"), [tuple(m.values()) for m in members])],
+    )
 
 
 def status_member(session: Session, values: Values) -> Result:
@@ -625,7 +847,13 @@ def status_member(session: Session, values: Values) -> Result:
     result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
     for r in replies:
         if r["ok"]:
-            result.tables.append(Table(("Property", "Value"), [(k, v) for k, v in r.items() if k not in ("ok", "member")], f"Member {r['member']}"))
+            result.tables.append(
+                Table(
+                    ("Property", "Value"),
+                    [(k, v) for k, v in r.items() if k not in ("ok", "member")],
+                    f"Member {r['member']}",
+                )
+            )
     return result
 
 
@@ -665,9 +893,17 @@ def help_(session: Session, values: Values) -> Result:
     topic = " ".join(values.get("topic", ())).strip()
     command = next((c for c in session.commands if c.name == topic), None)
     if command is not None:
-        rows = [(f"--{o.name}" + ("" if o.flag else "=value"), "yes" if o.required else "", o.help) for o in command.options if not o.hidden]
+        rows = [
+            (f"--{o.name}" + ("" if o.flag else "=value"), "yes" if o.required else "", o.help)
+            for o in command.options
+            if not o.hidden
+        ]
         tables = [Table(("Option", "Required", "Meaning"), rows)] if rows else []
-        return Result(data={"name": command.name, "usage": command.usage()}, lines=[f"{command.name}: {command.help}", f"usage: {command.usage()}"], tables=tables)
+        return Result(
+            data={"name": command.name, "usage": command.usage()},
+            lines=[f"{command.name}: {command.help}", f"usage: {command.usage()}"],
+            tables=tables,
+        )
     found = [c for c in session.commands if c.name.startswith(topic)]
     if not found:
         raise NotFoundError(f"there is no command {topic!r}; `help` lists them")
@@ -691,91 +927,200 @@ def _group(name: str, *commands: Command) -> tuple[Command, ...]:
     of_members = []
     for op, about in commands_of(ManagementService).items():
         if about.group == name:
-            handler = (_change(op, about.keeps) if about.keeps else
-                       _shown(op, about.shown) if about.shown is not None else _on_members(op))
+            handler = (
+                _change(op, about.keeps)
+                if about.keeps
+                else _shown(op, about.shown)
+                if about.shown is not None
+                else _on_members(op)
+            )
             of_members.append(Command(op, about.help, handler, (*about.options, *TARGETS), more=about.more))
     return tuple(replace(command, group=name) for command in (*commands, *of_members))
 
 
 REGION = Option("region", "the region's name", required=True)
-KEY_TYPE = (Option("key-type", "str (if not given), int, float, bool, json, hex"), Option("key-class", field="key_type", hidden=True))
-VALUE_TYPE = (Option("value-type", "str (if not given), int, float, bool, json, hex"), Option("value-class", field="value_type", hidden=True))
+KEY_TYPE = (
+    Option("key-type", "str (if not given), int, float, bool, json, hex"),
+    Option("key-class", field="key_type", hidden=True),
+)
+VALUE_TYPE = (
+    Option("value-type", "str (if not given), int, float, bool, json, hex"),
+    Option("value-class", field="value_type", hidden=True),
+)
 
 COMMANDS: tuple[Command, ...] = (
     *_group(
         "Processes",
-        Command("start locator", "a locator as a process of its own", start_locator, (
-            *START_OPTIONS, Option("port", "where it listens (10334)"), Option("distributed-system-id", "the site's id, 0 to 255"),
-            Option("remote-locators", "locators of other sites"),
-        )),
-        Command("start server", "a server as a process of its own", start_server, (
-            *START_OPTIONS, Option("cache-xml-file", "its senders, regions and receiver"),
-            Option("allow-callbacks", "classes that may be named over the network: package.*, package.module, package.module:Class (none)"),
-            Option("server-port", "where it listens (a free port)"), WAIT_OPTION,
-        )),
-        Command("salvage disk-store", "save what is whole of a damaged disk store", salvage_disk_store, (
-            Option("dir", "the folder disk-store-NAME of a member that is stopped", required=True), Option("to", "a new folder", required=True),
-        )),
+        Command(
+            "start locator",
+            "a locator as a process of its own",
+            start_locator,
+            (
+                *START_OPTIONS,
+                Option("port", "where it listens (10334)"),
+                Option("distributed-system-id", "the site's id, 0 to 255"),
+                Option("remote-locators", "locators of other sites"),
+            ),
+        ),
+        Command(
+            "start server",
+            "a server as a process of its own",
+            start_server,
+            (
+                *START_OPTIONS,
+                Option("cache-xml-file", "its senders, regions and receiver"),
+                Option(
+                    "allow-callbacks",
+                    "classes that may be named over the network: package.*, package.module, package.module:Class (none)",
+                ),
+                Option("server-port", "where it listens (a free port)"),
+                WAIT_OPTION,
+            ),
+        ),
+        Command(
+            "salvage disk-store",
+            "save what is whole of a damaged disk store",
+            salvage_disk_store,
+            (
+                Option("dir", "the folder disk-store-NAME of a member that is stopped", required=True),
+                Option("to", "a new folder", required=True),
+            ),
+        ),
         Command("stop locator", "stop a locator and wait for its end", _stop("locator"), STOP_OPTIONS),
         Command("stop server", "stop a server and wait for its end", _stop("server"), (*STOP_OPTIONS, WAIT_OPTION)),
         Command("status locator", "whether it runs, and what it knows", _status("locator"), STOP_OPTIONS),
         Command("status server", "whether it runs, and what it holds", _status("server"), STOP_OPTIONS),
-        Command("shutdown", "stop all servers of the site", shutdown, (
-            Option("include-locators", "the locator too", flag=True), Option("time-out", "seconds to wait until what is queued is sent; -1: without limit"),
-            Option("force", "also if events are lost by it", flag=True),
-        )),
+        Command(
+            "shutdown",
+            "stop all servers of the site",
+            shutdown,
+            (
+                Option("include-locators", "the locator too", flag=True),
+                Option("time-out", "seconds to wait until what is queued is sent; -1: without limit"),
+                Option("force", "also if events are lost by it", flag=True),
+            ),
+        ),
     ),
     *_group(
         "The site",
-        Command("connect", "say which locator is asked", connect, (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"),)),
+        Command(
+            "connect", "say which locator is asked", connect, (Option("locator", f"host[port] ({DEFAULT_LOCATOR})"),)
+        ),
         Command("disconnect", "forget it", disconnect),
         Command("describe connection", "which locator is asked", describe_connection),
         Command("list members", "the site's processes", list_members),
         Command("status member", "what members say of themselves", status_member, TARGETS),
-        Command("export cluster-configuration", "what the site wants its members to have, as a cache.xml", export_configuration, (
-            Option("xml-file", "where it is written (if not given, it is shown)"),
-        )),
-        Command("import cluster-configuration", "have a cache.xml take its place", import_configuration, (
-            Option("xml-file", "the file", required=True),
-            Option("action", "APPLY: servers that run and have nothing yet make it; STAGE: only those that start later (APPLY)"),
-        )),
+        Command(
+            "export cluster-configuration",
+            "what the site wants its members to have, as a cache.xml",
+            export_configuration,
+            (Option("xml-file", "where it is written (if not given, it is shown)"),),
+        ),
+        Command(
+            "import cluster-configuration",
+            "have a cache.xml take its place",
+            import_configuration,
+            (
+                Option("xml-file", "the file", required=True),
+                Option(
+                    "action",
+                    "APPLY: servers that run and have nothing yet make it; STAGE: only those that start later (APPLY)",
+                ),
+            ),
+        ),
     ),
     *_group(
         "Gateways",
-        Command("list gateways", "senders and receivers, their state and queues", list_gateways, (
-            Option("senders-only", "no receivers", flag=True), Option("receivers-only", "no senders", flag=True), *TARGETS,
-        )),
-        Command("start gateway-sender", "begin to queue and to send", start_gateway_sender, (
-            SENDER_ID, Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True),
-            *TARGETS,
-        )),
-        Command("repair clock", "stamp with the time what a clock that was ahead has stamped, and send it again", repair_clock, (
-            Option("region", "only these regions, several with commas (all)", field="regions"),
-            Option("dry-run", "only count what is ahead", flag=True), *TARGETS,
-        ), more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a table says"
-                " what was stamped anew, per region and sender"),
+        Command(
+            "list gateways",
+            "senders and receivers, their state and queues",
+            list_gateways,
+            (
+                Option("senders-only", "no receivers", flag=True),
+                Option("receivers-only", "no senders", flag=True),
+                *TARGETS,
+            ),
+        ),
+        Command(
+            "start gateway-sender",
+            "begin to queue and to send",
+            start_gateway_sender,
+            (
+                SENDER_ID,
+                Option("clean-queues", "drop what is queued first; on all members, none of which runs it", flag=True),
+                *TARGETS,
+            ),
+        ),
+        Command(
+            "repair clock",
+            "stamp with the time what a clock that was ahead has stamped, and send it again",
+            repair_clock,
+            (
+                Option("region", "only these regions, several with commas (all)", field="regions"),
+                Option("dry-run", "only count what is ahead", flag=True),
+                *TARGETS,
+            ),
+            more="After the clock has been put right ([operations.md](operations.md#clocks)). Tells its progress; a table says"
+            " what was stamped anew, per region and sender",
+        ),
     ),
     *_group("Disk stores"),
     *_group(
         "Regions",
-        Command("describe region", "one region", describe_region, (Option("name", "the region's name", required=True), *TARGETS)),
-        Command("get", "a value", get, (REGION, Option("key", "the key", required=True), *KEY_TYPE),
-                more="Fails where the key is not there"),
-        Command("put", "store a value", put, (
-            REGION, Option("key", "the key", required=True), Option("value", "the value", required=True), *KEY_TYPE, *VALUE_TYPE,
-            IF_NOT_EXISTS,
-        )),
-        Command("remove", "remove a key, or all", remove, (REGION, Option("key", "the key"), Option("all", "all keys", flag=True),
-                                                           *KEY_TYPE), more="Fails where the key is not there"),
+        Command(
+            "describe region",
+            "one region",
+            describe_region,
+            (Option("name", "the region's name", required=True), *TARGETS),
+        ),
+        Command(
+            "get",
+            "a value",
+            get,
+            (REGION, Option("key", "the key", required=True), *KEY_TYPE),
+            more="Fails where the key is not there",
+        ),
+        Command(
+            "put",
+            "store a value",
+            put,
+            (
+                REGION,
+                Option("key", "the key", required=True),
+                Option("value", "the value", required=True),
+                *KEY_TYPE,
+                *VALUE_TYPE,
+                IF_NOT_EXISTS,
+            ),
+        ),
+        Command(
+            "remove",
+            "remove a key, or all",
+            remove,
+            (REGION, Option("key", "the key"), Option("all", "all keys", flag=True), *KEY_TYPE),
+            more="Fails where the key is not there",
+        ),
         Command("query size", "how many keys a region holds", query_size, (REGION,)),
-        Command("query", "select count(*) from /region", query_size, (Option("query", "the query", required=True),),
-                more="And nothing else"),
+        Command(
+            "query",
+            "select count(*) from /region",
+            query_size,
+            (Option("query", "the query", required=True),),
+            more="And nothing else",
+        ),
     ),
     *_group(
         "This program",
-        Command("run", "the commands of a file", run_file, (
-            Option("file", "the file", required=True), Option("continue-on-error", "go on after a failure", flag=True), Option("quiet", "do not show the lines", flag=True),
-        )),
+        Command(
+            "run",
+            "the commands of a file",
+            run_file,
+            (
+                Option("file", "the file", required=True),
+                Option("continue-on-error", "go on after a failure", flag=True),
+                Option("quiet", "do not show the lines", flag=True),
+            ),
+        ),
         Command("help", "all commands, or one", help_),
         Command("version", "of pywan", version),
         Command("exit", "leave the shell", exit_),

@@ -1,4 +1,5 @@
 """Owns gfsh's grammar: lines into words, words into a command and its options, and what is said when they do not fit."""
+
 from __future__ import annotations
 
 import difflib
@@ -22,7 +23,7 @@ class Command:
     handler: Callable[[Any, dict[str, Any]], Any]
     options: tuple[Option, ...] = ()
     group: str = ""
-    more: str = ""          # What the documents add.
+    more: str = ""  # What the documents add.
 
     def option(self, name: str) -> Option | None:
         return next((option for option in self.options if option.name == name), None)
@@ -62,7 +63,9 @@ def split_lines(text: str) -> list[tuple[int, str]]:
         commands += [(pending_at, part) for part in _split_commands(pending + stripped)]
         pending, pending_at = "", 0
     if pending:
-        raise GrammarError(f"line {pending_at}: the command ends in \\, so it goes on, and nothing follows; write the rest, or leave the \\ out: {pending.strip()[:60]}")
+        raise GrammarError(
+            f"line {pending_at}: the command ends in \\, so it goes on, and nothing follows; write the rest, or leave the \\ out: {pending.strip()[:60]}"
+        )
     return commands
 
 
@@ -100,8 +103,10 @@ def tokenize(line: str) -> list[str]:
             if character in "'\"" and starts_value:
                 end = line.find(character, position + 1)
                 if end < 0:
-                    raise GrammarError(f"the quote {character} at column {position + 1} is not closed: {line[started_at:started_at + 60]}")
-                word += line[position + 1:end]
+                    raise GrammarError(
+                        f"the quote {character} at column {position + 1} is not closed: {line[started_at : started_at + 60]}"
+                    )
+                word += line[position + 1 : end]
                 position = end + 1
                 if position < length and not line[position].isspace():
                     word += line[position]
@@ -120,7 +125,7 @@ def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, d
     command = next((table[" ".join(names[:n])] for n in range(len(names), 0, -1) if " ".join(names[:n]) in table), None)
     if command is None:
         raise GrammarError(_no_such_command(" ".join(names) or " ".join(words), table))
-    rest = list(words[len(command.name.split()):])
+    rest = list(words[len(command.name.split()) :])
     values: dict[str, Any] = {}
     position = 0
     while position < len(rest):
@@ -136,10 +141,18 @@ def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, d
         if option is None:
             known = [o.name for o in command.options if not o.hidden]
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean --{near[0]}?" if near else (f"there are {', '.join(f'--{n}' for n in known)}" if known else "it has none")
+            hint = (
+                f"did you mean --{near[0]}?"
+                if near
+                else (f"there are {', '.join(f'--{n}' for n in known)}" if known else "it has none")
+            )
             raise GrammarError(f"{command.name}: no option --{name}; {hint}")
         if not has_value:
-            if position < len(rest) and not rest[position].startswith("--") and not (option.flag and rest[position].lower() not in ("true", "false")):
+            if (
+                position < len(rest)
+                and not rest[position].startswith("--")
+                and not (option.flag and rest[position].lower() not in ("true", "false"))
+            ):
                 value = rest[position]
                 position += 1
             elif option.flag:
@@ -167,18 +180,27 @@ def _no_such_command(text: str, table: dict[str, Command]) -> str:
     if begun:
         return f"{text!r} is not a whole command; there are {', '.join(begun)}"
     near = difflib.get_close_matches(text, table, 3, 0.5)
-    return f"there is no command {text[:60]!r}; " + (f"did you mean {' or '.join(near)}?" if near else "`help` lists them")
+    return f"there is no command {text[:60]!r}; " + (
+        f"did you mean {' or '.join(near)}?" if near else "`help` lists them"
+    )
 
 
 def complete(line: str, commands: Iterable[Command]) -> list[str]:
     """What could follow: whole lines that begin with `line`, for the interactive shell."""
     commands = list(commands)
-    command = max((c for c in commands if line == c.name or line.startswith(c.name + " ")), key=lambda c: len(c.name), default=None)
+    command = max(
+        (c for c in commands if line == c.name or line.startswith(c.name + " ")),
+        key=lambda c: len(c.name),
+        default=None,
+    )
     words = line.split(" ")
     if command is not None and line != command.name:
         head, last = " ".join(words[:-1]), words[-1]
         if "=" in last:
             return []
-        return [f"{head} --{o.name}" + ("" if o.flag else "=") for o in command.options
-                if not o.hidden and f"--{o.name}".startswith(last) and (o.many or f"--{o.name}=" not in head)]
+        return [
+            f"{head} --{o.name}" + ("" if o.flag else "=")
+            for o in command.options
+            if not o.hidden and f"--{o.name}".startswith(last) and (o.many or f"--{o.name}=" not in head)
+        ]
     return sorted(c.name for c in commands if c.name.startswith(line))

@@ -1,4 +1,5 @@
 """Owns the program `pywan` (and `gfsh`): its own options; everything else is a command of the table, one or many."""
+
 from __future__ import annotations
 
 import sys
@@ -12,8 +13,16 @@ from pywan.errors import PywanError
 _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
-@click.command(context_settings=_CONTEXT, epilog="`pywan help` lists the commands; without a command, an interactive shell.")
-@click.option("-e", "lines", multiple=True, metavar="COMMAND", help="Run this command; may be given several times. Stops at the first that fails.")
+@click.command(
+    context_settings=_CONTEXT, epilog="`pywan help` lists the commands; without a command, an interactive shell."
+)
+@click.option(
+    "-e",
+    "lines",
+    multiple=True,
+    metavar="COMMAND",
+    help="Run this command; may be given several times. Stops at the first that fails.",
+)
 @click.option("--locator", metavar="HOST[PORT]", help="The locator to ask, as `connect` would.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each command.")
 @click.version_option(pywan.__version__, prog_name="pywan")
@@ -21,12 +30,14 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
 def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: tuple[str, ...]) -> None:
     """Multi-site event distribution, in gfsh's grammar: start locator, start server, create gateway-sender, list gateways ..."""
     if words[:1] == ("demo",):
-        from pywan.demo.main import command as demo   # Needs Spark; nothing else here does.
+        from pywan.demo.main import command as demo  # Needs Spark; nothing else here does.
 
         demo.main(args=[*(["--json"] if as_json else []), *words[1:]], prog_name="pywan demo")
         return
     if lines and words:
-        raise click.UsageError(f"-e and a command ({' '.join(words)[:60]}) exclude each other; put the command into an -e of its own")
+        raise click.UsageError(
+            f"-e and a command ({' '.join(words)[:60]}) exclude each other; put the command into an -e of its own"
+        )
     sys.exit(0 if _run(lines, locator, as_json, list(words)) else 1)
 
 

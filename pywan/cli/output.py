@@ -1,4 +1,5 @@
 """Owns what a command answers and how it is shown: tables for people, one JSON object a line for programs."""
+
 from __future__ import annotations
 
 import base64
@@ -26,7 +27,7 @@ class Result:
     tables: list[Table] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    exit: bool = False      # Ends the shell or the script.
+    exit: bool = False  # Ends the shell or the script.
 
     @property
     def ok(self) -> bool:
@@ -42,7 +43,12 @@ class Output:
 
     def show(self, command: str, result: Result) -> None:
         if self.as_json:
-            body = {"command": command, "ok": result.ok, **({"errors": result.errors} if result.errors else {}), "data": result.data}
+            body = {
+                "command": command,
+                "ok": result.ok,
+                **({"errors": result.errors} if result.errors else {}),
+                "data": result.data,
+            }
             if result.notes:
                 body["notes"] = result.notes
             print(printable_json(json.dumps(body, default=_jsonable, ensure_ascii=False)), file=self._out, flush=True)
@@ -83,15 +89,19 @@ class Output:
         print(printable(str(text), lines=True), file=to)
 
     def _show_tables(self, tables: list[Table]) -> None:
-        from rich.console import Console   # Only a table needs it, and it takes its time to load.
+        from rich.console import Console  # Only a table needs it, and it takes its time to load.
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        console = Console(file=self._out, highlight=False, soft_wrap=not self._out.isatty(), width=None if self._out.isatty() else 200)
+        console = Console(
+            file=self._out, highlight=False, soft_wrap=not self._out.isatty(), width=None if self._out.isatty() else 200
+        )
         for table in tables:
             shown = RichTable(title=table.title or None, title_justify="left")
             for number, column in enumerate(table.columns):
-                numeric = bool(table.rows) and all(isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in table.rows)
+                numeric = bool(table.rows) and all(
+                    isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in table.rows
+                )
                 shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
             for row in table.rows:
                 shown.add_row(*(Text(printable(_cell(value))) for value in row))

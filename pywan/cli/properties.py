@@ -1,4 +1,5 @@
 """Owns where a member's properties come from: the command's options, --J=-Dgemfire.NAME=VALUE, files, the environment."""
+
 from __future__ import annotations
 
 import os
@@ -11,18 +12,52 @@ from pywan.base.files import FileError, given_path, read_regular
 FILE_NAME = "gemfire.properties"
 SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"
 MAX_FILE_BYTES = 64 * 1024
-GEODE_WAIT_TIME = "GatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME"     # What Geode calls maximum-shutdown-wait-time.
+GEODE_WAIT_TIME = "GatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME"  # What Geode calls maximum-shutdown-wait-time.
 
 UNDERSTOOD = (
-    "name", "distributed-system-id", "remote-locators", "locators", "bind-address", "hostname-for-clients", "cache-xml-file", "log-level",
-    "maximum-shutdown-wait-time", "allow-callbacks", "maximum-tombstone-memory",
+    "name",
+    "distributed-system-id",
+    "remote-locators",
+    "locators",
+    "bind-address",
+    "hostname-for-clients",
+    "cache-xml-file",
+    "log-level",
+    "maximum-shutdown-wait-time",
+    "allow-callbacks",
+    "maximum-tombstone-memory",
 )
 # Geode's, without a meaning here. Security is not among them: to leave that out in silence would be a trap.
-IGNORED_PREFIXES = ("jmx-", "http-", "statistic-", "archive-", "mcast-", "udp-", "memcached-", "redis-", "log-", "membership-")
+IGNORED_PREFIXES = (
+    "jmx-",
+    "http-",
+    "statistic-",
+    "archive-",
+    "mcast-",
+    "udp-",
+    "memcached-",
+    "redis-",
+    "log-",
+    "membership-",
+)
 IGNORED = (
-    "conserve-sockets", "enable-cluster-configuration", "use-cluster-configuration", "cluster-configuration-dir", "enable-management-rest-service",
-    "member-timeout", "ack-wait-threshold", "start-dev-rest-api", "statistics-sampling-enabled", "enforce-unique-host", "groups", "load-cluster-configuration-from-dir",
-    "disable-auto-reconnect", "deploy-working-dir", "locator-wait-time", "max-num-reconnect-tries", "cache-level",
+    "conserve-sockets",
+    "enable-cluster-configuration",
+    "use-cluster-configuration",
+    "cluster-configuration-dir",
+    "enable-management-rest-service",
+    "member-timeout",
+    "ack-wait-threshold",
+    "start-dev-rest-api",
+    "statistics-sampling-enabled",
+    "enforce-unique-host",
+    "groups",
+    "load-cluster-configuration-from-dir",
+    "disable-auto-reconnect",
+    "deploy-working-dir",
+    "locator-wait-time",
+    "max-num-reconnect-tries",
+    "cache-level",
 )
 
 
@@ -40,13 +75,20 @@ class Properties:
         elif name in IGNORED or name.startswith(IGNORED_PREFIXES):
             self.notes.append(f"{source}: property {name} has no meaning here and is ignored")
         else:
-            raise ConfigurationError(f"{source}: property {name!r} is not known; understood are {', '.join(UNDERSTOOD)}")
+            raise ConfigurationError(
+                f"{source}: property {name!r} is not known; understood are {', '.join(UNDERSTOOD)}"
+            )
 
     def get(self, name: str) -> str | None:
         return self.values.get(name) or None
 
 
-def gather(java_options: Iterable[str], properties_file: str | None, directories: Iterable[Path], environment: Mapping[str, str] = os.environ) -> Properties:
+def gather(
+    java_options: Iterable[str],
+    properties_file: str | None,
+    directories: Iterable[Path],
+    environment: Mapping[str, str] = os.environ,
+) -> Properties:
     """From the strongest to the weakest: --J, --properties-file, gemfire.properties in the directories, the environment."""
     found = Properties()
     for option in java_options:
@@ -67,10 +109,12 @@ def _add_java_option(found: Properties, option: str) -> None:
     # The shell's escaped quotes, which Geode's own examples have around values with commas.
     while len(option) >= 2 and option[0] == option[-1] and option[0] in "'\"":
         option = option[1:-1].strip()
-    option = option.replace(f"-D{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=").replace(f"-Dgemfire.{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=")
+    option = option.replace(f"-D{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time=").replace(
+        f"-Dgemfire.{GEODE_WAIT_TIME}=", "-Dgemfire.maximum-shutdown-wait-time="
+    )
     for prefix in ("-Dgemfire.", "-Dgeode."):
         if option.startswith(prefix):
-            name, separator, value = option[len(prefix):].partition("=")
+            name, separator, value = option[len(prefix) :].partition("=")
             if not name or not separator:
                 raise ConfigurationError(f"--J={option}: write --J=-Dgemfire.NAME=VALUE")
             found.add(name.strip(), value.strip().strip("'\""), f"--J={option}")
@@ -93,4 +137,4 @@ def _add_file(found: Properties, path: Path) -> None:
         if at < 0:
             raise ConfigurationError(f"{path}:{number}: expected name=value, found {line!r}")
         name = line[:at].strip()
-        found.add(name.removeprefix("gemfire."), line[at + 1:].strip(), f"{path}:{number}")
+        found.add(name.removeprefix("gemfire."), line[at + 1 :].strip(), f"{path}:{number}")

@@ -1,4 +1,5 @@
 """Owns one run of the program: which locator it is connected to, and how a line becomes a result."""
+
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +9,15 @@ from typing import Any, Callable, Iterable, Iterator
 
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
-from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, NoLocatorError, NotFoundError, ProtocolError, PywanError
+from pywan.errors import (
+    ConfigurationError,
+    ConnectivityError,
+    IllegalStateError,
+    NoLocatorError,
+    NotFoundError,
+    ProtocolError,
+    PywanError,
+)
 from pywan.base.names import printable
 from pywan.protocol.members import check_servers
 
@@ -16,9 +25,9 @@ log = logging.getLogger("pywan.cli")
 
 DEFAULT_LOCATOR = "127.0.0.1[10334]"
 LOCATOR_TIMEOUT_S = 5.0
-MEMBER_TIMEOUT_S = 60.0     # A sender may take long to stop.
+MEMBER_TIMEOUT_S = 60.0  # A sender may take long to stop.
 MEMBERS_AT_ONCE = 16
-MAX_SCRIPTS = 16            # That run each other.
+MAX_SCRIPTS = 16  # That run each other.
 
 
 class Session:
@@ -30,8 +39,8 @@ class Session:
         self.locator = locator
         self.connected = locator is not None
         self.done = False
-        self._scripts: dict[tuple[int, int], str] = {}     # Those that run now, the outermost first.
-        self._asked = False             # Whether this command has an answer of another process.
+        self._scripts: dict[tuple[int, int], str] = {}  # Those that run now, the outermost first.
+        self._asked = False  # Whether this command has an answer of another process.
 
     # --- lines ---
 
@@ -47,14 +56,18 @@ class Session:
             result = command.handler(self, values)
         except PywanError as error:
             result = Result(errors=[str(error)])
-        except OSError as error:        # A path that the system does not take.
+        except OSError as error:  # A path that the system does not take.
             result = Result(errors=[f"{name}: {printable(str(error))}"])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if not self._asked:
                 raise
             # An answer is read where it is shown. One of another version, or of somebody else, lacks what is looked for there.
             log.debug("%s: the answer could not be read", name, exc_info=True)
-            result = Result(errors=[f"{name}: what was answered cannot be read ({type(error).__name__}: {error}); is what answers of this version of pywan?"])
+            result = Result(
+                errors=[
+                    f"{name}: what was answered cannot be read ({type(error).__name__}: {error}); is what answers of this version of pywan?"
+                ]
+            )
         self.output.show(name, result)
         self.done = self.done or result.exit
         return bool(result.ok)
@@ -82,9 +95,13 @@ class Session:
     def script(self, identity: tuple[int, int], path: str) -> Iterator[None]:
         """Around the commands of a file. ConfigurationError if it runs already: it would never end."""
         if identity in self._scripts:
-            raise ConfigurationError(f"run: {path} runs itself, by way of {' -> '.join([*self._scripts.values(), path])}; its own `run` is refused")
+            raise ConfigurationError(
+                f"run: {path} runs itself, by way of {' -> '.join([*self._scripts.values(), path])}; its own `run` is refused"
+            )
         if len(self._scripts) >= MAX_SCRIPTS:
-            raise ConfigurationError(f"run: {path} would be file number {MAX_SCRIPTS + 1} of files that run each other; at most {MAX_SCRIPTS} may")
+            raise ConfigurationError(
+                f"run: {path} would be file number {MAX_SCRIPTS + 1} of files that run each other; at most {MAX_SCRIPTS} may"
+            )
         self._scripts[identity] = path
         try:
             yield
@@ -143,22 +160,40 @@ class Session:
             names = [name.strip() for name in wanted.split(",") if name.strip()]
             unknown = [name for name in names if name not in {m["name"] for m in members}]
             if unknown:
-                raise NotFoundError(f"member {unknown[0]!r} is not in the site of {self.locator}; members there: {', '.join(m['name'] for m in members) or 'none'}")
+                raise NotFoundError(
+                    f"member {unknown[0]!r} is not in the site of {self.locator}; members there: {', '.join(m['name'] for m in members) or 'none'}"
+                )
             members = [m for m in members if m["name"] in names]
         if not members:
             raise NotFoundError(f"no members in the site of {self.locator}; start a server first")
         return members
 
     def ask_members(
-        self, op: str, fields: dict[str, Any], wanted: str | None = None, *, timeout: float = MEMBER_TIMEOUT_S, progress: Callable[[dict[str, Any]], None] | None = None,
+        self,
+        op: str,
+        fields: dict[str, Any],
+        wanted: str | None = None,
+        *,
+        timeout: float = MEMBER_TIMEOUT_S,
+        progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> list[dict[str, Any]]:
         """Every member's answer, in the order of their names: its reply with `ok` true, or `ok` false and `error`. `progress` is given what a member tells before it."""
         members = self.members(wanted)
         with ThreadPoolExecutor(min(MEMBERS_AT_ONCE, len(members))) as pool:
-            return list(pool.map(lambda member: self.ask_member(member, op, fields, timeout=timeout, progress=progress), members))
+            return list(
+                pool.map(
+                    lambda member: self.ask_member(member, op, fields, timeout=timeout, progress=progress), members
+                )
+            )
 
     def ask_member(
-        self, member: dict[str, Any], op: str, fields: dict[str, Any], *, timeout: float = MEMBER_TIMEOUT_S, progress: Callable[[dict[str, Any]], None] | None = None,
+        self,
+        member: dict[str, Any],
+        op: str,
+        fields: dict[str, Any],
+        *,
+        timeout: float = MEMBER_TIMEOUT_S,
+        progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
         from pywan.transport.control import call_once
 

@@ -1,4 +1,5 @@
 """Owns the interactive shell: prompt, history, completion."""
+
 from __future__ import annotations
 
 import cmd
@@ -24,13 +25,13 @@ class Shell(cmd.Cmd):
         super().__init__(stdin=stdin, stdout=stdout)
         self.session = session
         self.ok = True
-        self._begun = ""        # Lines of a command that goes on.
+        self._begun = ""  # Lines of a command that goes on.
         if not self.stdin.isatty():
             self.use_rawinput = False
             self.intro = ""
 
     @property
-    def prompt(self) -> str:        # type: ignore[override]  # It changes from line to line.
+    def prompt(self) -> str:  # type: ignore[override]  # It changes from line to line.
         if not self.stdin.isatty():
             return ""
         if self._begun:
@@ -61,7 +62,7 @@ class Shell(cmd.Cmd):
     def emptyline(self) -> bool:
         return False
 
-    def complete(self, text: str, state: int) -> str | None:      # type: ignore[override]  # What readline asks for.
+    def complete(self, text: str, state: int) -> str | None:  # type: ignore[override]  # What readline asks for.
         if state == 0:
             self.completion_matches = self._complete()
         matches = self.completion_matches or []
@@ -76,7 +77,10 @@ class Shell(cmd.Cmd):
             return []
         shift = len(readline.get_line_buffer()) - len(line)
         # readline replaces only the last word: give what is left of each whole line from there on.
-        return [whole[max(0, begin - shift):] + ("" if whole.endswith("=") else " ") for whole in grammar.complete(line, self.session.commands)]
+        return [
+            whole[max(0, begin - shift) :] + ("" if whole.endswith("=") else " ")
+            for whole in grammar.complete(line, self.session.commands)
+        ]
 
 
 def run(session: Session, stdin: TextIO | None = None, stdout: TextIO | None = None) -> bool:
@@ -87,7 +91,7 @@ def run(session: Session, stdin: TextIO | None = None, stdout: TextIO | None = N
             try:
                 shell.cmdloop()
                 return shell.ok
-            except KeyboardInterrupt:      # At the prompt: a fresh line.
+            except KeyboardInterrupt:  # At the prompt: a fresh line.
                 print(file=shell.stdout)
                 shell.forget_begun()
                 shell.intro = ""

@@ -4,6 +4,7 @@ snake_case), units, defaults and rules.
 Each class is a table with a row an attribute. A row is all there is to say of it: keyword arguments, cache.xml, options
 of commands, their help and docs/configuration.md are made from the rows (see docs/recipes.md).
 """
+
 from __future__ import annotations
 
 import logging
@@ -20,22 +21,31 @@ from pywan.errors import ConfigurationError, GatewayReceiverError, GatewaySender
 
 log = logging.getLogger("pywan.config")
 
-MIN_SOCKET_READ_TIMEOUT_MS = 30_000     # Geode raises what is set below to this.
+MIN_SOCKET_READ_TIMEOUT_MS = 30_000  # Geode raises what is set below to this.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
-BUCKETS = 113                           # Of a region that says nothing.
+BUCKETS = 113  # Of a region that says nothing.
 MAX_BUCKETS = 4_096
-MIN_SEND_BUFFER_BYTES = 1_000           # The system makes less than 4,608 to that; 0 is its own choice.
-MIN_RECEIVE_BUFFER_BYTES = 16_384       # With less a loopback's packets do not fit, and 5,000 events take 20 s.
-MIN_TIME_BETWEEN_PINGS_MS = 100         # A sender pings three times in it.
+MIN_SEND_BUFFER_BYTES = 1_000  # The system makes less than 4,608 to that; 0 is its own choice.
+MIN_RECEIVE_BUFFER_BYTES = 16_384  # With less a loopback's packets do not fit, and 5,000 events take 20 s.
+MIN_TIME_BETWEEN_PINGS_MS = 100  # A sender pings three times in it.
 INT_MAX = 2**31 - 1
 RESERVED_SENDER_PREFIX = "AsyncEventQueue_"
-DEFAULT_STORE = "DEFAULT"               # The disk store that is there without being made.
+DEFAULT_STORE = "DEFAULT"  # The disk store that is there without being made.
 _SYSTEMS_CHOICE = {0: "the system's own choice"}
 
 REGION_TYPES = (
-    "PARTITION", "PARTITION_PERSISTENT", "PARTITION_PROXY", "PARTITION_REDUNDANT", "PARTITION_REDUNDANT_PERSISTENT",
-    "PARTITION_PROXY_REDUNDANT", "REPLICATE", "REPLICATE_PERSISTENT", "REPLICATE_PROXY", "LOCAL", "LOCAL_PERSISTENT",
+    "PARTITION",
+    "PARTITION_PERSISTENT",
+    "PARTITION_PROXY",
+    "PARTITION_REDUNDANT",
+    "PARTITION_REDUNDANT_PERSISTENT",
+    "PARTITION_PROXY_REDUNDANT",
+    "REPLICATE",
+    "REPLICATE_PERSISTENT",
+    "REPLICATE_PROXY",
+    "LOCAL",
+    "LOCAL_PERSISTENT",
     "NORMAL",
 )
 
@@ -48,9 +58,9 @@ def to_region_type(value: Any, what: str) -> str:
     for suffix in ("_OVERFLOW", "_HEAP_LRU"):
         kept = word.removesuffix(suffix)
         if kept != word and kept in REGION_TYPES:
-            raise ConfigurationError(f"{what}: {word} is not in this version: entries stay in memory and are not"
-                                     " evicted;"
-                                     f" take {kept}")
+            raise ConfigurationError(
+                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take {kept}"
+            )
     return to_word(value, what, REGION_TYPES, upper=True)
 
 
@@ -58,21 +68,47 @@ def to_region_type(value: Any, what: str) -> str:
 class SenderChanges:
     """The attributes of a sender that it can be given while it is there (Geode's alter gateway-sender)."""
 
-    batch_size: Annotated[int, Attribute(
-        "events of a batch", lowest=1, highest=INT_MAX, also={-1: "only the time interval closes it"},
-        more="`alter` takes no -1")] = 100
-    batch_time_interval: Annotated[int, Attribute(
-        "until a batch that is not full goes out", unit="ms", lowest=0, highest=INT_MAX,
-        also={-1: "never wait for more events"})] = 1000
-    alert_threshold: Annotated[int, Attribute(
-        "the age of an event that is worth a warning", unit="ms", lowest=1, highest=INT_MAX, also={0: "none is"})] = 0
-    gateway_event_filters: Annotated[Collection[Any], Attribute(
-        "package.module:Class, several with commas; CLEAR: none",
-        methods=("before_enqueue", "before_transmit", "after_acknowledgement"), element="gateway-event-filter",
-        more="Filters run in their order")] = ()
-    group_transaction_events: Annotated[bool, Attribute(
-        "events of a transaction stay together",
-        more="Not in this version: `true` is refused, also by `alter`")] = False
+    batch_size: Annotated[
+        int,
+        Attribute(
+            "events of a batch",
+            lowest=1,
+            highest=INT_MAX,
+            also={-1: "only the time interval closes it"},
+            more="`alter` takes no -1",
+        ),
+    ] = 100
+    batch_time_interval: Annotated[
+        int,
+        Attribute(
+            "until a batch that is not full goes out",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            also={-1: "never wait for more events"},
+        ),
+    ] = 1000
+    alert_threshold: Annotated[
+        int,
+        Attribute(
+            "the age of an event that is worth a warning", unit="ms", lowest=1, highest=INT_MAX, also={0: "none is"}
+        ),
+    ] = 0
+    gateway_event_filters: Annotated[
+        Collection[Any],
+        Attribute(
+            "package.module:Class, several with commas; CLEAR: none",
+            methods=("before_enqueue", "before_transmit", "after_acknowledgement"),
+            element="gateway-event-filter",
+            more="Filters run in their order",
+        ),
+    ] = ()
+    group_transaction_events: Annotated[
+        bool,
+        Attribute(
+            "events of a transaction stay together", more="Not in this version: `true` is refused, also by `alter`"
+        ),
+    ] = False
 
 
 @dataclass
@@ -81,103 +117,171 @@ class SenderAttributes(Attributes, SenderChanges):
 
     kind, title, error = "gateway-sender", "gateway sender", GatewaySenderConfigurationError
 
-    id: Annotated[str, Attribute(
-        "the sender's id", read=check_name,
-        more="Letters, digits, `_ . -`; one of a member has it. The prefix `AsyncEventQueue_` is reserved")]
+    id: Annotated[
+        str,
+        Attribute(
+            "the sender's id",
+            read=check_name,
+            more="Letters, digits, `_ . -`; one of a member has it. The prefix `AsyncEventQueue_` is reserved",
+        ),
+    ]
     _: KW_ONLY
-    remote_distributed_system_id: Annotated[int, Attribute(
-        "the other site's id", lowest=0, highest=MAX_DISTRIBUTED_SYSTEM_ID, more="Not the site's own")]
+    remote_distributed_system_id: Annotated[
+        int, Attribute("the other site's id", lowest=0, highest=MAX_DISTRIBUTED_SYSTEM_ID, more="Not the site's own")
+    ]
     parallel: Annotated[bool, Attribute("a queue for every bucket of partitioned regions, and for those only")] = False
     manual_start: Annotated[bool, Attribute("it waits for `start gateway-sender`")] = False
-    dispatcher_threads: Annotated[int, Attribute(
-        "queues, each with its thread (serial), or threads that share the buckets (parallel)",
-        lowest=1, highest=MAX_DISPATCHER_THREADS)] = 5
-    order_policy: Annotated[str, Attribute(
-        "what keeps its order", words=("key", "thread", "partition"),
-        more="`thread` is for a serial sender only")] = "key"
-    enable_batch_conflation: Annotated[bool, Attribute(
-        "only the latest update of a key travels", more="In the queue and in the batch")] = False
-    maximum_queue_memory: Annotated[int, Attribute(
-        "what is beyond goes to overflow files", unit="MB", lowest=1, highest=INT_MAX)] = 100
+    dispatcher_threads: Annotated[
+        int,
+        Attribute(
+            "queues, each with its thread (serial), or threads that share the buckets (parallel)",
+            lowest=1,
+            highest=MAX_DISPATCHER_THREADS,
+        ),
+    ] = 5
+    order_policy: Annotated[
+        str,
+        Attribute(
+            "what keeps its order", words=("key", "thread", "partition"), more="`thread` is for a serial sender only"
+        ),
+    ] = "key"
+    enable_batch_conflation: Annotated[
+        bool, Attribute("only the latest update of a key travels", more="In the queue and in the batch")
+    ] = False
+    maximum_queue_memory: Annotated[
+        int, Attribute("what is beyond goes to overflow files", unit="MB", lowest=1, highest=INT_MAX)
+    ] = 100
     overflow_directory: Annotated[str | None, Attribute("where overflow files lie", unset="the member's folder")] = None
-    enable_persistence: Annotated[bool, Attribute(
-        "the queue and its parked events lie in a disk store, and are recovered")] = False
-    disk_store_name: Annotated[str | None, Attribute(
-        "the disk store they lie in", unset=DEFAULT_STORE, more="Only with `enable-persistence`")] = None
-    disk_synchronous: Annotated[DiskLevel, Attribute(
-        "an enqueue is done when it is on the disk; `written`: when it is in the log, which is synced later",
-        words=DISK_LEVELS, read=to_disk_level,
-        more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous, which"
-             " does not sync by default. `false`: a kill takes the last milliseconds too")] = True
-    full_policy: Annotated[str, Attribute(
-        "what an enqueue does that finds no room", words=("block", "refuse", "drop-oldest", "drop-newest"),
-        more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest are"
-             " dropped only"
-             " for an event that is queued: not for a put that another sender's queue or the region refuses. Until"
-             " then the"
-             " queue takes up to a segment (2 MiB) of memory beyond its limit. A disk that is only slow is waited for,"
-             " up to"
-             " 10 s an event, unless with `refuse`")] = "block"
+    enable_persistence: Annotated[
+        bool, Attribute("the queue and its parked events lie in a disk store, and are recovered")
+    ] = False
+    disk_store_name: Annotated[
+        str | None, Attribute("the disk store they lie in", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
+    ] = None
+    disk_synchronous: Annotated[
+        DiskLevel,
+        Attribute(
+            "an enqueue is done when it is on the disk; `written`: when it is in the log, which is synced later",
+            words=DISK_LEVELS,
+            read=to_disk_level,
+            more="`written` survives the end of the process, and not a loss of power: what Geode calls synchronous, which"
+            " does not sync by default. `false`: a kill takes the last milliseconds too",
+        ),
+    ] = True
+    full_policy: Annotated[
+        str,
+        Attribute(
+            "what an enqueue does that finds no room",
+            words=("block", "refuse", "drop-oldest", "drop-newest"),
+            more="`block` for `full-timeout-ms`, then refuse; what is dropped is counted in the ledger. The oldest are"
+            " dropped only"
+            " for an event that is queued: not for a put that another sender's queue or the region refuses. Until"
+            " then the"
+            " queue takes up to a segment (2 MiB) of memory beyond its limit. A disk that is only slow is waited for,"
+            " up to"
+            " 10 s an event, unless with `refuse`",
+        ),
+    ] = "block"
     full_timeout_ms: Annotated[int, Attribute("how long `block` blocks", unit="ms", lowest=0, highest=INT_MAX)] = 1000
-    socket_buffer_size: Annotated[int, Attribute(
-        "of each connection", unit="bytes", lowest=MIN_SEND_BUFFER_BYTES, highest=INT_MAX, also=_SYSTEMS_CHOICE,
-        more="More than the system allows is a warning")] = 524288
-    socket_read_timeout: Annotated[int, Attribute(
-        "without progress by the receiver for so long its connection is given up", unit="ms", lowest=1, highest=INT_MAX,
-        also={0: "30 s"},
-        more="With batches on their way and no progress (an acknowledgement, or word that it applies events) for so"
-             " long, what"
-             " was on its way is sent again, to another receiver where there is one. Below 30000 is raised to it, with"
-             " a warning."
-             " Longer than the slowest callback at the remote site. Geode waits for ever with 0")] = 0
-    retry_interval_ms: Annotated[int, Attribute(
-        "between attempts to connect, at most", unit="ms", lowest=1, highest=INT_MAX,
-        more="The first comes after 50 ms, each next one after twice as long, up to this; again from 50 ms on after a"
-             " connection that worked")] = 1000
+    socket_buffer_size: Annotated[
+        int,
+        Attribute(
+            "of each connection",
+            unit="bytes",
+            lowest=MIN_SEND_BUFFER_BYTES,
+            highest=INT_MAX,
+            also=_SYSTEMS_CHOICE,
+            more="More than the system allows is a warning",
+        ),
+    ] = 524288
+    socket_read_timeout: Annotated[
+        int,
+        Attribute(
+            "without progress by the receiver for so long its connection is given up",
+            unit="ms",
+            lowest=1,
+            highest=INT_MAX,
+            also={0: "30 s"},
+            more="With batches on their way and no progress (an acknowledgement, or word that it applies events) for so"
+            " long, what"
+            " was on its way is sent again, to another receiver where there is one. Below 30000 is raised to it, with"
+            " a warning."
+            " Longer than the slowest callback at the remote site. Geode waits for ever with 0",
+        ),
+    ] = 0
+    retry_interval_ms: Annotated[
+        int,
+        Attribute(
+            "between attempts to connect, at most",
+            unit="ms",
+            lowest=1,
+            highest=INT_MAX,
+            more="The first comes after 50 ms, each next one after twice as long, up to this; again from 50 ms on after a"
+            " connection that worked",
+        ),
+    ] = 1000
     compression: Annotated[str | None, Attribute("of batches", words=("lz4",))] = None
-    gateway_event_substitution_filter: Annotated[Any, Attribute(
-        "package.module:Class that gives the value to be sent", methods=("get_substitute_value",),
-        element="gateway-event-substitution-filter")] = None
+    gateway_event_substitution_filter: Annotated[
+        Any,
+        Attribute(
+            "package.module:Class that gives the value to be sent",
+            methods=("get_substitute_value",),
+            element="gateway-event-substitution-filter",
+        ),
+    ] = None
 
     def check(self) -> None:
         """Raises a too short read timeout, as Geode does."""
         what = self.what
         if self.id.startswith(RESERVED_SENDER_PREFIX):
-            raise ConfigurationError(f"{what}: ids that begin with {RESERVED_SENDER_PREFIX} belong to asynchronous"
-                                     " event queues;"
-                                     " take another id")
+            raise ConfigurationError(
+                f"{what}: ids that begin with {RESERVED_SENDER_PREFIX} belong to asynchronous"
+                " event queues;"
+                " take another id"
+            )
         if self.parallel and self.order_policy == "thread":
-            raise ConfigurationError(f"{what}: order_policy thread does not go with parallel=true; use key or"
-                                     " partition, or a"
-                                     " serial sender")
+            raise ConfigurationError(
+                f"{what}: order_policy thread does not go with parallel=true; use key or partition, or a serial sender"
+            )
         if self.group_transaction_events:
-            raise ConfigurationError(f"{what}: group_transaction_events has no effect in this version (it has no"
-                                     " transactions);"
-                                     " set it to false, or leave it out")
+            raise ConfigurationError(
+                f"{what}: group_transaction_events has no effect in this version (it has no"
+                " transactions);"
+                " set it to false, or leave it out"
+            )
         if self.disk_store_name is not None and not self.enable_persistence:
-            raise ConfigurationError(f"{what}: disk_store_name {self.disk_store_name!r} has no effect without"
-                                     " enable_persistence;"
-                                     " set that to true, or name overflow_directory for what is beyond the memory of a"
-                                     " queue"
-                                     " that is not persistent")
+            raise ConfigurationError(
+                f"{what}: disk_store_name {self.disk_store_name!r} has no effect without"
+                " enable_persistence;"
+                " set that to true, or name overflow_directory for what is beyond the memory of a"
+                " queue"
+                " that is not persistent"
+            )
         if 0 < self.socket_read_timeout < MIN_SOCKET_READ_TIMEOUT_MS:
-            log.warning("%s: socket_read_timeout %d ms is below the least allowed; %d is used", what,
-                        self.socket_read_timeout, MIN_SOCKET_READ_TIMEOUT_MS)
+            log.warning(
+                "%s: socket_read_timeout %d ms is below the least allowed; %d is used",
+                what,
+                self.socket_read_timeout,
+                MIN_SOCKET_READ_TIMEOUT_MS,
+            )
             self.socket_read_timeout = MIN_SOCKET_READ_TIMEOUT_MS
 
     def altered(self, changes: type = SenderChanges, /, **given: Any) -> "SenderAttributes":
         made = super().altered(changes, **given)
         if "batch_size" in given and made.batch_size < 1:
-            raise self.error(f"{self.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1"
-                             " or more")
+            raise self.error(
+                f"{self.what}: batch_size {made.batch_size} is no size that it can be altered to; give 1 or more"
+            )
         return made
 
     def check_site(self, own_distributed_system_id: int) -> None:
         """GatewaySenderConfigurationError if it would send to its own site."""
         if self.remote_distributed_system_id == own_distributed_system_id:
-            raise self.error(f"{self.what}: remote_distributed_system_id {self.remote_distributed_system_id} is this"
-                             " site's own"
-                             " id; name the other site's")
+            raise self.error(
+                f"{self.what}: remote_distributed_system_id {self.remote_distributed_system_id} is this"
+                " site's own"
+                " id; name the other site's"
+            )
 
 
 @dataclass(kw_only=True)
@@ -186,51 +290,85 @@ class ReceiverAttributes(Attributes):
 
     kind, title = "gateway-receiver", "gateway receiver"
 
-    start_port: Annotated[int, Attribute(
-        "first port of the range from which it takes one", lowest=0, highest=65535)] = 5000
-    end_port: Annotated[int, Attribute(
-        "last port of the range, included", lowest=0, highest=65535, more="Both 0: any free port")] = 5500
+    start_port: Annotated[
+        int, Attribute("first port of the range from which it takes one", lowest=0, highest=65535)
+    ] = 5000
+    end_port: Annotated[
+        int, Attribute("last port of the range, included", lowest=0, highest=65535, more="Both 0: any free port")
+    ] = 5500
     bind_address: Annotated[str, Attribute("where it listens", read=to_host, unset="the member's own")] = ""
-    hostname_for_senders: Annotated[str, Attribute(
-        "the name told to other sites", read=to_host, unset="the bind address",
-        more="Where that is every interface, the address towards them")] = ""
-    socket_buffer_size: Annotated[int, Attribute(
-        "of each connection", unit="bytes", lowest=MIN_RECEIVE_BUFFER_BYTES, highest=INT_MAX,
-        also=_SYSTEMS_CHOICE)] = 524288
-    maximum_time_between_pings: Annotated[int, Attribute(
-        "a sender that is silent for longer is disconnected", unit="ms", lowest=MIN_TIME_BETWEEN_PINGS_MS,
-        highest=INT_MAX, aliases=("maximum-time-between-ping",))] = 60000
+    hostname_for_senders: Annotated[
+        str,
+        Attribute(
+            "the name told to other sites",
+            read=to_host,
+            unset="the bind address",
+            more="Where that is every interface, the address towards them",
+        ),
+    ] = ""
+    socket_buffer_size: Annotated[
+        int,
+        Attribute(
+            "of each connection", unit="bytes", lowest=MIN_RECEIVE_BUFFER_BYTES, highest=INT_MAX, also=_SYSTEMS_CHOICE
+        ),
+    ] = 524288
+    maximum_time_between_pings: Annotated[
+        int,
+        Attribute(
+            "a sender that is silent for longer is disconnected",
+            unit="ms",
+            lowest=MIN_TIME_BETWEEN_PINGS_MS,
+            highest=INT_MAX,
+            aliases=("maximum-time-between-ping",),
+        ),
+    ] = 60000
     manual_start: Annotated[bool, Attribute("it waits for `start gateway-receiver`")] = False
 
     def check(self) -> None:
         if self.start_port > self.end_port:
-            raise ConfigurationError(f"gateway receiver: start_port {self.start_port} is above end_port"
-                                     f" {self.end_port}; the range"
-                                     " is from start to end, both included")
+            raise ConfigurationError(
+                f"gateway receiver: start_port {self.start_port} is above end_port"
+                f" {self.end_port}; the range"
+                " is from start to end, both included"
+            )
         if self.start_port == 0 and self.end_port != 0:
-            raise ConfigurationError(f"gateway receiver: start_port 0 means any free port, and goes with end_port 0"
-                                     " only, not"
-                                     f" {self.end_port}; begin the range with 1 or more")
+            raise ConfigurationError(
+                f"gateway receiver: start_port 0 means any free port, and goes with end_port 0"
+                " only, not"
+                f" {self.end_port}; begin the range with 1 or more"
+            )
 
     def port_range_error(self, host: str, reason: str) -> GatewayReceiverError:
         """What a receiver raises when no port of its range can be used."""
         return GatewayReceiverError(
             f"gateway receiver: no port from {self.start_port} to {self.end_port} can be used on"
             f" {host or 'any address'}: {reason};"
-            " choose another start_port and end_port, or another bind_address")
+            " choose another start_port and end_port, or another bind_address"
+        )
 
 
 @dataclass(kw_only=True)
 class RegionChanges:
     """The attributes of a region that it can be given while it is there (Geode's alter region)."""
 
-    gateway_sender_ids: Annotated[Collection[str], Attribute(
-        "ids of senders, with commas; \"\": none", option="gateway-sender-id", aliases=("gateway-sender-ids",),
-        more="An id whose sender does not exist yet is accepted; events skip it until it does")] = ()
-    async_event_queue_ids: Annotated[Collection[str], Attribute(
-        "ids of asynchronous event queues, with commas", option="async-event-queue-id",
-        aliases=("async-event-queue-ids",),
-        more="Not in this version: one that is named is refused")] = ()
+    gateway_sender_ids: Annotated[
+        Collection[str],
+        Attribute(
+            'ids of senders, with commas; "": none',
+            option="gateway-sender-id",
+            aliases=("gateway-sender-ids",),
+            more="An id whose sender does not exist yet is accepted; events skip it until it does",
+        ),
+    ] = ()
+    async_event_queue_ids: Annotated[
+        Collection[str],
+        Attribute(
+            "ids of asynchronous event queues, with commas",
+            option="async-event-queue-id",
+            aliases=("async-event-queue-ids",),
+            more="Not in this version: one that is named is refused",
+        ),
+    ] = ()
 
 
 @dataclass
@@ -240,30 +378,66 @@ class RegionAttributes(Attributes, RegionChanges):
     kind, title = "region", "region"
 
     name: Annotated[str, Attribute("the region's name", read=to_region_name)]
-    type: Annotated[str, Attribute(
-        "REPLICATE, PARTITION, PARTITION_REDUNDANT, LOCAL, their _PERSISTENT and _PROXY forms, or NORMAL",
-        read=to_region_type,
-        more="In a cache.xml `refid`, or `data-policy` and `scope`. Geode's `*_OVERFLOW` and `*_HEAP_LRU` types,"
-             " `data-policy=\"preloaded\"` and `scope=\"global\"` are refused by name")] = "PARTITION"
+    type: Annotated[
+        str,
+        Attribute(
+            "REPLICATE, PARTITION, PARTITION_REDUNDANT, LOCAL, their _PERSISTENT and _PROXY forms, or NORMAL",
+            read=to_region_type,
+            more="In a cache.xml `refid`, or `data-policy` and `scope`. Geode's `*_OVERFLOW` and `*_HEAP_LRU` types,"
+            ' `data-policy="preloaded"` and `scope="global"` are refused by name',
+        ),
+    ] = "PARTITION"
     _: KW_ONLY
-    total_num_buckets: Annotated[int, Attribute(
-        "buckets of a partitioned region", lowest=1, highest=MAX_BUCKETS, element="partition-attributes")] = BUCKETS
-    redundant_copies: Annotated[int | None, Attribute(
-        "copies of each bucket on other members", lowest=0, highest=3, element="partition-attributes",
-        unset="1 of `PARTITION_REDUNDANT*`, else 0",
-        more="Without effect in this version: the log says so where it is asked for")] = None
-    colocated_with: Annotated[str | None, Attribute(
-        "another partitioned region", read=to_region_name, element="partition-attributes",
-        more="One of as many buckets, which cannot be destroyed before this one")] = None
-    disk_store_name: Annotated[str | None, Attribute(
-        "the disk store of a persistent region", option="disk-store", aliases=("disk-store-name",),
-        unset=DEFAULT_STORE)] = None
-    disk_synchronous: Annotated[DiskLevel, Attribute(
-        "a change is done when it is on the disk; `written`: when it is in the log, which is synced later",
-        words=DISK_LEVELS, read=to_disk_level, option="enable-synchronous-disk", aliases=("disk-synchronous",))] = True
-    cache_listeners: Annotated[Collection[Any], Attribute(
-        "package.module:Class, several with commas", methods=("after_create", "after_update", "after_destroy"),
-        element="cache-listener")] = ()
+    total_num_buckets: Annotated[
+        int, Attribute("buckets of a partitioned region", lowest=1, highest=MAX_BUCKETS, element="partition-attributes")
+    ] = BUCKETS
+    redundant_copies: Annotated[
+        int | None,
+        Attribute(
+            "copies of each bucket on other members",
+            lowest=0,
+            highest=3,
+            element="partition-attributes",
+            unset="1 of `PARTITION_REDUNDANT*`, else 0",
+            more="Without effect in this version: the log says so where it is asked for",
+        ),
+    ] = None
+    colocated_with: Annotated[
+        str | None,
+        Attribute(
+            "another partitioned region",
+            read=to_region_name,
+            element="partition-attributes",
+            more="One of as many buckets, which cannot be destroyed before this one",
+        ),
+    ] = None
+    disk_store_name: Annotated[
+        str | None,
+        Attribute(
+            "the disk store of a persistent region",
+            option="disk-store",
+            aliases=("disk-store-name",),
+            unset=DEFAULT_STORE,
+        ),
+    ] = None
+    disk_synchronous: Annotated[
+        DiskLevel,
+        Attribute(
+            "a change is done when it is on the disk; `written`: when it is in the log, which is synced later",
+            words=DISK_LEVELS,
+            read=to_disk_level,
+            option="enable-synchronous-disk",
+            aliases=("disk-synchronous",),
+        ),
+    ] = True
+    cache_listeners: Annotated[
+        Collection[Any],
+        Attribute(
+            "package.module:Class, several with commas",
+            methods=("after_create", "after_update", "after_destroy"),
+            element="cache-listener",
+        ),
+    ] = ()
 
     @property
     def is_partitioned(self) -> bool:
@@ -289,17 +463,21 @@ class RegionAttributes(Attributes, RegionChanges):
         if not self.is_partitioned:
             for name, default in (("redundant_copies", 0), ("total_num_buckets", BUCKETS), ("colocated_with", None)):
                 if getattr(self, name) != default:
-                    raise ConfigurationError(f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only,"
-                                             " and its"
-                                             f" type is {self.type}")
+                    raise ConfigurationError(
+                        f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only,"
+                        " and its"
+                        f" type is {self.type}"
+                    )
         if self.disk_store_name is not None and not self.is_persistent:
-            raise ConfigurationError(f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type"
-                                     f" {self.type};"
-                                     " take a type that is persistent, or leave it out")
+            raise ConfigurationError(
+                f"{what}: disk_store_name {self.disk_store_name!r} has no effect with type"
+                f" {self.type};"
+                " take a type that is persistent, or leave it out"
+            )
         if self.async_event_queue_ids:
-            raise ConfigurationError(f"{what}: asynchronous event queues are not in this version; leave"
-                                     " async_event_queue_ids"
-                                     " empty")
+            raise ConfigurationError(
+                f"{what}: asynchronous event queues are not in this version; leave async_event_queue_ids empty"
+            )
         if self.colocated_with == self.name:
             raise ConfigurationError(f"{what}: it cannot be colocated with itself")
 
@@ -313,7 +491,9 @@ class DiskStoreAttributes(Attributes):
 
     kind, title = "disk-store", "disk store"
     refused = {
-        "auto_compact": _SHORTENED, "compaction_threshold": _SHORTENED, "allow_force_compaction": _SHORTENED,
+        "auto_compact": _SHORTENED,
+        "compaction_threshold": _SHORTENED,
+        "allow_force_compaction": _SHORTENED,
         "max_oplog_size": "the size of a log's files follows from dir-size",
         "queue_size": "a write waits for time, not for a number of others",
         "write_buffer_size": "what waits for the disk is written as one block",
@@ -324,13 +504,27 @@ class DiskStoreAttributes(Attributes):
 
     name: Annotated[str, Attribute("the disk store's name", read=check_name)]
     _: KW_ONLY
-    directories: Annotated[Union[str, os.PathLike[str], Iterable[Directory]], Attribute(
-        "directories with commas, each with #MB that it may take", read=to_directories, option="dir",
-        element="disk-dirs", unset="the member's folder",
-        more="In a cache.xml `<disk-dir dir-size=\"MB\">`. A size of 0, or beyond the disk, is refused")] = ()
-    time_interval: Annotated[int, Attribute(
-        "that a change may wait for its write without `disk-synchronous`", unit="ms", lowest=0, highest=INT_MAX,
-        more="10 at most, whatever is given")] = 1000
+    directories: Annotated[
+        Union[str, os.PathLike[str], Iterable[Directory]],
+        Attribute(
+            "directories with commas, each with #MB that it may take",
+            read=to_directories,
+            option="dir",
+            element="disk-dirs",
+            unset="the member's folder",
+            more='In a cache.xml `<disk-dir dir-size="MB">`. A size of 0, or beyond the disk, is refused',
+        ),
+    ] = ()
+    time_interval: Annotated[
+        int,
+        Attribute(
+            "that a change may wait for its write without `disk-synchronous`",
+            unit="ms",
+            lowest=0,
+            highest=INT_MAX,
+            more="10 at most, whatever is given",
+        ),
+    ] = 1000
 
     def places(self) -> list[tuple[Path, int | None]]:
         """Each directory with the MB that it may take (None: no limit)."""
@@ -339,7 +533,8 @@ class DiskStoreAttributes(Attributes):
 
 # What a member makes of what its site wants, in the order in which it makes them: each needs those before it.
 THINGS: dict[str, type[Attributes]] = {
-    cls.kind: cls for cls in (DiskStoreAttributes, SenderAttributes, RegionAttributes, ReceiverAttributes)}
+    cls.kind: cls for cls in (DiskStoreAttributes, SenderAttributes, RegionAttributes, ReceiverAttributes)
+}
 
 # Attributes that name classes of the user's, and the methods that those need.
 CALLBACK_METHODS: dict[str, tuple[str, ...]] = {

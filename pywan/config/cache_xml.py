@@ -4,6 +4,7 @@ configuration as such a file.
 The document is hostile until read: no DTD, no entities, a size limit. What is not understood is an error that names
 the line, never a silence.
 """
+
 from __future__ import annotations
 
 import os
@@ -14,7 +15,13 @@ from xml.sax.saxutils import escape, quoteattr
 from typing import Any, Callable, Iterable, Mapping, NoReturn
 
 from pywan.config.attributes import (
-    DEFAULT_STORE, THINGS, DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes, rows_of,
+    DEFAULT_STORE,
+    THINGS,
+    DiskStoreAttributes,
+    ReceiverAttributes,
+    RegionAttributes,
+    SenderAttributes,
+    rows_of,
     to_region_type,
 )
 from pywan.config.classes import ClassReference, import_class, to_class_references
@@ -39,7 +46,7 @@ class CacheConfiguration:
     disk_stores: list[DiskStoreAttributes] = field(default_factory=list)
     conflict_resolver: ClassReference | None = None
     source: str = ""
-    lines: dict[tuple[str, str], int] = field(default_factory=dict)   # ("region", "data") -> its line in the file.
+    lines: dict[tuple[str, str], int] = field(default_factory=dict)  # ("region", "data") -> its line in the file.
 
     def where(self, kind: str, name: str) -> str:
         """`file:line` of a thing, to stand before what is said about it."""
@@ -68,7 +75,7 @@ def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool
     reader = _Reader(source, for_this_member)
     parser = safe_sax.make_parser()
     parser.setContentHandler(reader)
-    reader.setDocumentLocator(parser)   # feed(), unlike parse(), does not do it.
+    reader.setDocumentLocator(parser)  # feed(), unlike parse(), does not do it.
     parser.setErrorHandler(xml.sax.handler.ErrorHandler())
     # The parser answers a DTD, an entity or an external reference with an exception.
     parser.forbid_dtd = parser.forbid_entities = parser.forbid_external = True
@@ -81,8 +88,10 @@ def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool
     except DefusedXmlException as error:
         known = {"DTDForbidden": "a DTD (<!DOCTYPE>)", "EntitiesForbidden": "an entity declaration"}
         what = known.get(type(error).__name__, "an external reference")
-        raise CacheXmlError(f"{source}:{parser.getLineNumber() or 1}: {what} is not allowed here; remove it (a schema"
-                            " may be named by xsi:schemaLocation)") from None
+        raise CacheXmlError(
+            f"{source}:{parser.getLineNumber() or 1}: {what} is not allowed here; remove it (a schema"
+            " may be named by xsi:schemaLocation)"
+        ) from None
     except (UnicodeError, LookupError, ValueError) as error:
         if isinstance(error, PywanError):
             raise
@@ -111,7 +120,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         self.result = CacheConfiguration(source=source)
         self._source = source
         self._stack: list[_Element] = []
-        self._locator: Any = None   # Has getLineNumber().
+        self._locator: Any = None  # Has getLineNumber().
 
     def setDocumentLocator(self, locator: Any) -> None:
         self._locator = locator
@@ -133,8 +142,10 @@ class _Reader(xml.sax.handler.ContentHandler):
             if key == "xmlns" or key.startswith(("xmlns:", "xsi:", "xml:")):
                 continue
             if key not in rule.attributes and key not in rule.refused:
-                self._fail(element.line, f"attribute {key!r} of <{name}> is not known; there can be"
-                                         f" {', '.join(rule.attributes) or 'none'}")
+                self._fail(
+                    element.line,
+                    f"attribute {key!r} of <{name}> is not known; there can be {', '.join(rule.attributes) or 'none'}",
+                )
             element.attributes[key] = value.strip()
         for key in rule.required:
             if not element.attributes.get(key):
@@ -144,8 +155,9 @@ class _Reader(xml.sax.handler.ContentHandler):
     def characters(self, content: str) -> None:
         element = self._stack[-1]
         if not _RULES[element.name].has_text and content.strip():
-            self._fail(self._line(), f"text {content.strip()[:40]!r} inside <{element.name}>, where only elements can"
-                                     " be")
+            self._fail(
+                self._line(), f"text {content.strip()[:40]!r} inside <{element.name}>, where only elements can be"
+            )
         element.text += content
 
     def endElement(self, name: str) -> None:
@@ -181,8 +193,9 @@ class _Reader(xml.sax.handler.ContentHandler):
 
     def parameter(self, element: _Element, parent: _Element) -> None:
         if "string" not in element.values:
-            self._fail(element.line, f"<parameter name={element.attributes['name']!r}> needs <string>value</string>"
-                                     " inside")
+            self._fail(
+                element.line, f"<parameter name={element.attributes['name']!r}> needs <string>value</string> inside"
+            )
         parent.values.setdefault("parameters", {})[element.attributes["name"]] = element.values["string"].strip()
 
     def reference(self, element: _Element, parent: _Element) -> None:
@@ -190,7 +203,7 @@ class _Reader(xml.sax.handler.ContentHandler):
         if "class" not in element.values:
             self._fail(element.line, f"<{element.name}> needs <class-name>package.module:Class</class-name> inside")
         named = ClassReference(element.values["class"], element.values.get("parameters"))
-        made, = to_class_references(named, "class-name") or (None,)
+        (made,) = to_class_references(named, "class-name") or (None,)
         if self._for_this_member:
             import_class(str(made), "class-name")
         found = parent.values.setdefault(element.name, [])
@@ -235,8 +248,9 @@ class _Reader(xml.sax.handler.ContentHandler):
         refid = attributes.pop("refid", None)
         outer_refid = element.attributes.get("refid")
         if inner is not None and refid and outer_refid and refid != outer_refid:
-            self._fail(inner.line, f"refid {refid!r} of <region-attributes> is not the region's own, {outer_refid!r};"
-                                   " give one")
+            self._fail(
+                inner.line, f"refid {refid!r} of <region-attributes> is not the region's own, {outer_refid!r}; give one"
+            )
         policy, scope = attributes.pop("data-policy", None), attributes.pop("scope", None)
         partition = inner.values.get("partition-attributes", {}) if inner else {}
         type_ = self._region_type(element, outer_refid or refid, policy, scope, bool(partition))
@@ -246,26 +260,35 @@ class _Reader(xml.sax.handler.ContentHandler):
         self.result.regions.append(made)
 
     def _region_type(
-        self, element: _Element, refid: str | None, policy: str | None, scope: str | None, partitioned: bool,
+        self,
+        element: _Element,
+        refid: str | None,
+        policy: str | None,
+        scope: str | None,
+        partitioned: bool,
     ) -> str:
         """The shortcut that stands for refid, data-policy and scope together."""
         if policy is not None:
             policy = to_word(policy, "data-policy", _DATA_POLICIES)
         if policy == "preloaded":
-            self._fail(element.line, "data-policy 'preloaded' is not in this version: there are no other members from"
-                                     " which"
-                                     " entries could be loaded; take normal or replicate")
+            self._fail(
+                element.line,
+                "data-policy 'preloaded' is not in this version: there are no other members from"
+                " which"
+                " entries could be loaded; take normal or replicate",
+            )
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)
         if scope == "global":
-            self._fail(element.line, "scope 'global' is not in this version: there are no locks that members share;"
-                                     " take"
-                                     " distributed-ack")
+            self._fail(
+                element.line,
+                "scope 'global' is not in this version: there are no locks that members share; take distributed-ack",
+            )
         from_refid = to_region_type(refid, "refid") if refid else None
         if policy is None:
             type_ = from_refid or ("PARTITION" if partitioned else "NORMAL")
         elif from_refid is not None and from_refid.startswith(_DATA_POLICIES[policy]):
-            type_ = from_refid   # They say the same.
+            type_ = from_refid  # They say the same.
         elif from_refid is not None:
             self._fail(element.line, f"data-policy {policy!r} contradicts refid {refid!r}; give one of them")
         else:
@@ -289,7 +312,7 @@ class _Reader(xml.sax.handler.ContentHandler):
             self._check_disk_store(stores, region.disk_store_name, "region", region.name)
             try:
                 for sender_id in region.gateway_sender_ids:
-                    if sender_id in senders:   # One that is made later is accepted: events skip it until then.
+                    if sender_id in senders:  # One that is made later is accepted: events skip it until then.
                         validate_attachment(region, senders[sender_id])
                 validate_colocation(region, done, senders)
             except PywanError as error:
@@ -298,15 +321,18 @@ class _Reader(xml.sax.handler.ContentHandler):
 
     def _check_disk_store(self, stores: set[str], name: str | None, kind: str, of: str) -> None:
         if self._for_this_member and name not in (None, DEFAULT_STORE, *stores):
-            raise CacheXmlError(f"{self.result.where(kind, of)}: <{kind}>: disk store {name!r} not found; define it"
-                                f" with <disk-store name={name!r}/>")
+            raise CacheXmlError(
+                f"{self.result.where(kind, of)}: <{kind}>: disk store {name!r} not found; define it"
+                f" with <disk-store name={name!r}/>"
+            )
 
     def _once(self, kind: str, name: str, element: _Element) -> None:
         before = self.result.lines.get((kind, name))
         if before is not None:
             named = f" {name!r}" if name else ""
-            self._fail(element.line, f"a second <{kind}>{named}; the first is in line {before}, and a member can have"
-                                     " one")
+            self._fail(
+                element.line, f"a second <{kind}>{named}; the first is in line {before}, and a member can have one"
+            )
         self.result.lines[kind, name] = element.line
 
 
@@ -339,35 +365,52 @@ class _Rule:
     attributes: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     has_text: bool = False
-    refused: tuple[str, ...] = ()       # Attributes that config refuses by name, with the reason.
+    refused: tuple[str, ...] = ()  # Attributes that config refuses by name, with the reason.
 
 
 _SCOPES = ("local", "distributed-no-ack", "distributed-ack", "global")
 _DATA_POLICIES = {
-    "normal": "NORMAL", "preloaded": "", "replicate": "REPLICATE", "partition": "PARTITION", "empty": "REPLICATE_PROXY",
-    "persistent-replicate": "REPLICATE_PERSISTENT", "persistent-partition": "PARTITION_PERSISTENT",
+    "normal": "NORMAL",
+    "preloaded": "",
+    "replicate": "REPLICATE",
+    "partition": "PARTITION",
+    "empty": "REPLICATE_PROXY",
+    "persistent-replicate": "REPLICATE_PERSISTENT",
+    "persistent-partition": "PARTITION_PERSISTENT",
 }
 _CALLBACKS = (
-    "gateway-event-filter", "gateway-event-substitution-filter", "gateway-conflict-resolver", "cache-listener")
+    "gateway-event-filter",
+    "gateway-event-substitution-filter",
+    "gateway-conflict-resolver",
+    "cache-listener",
+)
 _RULES: dict[str, _Rule] = {
     "cache": _Rule(_Reader.cache, (), ("version",)),
     "gateway-sender": _Rule(
-        _Reader.thing, ("cache",), _names("gateway-sender"), ("id", "remote-distributed-system-id")),
+        _Reader.thing, ("cache",), _names("gateway-sender"), ("id", "remote-distributed-system-id")
+    ),
     "gateway-event-filter": _Rule(_Reader.reference, ("gateway-sender",)),
     "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender",)),
     "gateway-conflict-resolver": _Rule(_Reader.reference, ("cache",)),
     "gateway-receiver": _Rule(_Reader.thing, ("cache",), _names("gateway-receiver")),
     "disk-store": _Rule(
-        _Reader.thing, ("cache",), _names("disk-store"), ("name",),
-        refused=tuple(name.replace("_", "-") for name in DiskStoreAttributes.refused)),
+        _Reader.thing,
+        ("cache",),
+        _names("disk-store"),
+        ("name",),
+        refused=tuple(name.replace("_", "-") for name in DiskStoreAttributes.refused),
+    ),
     "disk-dirs": _Rule(_Reader.disk_dirs, ("disk-store",)),
     "disk-dir": _Rule(_Reader.disk_dir, ("disk-dirs",), ("dir-size",), has_text=True),
     "region": _Rule(_Reader.region, ("cache",), ("name", "refid"), ("name",)),
     "region-attributes": _Rule(
-        _Reader.region_attributes, ("region",),
-        ("refid", "data-policy", "scope", *(name for name in _names("region") if name not in ("name", "type")))),
+        _Reader.region_attributes,
+        ("region",),
+        ("refid", "data-policy", "scope", *(name for name in _names("region") if name not in ("name", "type"))),
+    ),
     "partition-attributes": _Rule(
-        _Reader.partition_attributes, ("region-attributes",), _names("region", "partition-attributes")),
+        _Reader.partition_attributes, ("region-attributes",), _names("region", "partition-attributes")
+    ),
     "cache-listener": _Rule(_Reader.reference, ("region-attributes",)),
     "class-name": _Rule(_Reader.class_name, _CALLBACKS, has_text=True),
     "parameter": _Rule(_Reader.parameter, _CALLBACKS, ("name",), ("name",)),
@@ -385,18 +428,25 @@ _HEAD = """<?xml version="1.0" encoding="UTF-8"?>
 def to_things(configuration: CacheConfiguration) -> list[Thing]:
     """What a file asks for as a cluster configuration holds it: the attributes that are not the default."""
     if configuration.conflict_resolver is not None:
-        raise CacheXmlError(f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept"
-                            " in a cluster"
-                            " configuration; name it in the cache.xml of each member")
+        raise CacheXmlError(
+            f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept"
+            " in a cluster"
+            " configuration; name it in the cache.xml of each member"
+        )
     receivers = [configuration.receiver] if configuration.receiver is not None else []
     things = []
-    for kind, those in (("disk-store", configuration.disk_stores), ("gateway-sender", configuration.senders),
-                        ("region", configuration.regions), ("gateway-receiver", receivers)):
+    for kind, those in (
+        ("disk-store", configuration.disk_stores),
+        ("gateway-sender", configuration.senders),
+        ("region", configuration.regions),
+        ("gateway-receiver", receivers),
+    ):
         for attributes in those:
             plain = to_plain(attributes)
             name = plain.pop("id", None) or plain.pop("name", "")
             needed: dict[str, Any] = {
-                key: plain[key] for key in ("remote_distributed_system_id", "type") if key in plain}
+                key: plain[key] for key in ("remote_distributed_system_id", "type") if key in plain
+            }
             usual = to_plain(make_attributes(kind, name, needed))
             given = {key: value for key, value in plain.items() if key in needed or value != usual[key]}
             things.append({"kind": kind, "name": name, "attributes": given})
@@ -410,8 +460,11 @@ def to_xml(things: list[Thing]) -> str:
         name, given = thing["name"], thing["attributes"]
         attributes = make_attributes(thing["kind"], name, given)
         rows = [row for row in rows_of(thing["kind"]) if row.name in given and row.name != naming(type(attributes))]
-        elements.append(_region_text(name, attributes, rows) if isinstance(attributes, RegionAttributes)
-                        else _thing_text(name, attributes, rows))
+        elements.append(
+            _region_text(name, attributes, rows)
+            if isinstance(attributes, RegionAttributes)
+            else _thing_text(name, attributes, rows)
+        )
     return _HEAD + "".join(elements) + "</cache>\n"
 
 
@@ -428,8 +481,10 @@ def _attributes_text(attributes: Attributes, rows: Iterable[Row]) -> str:
 
 
 def _callback_text(element: str, reference: Any, indent: str) -> str:
-    parameters = "".join(f"{indent}  <parameter name={quoteattr(name)}><string>{escape(value)}</string></parameter>\n"
-                         for name, value in reference.parameters.items())
+    parameters = "".join(
+        f"{indent}  <parameter name={quoteattr(name)}><string>{escape(value)}</string></parameter>\n"
+        for name, value in reference.parameters.items()
+    )
     name = f"{indent}  <class-name>{escape(reference)}</class-name>\n"
     return f"{indent}<{element}>\n{name}{parameters}{indent}</{element}>\n"
 
@@ -451,7 +506,8 @@ def _inside_text(attributes: Attributes, rows: Iterable[Row], indent: str) -> st
             directories = "".join(
                 f"{indent} "
                 f" <disk-dir{'' if size is None else f' dir-size={quoteattr(str(size))}'}>{escape(path)}</disk-dir>\n"
-                for path, size in value)
+                for path, size in value
+            )
             parts[element] = _element(element, directories, indent) if directories else ""
         elif element:
             together = _attributes_text(attributes, [other for other in rows if other.attribute.element == element])
@@ -469,11 +525,11 @@ def _thing_text(name: str, attributes: Attributes, rows: list[Row]) -> str:
 def _region_text(name: str, attributes: RegionAttributes, rows: list[Row]) -> str:
     inside = _inside_text(attributes, rows, "      ")
     plain = _attributes_text(attributes, [row for row in rows if not row.attribute.element and row.name != "type"])
-    if attributes.type == "NORMAL":     # Geode has no shortcut of this name.
+    if attributes.type == "NORMAL":  # Geode has no shortcut of this name.
         plain = ' data-policy="normal"' + plain
     refid = "" if attributes.type == "NORMAL" else f" refid={quoteattr(attributes.type)}"
     inner = _element(f"region-attributes{plain}", inside, "    ") if plain or inside else ""
     return _element(f"region name={quoteattr(name)}{refid}", inner, "  ")
 
 
-_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "disk-store", "region")      # Geode's.
+_SCHEMA_ORDER = ("gateway-sender", "gateway-receiver", "disk-store", "region")  # Geode's.

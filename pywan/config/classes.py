@@ -1,6 +1,7 @@
 """Owns classes of the user's that are named: `package.module:Class` in a file or on a command line, what they must
 have, and which of them may be named over the network.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -47,11 +48,16 @@ def _to_class_reference(value: Any, what: str) -> Any:
         raise ConfigurationError(f"{what}: None is not a class, an instance or a name package.module:Class")
     if isinstance(value, dict):
         parameters = value.get("parameters", {})
-        if not (set(value) <= {"class", "parameters"} and isinstance(value.get("class"), str)
-                and isinstance(parameters, dict)
-                and all(isinstance(word, str) for pair in parameters.items() for word in pair)):
-            raise ConfigurationError(f"{what}: {value!r:.120} names no class; write"
-                                     " {'class': 'package.module:Class', 'parameters': {'name': 'value'}}")
+        if not (
+            set(value) <= {"class", "parameters"}
+            and isinstance(value.get("class"), str)
+            and isinstance(parameters, dict)
+            and all(isinstance(word, str) for pair in parameters.items() for word in pair)
+        ):
+            raise ConfigurationError(
+                f"{what}: {value!r:.120} names no class; write"
+                " {'class': 'package.module:Class', 'parameters': {'name': 'value'}}"
+            )
         value = ClassReference(value["class"], parameters)
     if isinstance(value, str) and not _CLASS_NAME.fullmatch(value):
         raise ConfigurationError(f"{what}: {value!r} does not name a class; write package.module:Class")
@@ -65,7 +71,7 @@ def import_class(name: str, what: str = "class") -> type:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except BaseException as error:   # The module's own code runs here: whatever it raises is the user's to see.
+    except BaseException as error:  # The module's own code runs here: whatever it raises is the user's to see.
         let_through(error)
         raise ConfigurationError(
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error} (is the directory of"
@@ -74,7 +80,7 @@ def import_class(name: str, what: str = "class") -> type:
     found: Any = module
     for part in class_name.split("."):
         found = getattr(found, part, None)
-        if not isinstance(found, type):     # At each step: a name does not lead through modules that this one imports.
+        if not isinstance(found, type):  # At each step: a name does not lead through modules that this one imports.
             raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
     made: type = found
     return made
@@ -92,8 +98,9 @@ def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:
         made = cls(**parameters)
     except BaseException as error:
         let_through(error)
-        raise ConfigurationError(f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created:"
-                                 f" {type(error).__name__}: {error}") from error
+        raise ConfigurationError(
+            f"{what}: {cls.__module__}:{cls.__qualname__} cannot be created: {type(error).__name__}: {error}"
+        ) from error
     _check_methods(made, what, methods)
     return made
 
@@ -123,8 +130,10 @@ def to_callback_patterns(value: Any, what: str) -> tuple[str, ...]:
     patterns = to_words(value, what)
     for pattern in patterns:
         if not _CALLBACK_PATTERN.fullmatch(pattern):
-            raise ConfigurationError(f"{what}: {quoted(pattern)} names no classes; write package.module:Class,"
-                                     " package.module, package.* or *")
+            raise ConfigurationError(
+                f"{what}: {quoted(pattern)} names no classes; write package.module:Class,"
+                " package.module, package.* or *"
+            )
     return patterns
 
 
@@ -140,14 +149,16 @@ def check_allowed(references: Iterable[Any], allowed: tuple[str, ...], what: str
     is no name: before anything is imported."""
     for reference in references:
         if not isinstance(reference, ClassReference):
-            raise ConfigurationError(f"{what} holds {reference!r:.80}, which names no class; write"
-                                     " package.module:Class")
+            raise ConfigurationError(
+                f"{what} holds {reference!r:.80}, which names no class; write package.module:Class"
+            )
         if not any(_is_allowed(reference, pattern) for pattern in allowed):
             raise ConfigurationError(
                 f"{what} names {reference}, and what comes over the network may name only classes that this member"
                 f" allows ({', '.join(allowed) or 'none'}); start it with"
                 f" --allow-callbacks={reference.partition(':')[0]} (or the"
-                " property allow-callbacks, or Cache(allow_callbacks=...)), or name the class in its cache.xml")
+                " property allow-callbacks, or Cache(allow_callbacks=...)), or name the class in its cache.xml"
+            )
 
 
 def removes_all(value: Any) -> bool:

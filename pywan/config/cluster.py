@@ -5,6 +5,7 @@ A *thing* is a disk store, a gateway sender, a region or the gateway receiver, w
 what was not given is the default. An *entry* is a thing with the revision that it was last changed in. A thing that was
 removed leaves an entry without attributes, so that a locator that was away does not bring it back.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -18,23 +19,24 @@ from pywan.base.names import is_name, printable, quoted
 
 KINDS = tuple(THINGS)
 MAX_THINGS = 4096
-MAX_REMOVED = 1024             # Removed things that are remembered; the oldest are forgotten first.
-MAX_THING_BYTES = 64 * 1024    # As JSON.
-MAX_BYTES = 1024 * 1024        # Of all entries, as JSON: they must fit into one control message.
-MAX_REVISION = 2**53 - 1       # What every reader of JSON takes.
-MAX_STEP = 2**32               # How far a neighbour's revisions may be ahead: so no message can use up the numbers.
+MAX_REMOVED = 1024  # Removed things that are remembered; the oldest are forgotten first.
+MAX_THING_BYTES = 64 * 1024  # As JSON.
+MAX_BYTES = 1024 * 1024  # Of all entries, as JSON: they must fit into one control message.
+MAX_REVISION = 2**53 - 1  # What every reader of JSON takes.
+MAX_STEP = 2**32  # How far a neighbour's revisions may be ahead: so no message can use up the numbers.
 VERSION = 2
 
-Thing = dict[str, Any]         # {"kind", "name", "attributes"}
-Entry = dict[str, Any]         # A thing with "revision" and "id"; its attributes are None once it was removed.
+Thing = dict[str, Any]  # {"kind", "name", "attributes"}
+Entry = dict[str, Any]  # A thing with "revision" and "id"; its attributes are None once it was removed.
 
 
 def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attributes:
     """The attributes of a thing as the member that makes it has them; ConfigurationError if they cannot be."""
     cls = THINGS.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ConfigurationError(f"{quoted(kind)} is no kind of thing in a cluster configuration; there are"
-                                 f" {', '.join(KINDS)}")
+        raise ConfigurationError(
+            f"{quoted(kind)} is no kind of thing in a cluster configuration; there are {', '.join(KINDS)}"
+        )
     for given in attributes:
         if given in ("id", "name"):
             raise ConfigurationError(f"{quoted(kind)} {quoted(name)}: {given} is no attribute that can be given")
@@ -44,11 +46,15 @@ def make_attributes(kind: Any, name: str, attributes: Mapping[str, Any]) -> Attr
 def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
     """The thing with the attributes that it was given, each in its type; ConfigurationError if no member could make
     it."""
-    if not (isinstance(kind, str) and isinstance(name, str)
-            and isinstance(attributes, dict) and all(isinstance(key, str) for key in attributes)):
+    if not (
+        isinstance(kind, str)
+        and isinstance(name, str)
+        and isinstance(attributes, dict)
+        and all(isinstance(key, str) for key in attributes)
+    ):
         raise ConfigurationError("a thing of the cluster configuration needs a kind, a name and a map of attributes")
     given = {key: value for key, value in attributes.items() if value is not None and key not in ("id", "name")}
-    for attribute in CALLBACK_METHODS:       # By name: what is a class in a program cannot be kept.
+    for attribute in CALLBACK_METHODS:  # By name: what is a class in a program cannot be kept.
         check_callbacks_allowed({attribute: given.get(attribute)}, ("*",), f"{kind} {quoted(name)}")
     made = make_attributes(kind, name, given)
     plain = to_plain(made)
@@ -61,9 +67,11 @@ def check_thing(kind: Any, name: Any, attributes: Any) -> Thing:
 def _check_printable(value: Any, what: str) -> None:
     """What is kept is shown, and written as XML."""
     if isinstance(value, str) and printable(value) != value:
-        raise ConfigurationError(f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept"
-                                 " in the"
-                                 " cluster configuration")
+        raise ConfigurationError(
+            f"{what}: {quoted(value)} holds a character that cannot be shown, so it is not kept"
+            " in the"
+            " cluster configuration"
+        )
     inside = [*value.keys(), *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     for item in inside:
         _check_printable(item, what)
@@ -78,7 +86,7 @@ def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
         path: list[str] = []
         found: str | None = name
         while found is not None and found in parents and found not in depths:
-            depths[found] = 0       # Regions that wait for each other end here: a member says what is wrong with them.
+            depths[found] = 0  # Regions that wait for each other end here: a member says what is wrong with them.
             path.append(found)
             found = parents[found]
         depth = depths.get(found or "", -1)
@@ -103,16 +111,18 @@ class ClusterConfiguration:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}
-        self._sizes: dict[tuple[str, str], int] = {}    # As JSON; of things that are there, not of removed ones.
-        self._bytes = 0                                 # Their sum.
-        self._revision = 0      # The highest that was ever seen.
+        self._sizes: dict[tuple[str, str], int] = {}  # As JSON; of things that are there, not of removed ones.
+        self._bytes = 0  # Their sum.
+        self._revision = 0  # The highest that was ever seen.
         self._digest = ""
 
     def things(self) -> list[Thing]:
         """What a member is to have, in the order in which it makes it."""
         return in_order_of_making(
             {"kind": entry["kind"], "name": entry["name"], "attributes": entry["attributes"]}
-            for entry in self._entries.values() if entry["attributes"] is not None)
+            for entry in self._entries.values()
+            if entry["attributes"] is not None
+        )
 
     def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """The attributes of a thing; None if it is not there."""
@@ -144,8 +154,9 @@ class ClusterConfiguration:
         """Some attributes of a thing are wanted otherwise. A thing that is not there is a member's own: nothing
         changes."""
         if not isinstance(kind, str) or not isinstance(name, str) or not isinstance(changes, dict):
-            raise ConfigurationError("an alteration of the cluster configuration needs a kind, a name, a map of"
-                                     " attributes")
+            raise ConfigurationError(
+                "an alteration of the cluster configuration needs a kind, a name, a map of attributes"
+            )
         before = self.find(kind, name)
         if before is None:
             return False
@@ -192,7 +203,8 @@ class ClusterConfiguration:
                 raise ProtocolError(
                     f"{entry['kind']} {entry['name']!r} of the cluster configuration has revision {entry['revision']},"
                     " and"
-                    f" {self._revision} is the highest known here: so many changes there cannot have been")
+                    f" {self._revision} is the highest known here: so many changes there cannot have been"
+                )
         before = self.digest()
         newer: dict[tuple[str, str], Entry] = {}
         for entry in checked:
@@ -233,9 +245,11 @@ class ClusterConfiguration:
 
     def _next(self, thing: Thing, id: str) -> Entry:
         if self._revision >= MAX_REVISION:
-            raise ConfigurationError("the cluster configuration has used up its revisions; export it, stop the site's"
-                                     " locators,"
-                                     " move their files away, and import it")
+            raise ConfigurationError(
+                "the cluster configuration has used up its revisions; export it, stop the site's"
+                " locators,"
+                " move their files away, and import it"
+            )
         return {**thing, "revision": self._revision + 1, "id": id}
 
     def _check_room(self, entry: Entry) -> None:
@@ -256,7 +270,7 @@ class ClusterConfiguration:
 
     def _forget_oldest_removed(self) -> None:
         removed = sorted((entry for entry in self._entries.values() if entry["attributes"] is None), key=_age)
-        for entry in removed[:max(0, len(removed) - MAX_REMOVED)]:
+        for entry in removed[: max(0, len(removed) - MAX_REMOVED)]:
             del self._entries[entry["kind"], entry["name"]]
             self._digest = ""
 
@@ -266,7 +280,8 @@ def _check_limits(things: int, size: int) -> None:
         raise ConfigurationError(
             f"the cluster configuration has no room for {things} things of {size} bytes; the limits are {MAX_THINGS}"
             " and"
-            f" {MAX_BYTES}: destroy what is not needed")
+            f" {MAX_BYTES}: destroy what is not needed"
+        )
 
 
 def _age(entry: Entry) -> tuple[int, str]:
@@ -281,8 +296,9 @@ def _size(entry: Entry) -> int:
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{what} cannot be kept in the cluster configuration: {error}") from None
     if size > MAX_THING_BYTES:
-        raise ConfigurationError(f"{what} takes {size} bytes in the cluster configuration; the limit is"
-                                 f" {MAX_THING_BYTES}")
+        raise ConfigurationError(
+            f"{what} takes {size} bytes in the cluster configuration; the limit is {MAX_THING_BYTES}"
+        )
     return size
 
 
@@ -292,8 +308,12 @@ def _check_entry(entry: Any) -> Entry:
         raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")
     kind, name, attributes, revision, id = (entry.get(key) for key in ("kind", "name", "attributes", "revision", "id"))
     if not (
-        kind in KINDS and (is_name(name) or (kind, name) == ("gateway-receiver", ""))
-        and isinstance(id, str) and 0 < len(id) <= 64 and type(revision) is int and 0 < revision <= MAX_REVISION
+        kind in KINDS
+        and (is_name(name) or (kind, name) == ("gateway-receiver", ""))
+        and isinstance(id, str)
+        and 0 < len(id) <= 64
+        and type(revision) is int
+        and 0 < revision <= MAX_REVISION
         and (attributes is None or isinstance(attributes, dict) and _is_flat(attributes, 4))
     ):
         raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")

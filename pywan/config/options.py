@@ -1,6 +1,7 @@
 """Owns what a command that members carry out is: its options, what it keeps, and how answers are shown to people. The
 methods of member/management.py have one each; the command line is made of them.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -20,10 +21,10 @@ class Option:
     name: str
     help: str = ""
     required: bool = False
-    flag: bool = False          # May stand without a value, which means true.
-    many: bool = False          # May be there several times: the value is a list.
+    flag: bool = False  # May stand without a value, which means true.
+    many: bool = False  # May be there several times: the value is a list.
     field: str = ""
-    hidden: bool = False        # An older or second name.
+    hidden: bool = False  # An older or second name.
 
     @property
     def key(self) -> str:
@@ -36,9 +37,9 @@ class Shown:
 
     columns: Mapping[str, str | Callable[[Answer], Any]] = field(default_factory=dict)  # {}: as many as the items have.
     items: str | Callable[[Answer], list[Answer]] = ""  # The list in an answer, or what makes it; "": the answer.
-    none: str = ""              # What is said where there is no row.
-    line: Callable[[Answer], str] | None = None     # In place of the table: a line for each answer.
-    fault: Callable[[Answer], str] | None = None    # What makes an answer a failure; "": nothing.
+    none: str = ""  # What is said where there is no row.
+    line: Callable[[Answer], str] | None = None  # In place of the table: a line for each answer.
+    fault: Callable[[Answer], str] | None = None  # What makes an answer a failure; "": nothing.
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,19 @@ class MemberCommand:
     group: str
     help: str
     options: tuple[Option, ...] = ()
-    more: str = ""              # What the documents add.
-    keeps: str = ""             # put, alter or remove: what becomes of the thing in the cluster configuration.
+    more: str = ""  # What the documents add.
+    keeps: str = ""  # put, alter or remove: what becomes of the thing in the cluster configuration.
     shown: Shown | None = None  # None: a row for each member, with the `status` of its answer.
 
 
-def command(group: str, help: str, *options: Option | tuple[Option, ...], more: str = "", keeps: str = "",
-            shown: Shown | None = None) -> Callable[[Method], Method]:
+def command(
+    group: str,
+    help: str,
+    *options: Option | tuple[Option, ...],
+    more: str = "",
+    keeps: str = "",
+    shown: Shown | None = None,
+) -> Callable[[Method], Method]:
     """Makes a command of a method `on_VERB_THING`: `verb thing`. Its options are the method's parameters."""
     whole = tuple(option for each in options for option in (each if isinstance(each, tuple) else (each,)))
 

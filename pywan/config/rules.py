@@ -1,4 +1,5 @@
 """Owns which regions and senders go together."""
+
 from __future__ import annotations
 
 from typing import Iterable, Mapping
@@ -25,25 +26,32 @@ def validate_attachment(region: RegionAttributes, sender: SenderAttributes) -> N
 
 
 def validate_colocation(
-    region: RegionAttributes, others: Iterable[RegionAttributes], senders: Mapping[str, SenderAttributes],
+    region: RegionAttributes,
+    others: Iterable[RegionAttributes],
+    senders: Mapping[str, SenderAttributes],
 ) -> None:
     """A region is colocated with a partitioned region of as many buckets. A parallel sender is shared only by regions
     that are colocated: its buckets are theirs."""
     others = [other for other in others if other.name != region.name]
     table = {other.name: other.colocated_with for other in others} | {region.name: region.colocated_with}
     if region.colocated_with is not None and region.colocated_with not in table:
-        raise IllegalStateError(f"region {region.name!r}: there is no region {region.colocated_with!r} to be colocated"
-                                " with; create that one first")
+        raise IllegalStateError(
+            f"region {region.name!r}: there is no region {region.colocated_with!r} to be colocated"
+            " with; create that one first"
+        )
     parent = next((other for other in others if other.name == region.colocated_with), None)
     if parent is not None and not parent.is_partitioned:
-        raise IllegalStateError(f"region {region.name!r}: it cannot be colocated with {parent.name!r}, which is of"
-                                f" type {parent.type}"
-                                " and has no buckets; name a partitioned region")
+        raise IllegalStateError(
+            f"region {region.name!r}: it cannot be colocated with {parent.name!r}, which is of"
+            f" type {parent.type}"
+            " and has no buckets; name a partitioned region"
+        )
     if parent is not None and parent.total_num_buckets != region.total_num_buckets:
         raise IllegalStateError(
             f"region {region.name!r}: its total_num_buckets {region.total_num_buckets} differ from"
             f" {parent.total_num_buckets} of"
-            f" {parent.name!r}, with which it is to be colocated; give both the same")
+            f" {parent.name!r}, with which it is to be colocated; give both the same"
+        )
     for other in others:
         for sender_id in region.gateway_sender_ids:
             shared = sender_id in other.gateway_sender_ids and sender_id in senders and senders[sender_id].parallel

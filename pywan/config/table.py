@@ -4,6 +4,7 @@ what a user gave, checked, altered and shown, and how a method gets typed keywor
 A table is a dataclass whose fields are `name: Annotated[type, Attribute(...)] = default`. Nothing else lists its
 attributes: keyword arguments, cache.xml, the command line and the documents are made from the rows.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -30,29 +31,29 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 class Attribute:
     """What a row says besides name, type and default."""
 
-    about: str                              # What it does, in a few words: the command line's help and the documents.
+    about: str  # What it does, in a few words: the command line's help and the documents.
     _: dataclasses.KW_ONLY
-    more: str = ""                          # What the documents add.
+    more: str = ""  # What the documents add.
     unit: str = ""
     lowest: int | None = None
     highest: int | None = None
-    also: Mapping[int, str] = field(default_factory=dict)   # Numbers with a meaning of their own, beside the range.
-    words: tuple[str, ...] = ()             # It is one of them.
-    unset: str = "none"                     # What it is called where it is not given and has no default.
-    read: Callable[[Any, str], Any] | None = None           # (value, what) -> value; None: as its type says.
-    methods: tuple[str, ...] = ()           # It names classes of the user's, which need these methods.
-    option: str = ""                        # On the command line, where that is not the name.
-    aliases: tuple[str, ...] = ()           # Other names there.
-    element: str = ""                       # In a cache.xml: the element that holds it, where not its thing's own.
+    also: Mapping[int, str] = field(default_factory=dict)  # Numbers with a meaning of their own, beside the range.
+    words: tuple[str, ...] = ()  # It is one of them.
+    unset: str = "none"  # What it is called where it is not given and has no default.
+    read: Callable[[Any, str], Any] | None = None  # (value, what) -> value; None: as its type says.
+    methods: tuple[str, ...] = ()  # It names classes of the user's, which need these methods.
+    option: str = ""  # On the command line, where that is not the name.
+    aliases: tuple[str, ...] = ()  # Other names there.
+    element: str = ""  # In a cache.xml: the element that holds it, where not its thing's own.
 
 
 @dataclass(frozen=True)
 class Row:
     """An attribute of a thing."""
 
-    name: str                               # In Python.
+    name: str  # In Python.
     type: Any
-    default: Any                            # `dataclasses.MISSING`: it has to be given.
+    default: Any  # `dataclasses.MISSING`: it has to be given.
     is_positional: bool
     attribute: Attribute
 
@@ -149,10 +150,10 @@ class Attributes:
     """What is common to the attributes of senders, receivers, regions and disk stores. The dataclass below is the
     table."""
 
-    kind: ClassVar[str]                     # As commands and cache.xml call the thing.
-    title: ClassVar[str]                    # As errors call it.
+    kind: ClassVar[str]  # As commands and cache.xml call the thing.
+    title: ClassVar[str]  # As errors call it.
     error: ClassVar[type[ConfigurationError]] = ConfigurationError
-    refused: ClassVar[Mapping[str, str]] = {}   # Geode's that have no effect here, and why: refused by name.
+    refused: ClassVar[Mapping[str, str]] = {}  # Geode's that have no effect here, and why: refused by name.
 
     @classmethod
     def make(cls, /, *named: Any, **given: Any) -> Self:
@@ -177,8 +178,10 @@ class Attributes:
             raise self.error(f"{what}: nothing to alter; name one of {', '.join(allowed)}")
         for name in given:
             if name not in allowed:
-                raise self.error(f"{what}: {name} cannot be altered; only {', '.join(allowed)} can:"
-                                 f" destroy the {self.title} and create it again")
+                raise self.error(
+                    f"{what}: {name} cannot be altered; only {', '.join(allowed)} can:"
+                    f" destroy the {self.title} and create it again"
+                )
         try:
             altered = dataclasses.replace(self, **_read(changes, what, given))  # type: ignore[type-var]
             altered.check()
@@ -202,8 +205,9 @@ def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) ->
     known = [row.name for row in rows]
     for name in values:
         if name in cls.refused:
-            raise ConfigurationError(f"{what}: {name} has no effect in this version ({cls.refused[name]}); leave it"
-                                     " out")
+            raise ConfigurationError(
+                f"{what}: {name} has no effect in this version ({cls.refused[name]}); leave it out"
+            )
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigurationError(f"{what}: no attribute {quoted(unknown[0])}; there are {', '.join(known)}")
@@ -247,6 +251,7 @@ def takes(
     cls: Callable[P, Made],
 ) -> Callable[[Callable[[Owner, Made], Result]], Callable[Concatenate[Owner, P], Result]]:
     """Gives a method the arguments of a table, typed; it is called with the attributes, made and checked."""
+
     def decorate(method: Callable[[Owner, Made], Result]) -> Callable[Concatenate[Owner, P], Result]:
         made_of: Any = cls
 
@@ -259,9 +264,11 @@ def takes(
     return decorate
 
 
-def takes_changes(cls: Callable[P, Any]) -> Callable[[Callable[[Owner, dict[str, Any]], Result]],
-                                                     Callable[Concatenate[Owner, P], Result]]:
+def takes_changes(
+    cls: Callable[P, Any],
+) -> Callable[[Callable[[Owner, dict[str, Any]], Result]], Callable[Concatenate[Owner, P], Result]]:
     """The same for a method that changes something that is there: it is called with what was given, as it was given."""
+
     def decorate(method: Callable[[Owner, dict[str, Any]], Result]) -> Callable[Concatenate[Owner, P], Result]:
         @functools.wraps(method)
         def call(self: Owner, /, *args: P.args, **given: P.kwargs) -> Result:
@@ -277,9 +284,13 @@ def _with_signature(call: Called, cls: Any) -> Called:
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     shown = [
         inspect.Parameter(
-            row.name, own.POSITIONAL_OR_KEYWORD if row.is_positional else own.KEYWORD_ONLY,
-            default=own.empty if row.is_required else row.default, annotation=row.type)
-        for row in table(cls)]
+            row.name,
+            own.POSITIONAL_OR_KEYWORD if row.is_positional else own.KEYWORD_ONLY,
+            default=own.empty if row.is_required else row.default,
+            annotation=row.type,
+        )
+        for row in table(cls)
+    ]
     setattr(call, "__signature__", inspect.Signature([own, *shown]))
     return call
 

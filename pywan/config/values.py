@@ -3,6 +3,7 @@ where it does not.
 
 Each function takes the value and `what`: the thing and the attribute, as an error names them.
 """
+
 from __future__ import annotations
 
 import math
@@ -16,7 +17,7 @@ from pywan.base.names import check_name, is_host, quoted
 MAX_WAIT_S = 2**31 - 1
 WRITTEN: Literal["written"] = "written"
 DISK_LEVELS = ("true", WRITTEN, "false")
-DiskLevel = Union[bool, Literal["written"]]      # What a change waits for: the disk, that its log has it, or nothing.
+DiskLevel = Union[bool, Literal["written"]]  # What a change waits for: the disk, that its log has it, or nothing.
 _DIRECTORY_MB = 1, 2**31 - 1
 
 
@@ -38,8 +39,9 @@ def to_disk_level(value: Any, what: str) -> DiskLevel:
     return WRITTEN if word == WRITTEN else word == "true"
 
 
-def to_int(value: Any, what: str, lowest: int | None = None, highest: int | None = None,
-           also: Mapping[int, str] | None = None) -> int:
+def to_int(
+    value: Any, what: str, lowest: int | None = None, highest: int | None = None, also: Mapping[int, str] | None = None
+) -> int:
     """A whole number within the range, or one of `also`: numbers with a meaning of their own."""
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -51,8 +53,9 @@ def to_int(value: Any, what: str, lowest: int | None = None, highest: int | None
     if also is not None and number in also:
         return number
     if (lowest is not None and number < lowest) or (highest is not None and number > highest):
-        raise ConfigurationError(f"{what}: {number} is out of range; allowed is a"
-                                 f" number{_range(lowest, highest, also)}")
+        raise ConfigurationError(
+            f"{what}: {number} is out of range; allowed is a number{_range(lowest, highest, also)}"
+        )
     return number
 
 
@@ -73,8 +76,9 @@ def to_wait_time(value: Any, what: str) -> float:
             number = None
     is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
     if not is_number or not (number == -1 or 0 <= number <= MAX_WAIT_S):
-        raise ConfigurationError(f"{what}: {value!r} is not a number of seconds from 0 to {MAX_WAIT_S}, nor -1"
-                                 " (without limit)")
+        raise ConfigurationError(
+            f"{what}: {value!r} is not a number of seconds from 0 to {MAX_WAIT_S}, nor -1 (without limit)"
+        )
     return math.inf if number == -1 else float(number)
 
 
@@ -149,9 +153,11 @@ def _to_directory(part: Any, what: str) -> tuple[str, int | None]:
         path, size = part
         path = os.fspath(path)
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size"
-                                 " in MB"
-                                 " (None: no limit)") from None
+        raise ConfigurationError(
+            f"{what}: {part!r} is not a directory; write a path, or a pair of a path and its size"
+            " in MB"
+            " (None: no limit)"
+        ) from None
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigurationError(f"{what}: {path!r} is not the name of a directory")
     return path, None if size is None else to_int(size, what, *_DIRECTORY_MB)

@@ -1,4 +1,5 @@
 """Owns the comparison of what sites hold: key by key, by form, length, hash and stamp of the value."""
+
 from __future__ import annotations
 
 import struct
@@ -7,13 +8,15 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from pywan.errors import ProtocolError
 
-SCAN_LIMIT = 20_000         # Entries asked for at once.
+SCAN_LIMIT = 20_000  # Entries asked for at once.
 _ENTRY = struct.Struct("<HBBIQQB7x")
 _EXAMPLES = 5
 
 # scan(cursor) -> (next cursor or None, a run of entries), as Region.scan gives it.
 Scan = Callable[[int], "tuple[int | None, bytes]"]
-Contents = dict[tuple[int, bytes], tuple[Any, ...]]     # (key form, key) -> (value form, value length, value hash, stamp, site)
+Contents = dict[
+    tuple[int, bytes], tuple[Any, ...]
+]  # (key form, key) -> (value form, value length, value hash, stamp, site)
 
 
 @dataclass
@@ -21,17 +24,19 @@ class Difference:
     """How one site's contents differ from the reference site's."""
 
     site: str
-    missing: int = 0        # Keys that the reference has and this one does not.
+    missing: int = 0  # Keys that the reference has and this one does not.
     extra: int = 0
-    value: int = 0          # Keys of both with different values.
-    stamp: int = 0          # Same value, but not the same update.
+    value: int = 0  # Keys of both with different values.
+    stamp: int = 0  # Same value, but not the same update.
     examples: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.extra or self.value or self.stamp)
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{getattr(self, name):,} {name}" for name in ("missing", "extra", "value", "stamp") if getattr(self, name))
+        counts = ", ".join(
+            f"{getattr(self, name):,} {name}" for name in ("missing", "extra", "value", "stamp") if getattr(self, name)
+        )
         return f"{self.site}: {counts or 'equal'}" + (f" (such as {'; '.join(self.examples)})" if self.examples else "")
 
 
@@ -45,7 +50,7 @@ def entries(run: bytes) -> Iterator[tuple[tuple[int, bytes], tuple[int, int, int
         at += _ENTRY.size
         if end - at < key_length:
             raise ProtocolError(f"a scan answer of {end} bytes ends inside a key of {key_length} bytes at byte {at}")
-        yield (key_form, run[at:at + key_length]), (value_form, value_length, value_hash, stamp, site)
+        yield (key_form, run[at : at + key_length]), (value_form, value_length, value_hash, stamp, site)
         at += key_length
 
 

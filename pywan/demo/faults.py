@@ -1,4 +1,5 @@
 """Owns what goes wrong in the demo, and the writes that go on meanwhile."""
+
 from __future__ import annotations
 
 import random
@@ -14,7 +15,7 @@ from pywan.errors import PywanError
 from pywan.testing.fault_proxy import FaultProxy
 
 WRITE_BURST = 20
-WRITE_INTERVAL_S = 0.025        # A burst each: 800 events a second and site.
+WRITE_INTERVAL_S = 0.025  # A burst each: 800 events a second and site.
 _STEP_LIMIT_S = 60.0
 
 
@@ -64,10 +65,14 @@ class Writer(threading.Thread):
             with self._members.writer(self.site.name) as server:
                 while not self._stopped.wait(WRITE_INTERVAL_S):
                     for key in self._random.choices(self._keys, k=WRITE_BURST):
-                        value = {"writer": self.site.name, "number": self.written, "price": self._random.randint(1, 10**6) / 100}
+                        value = {
+                            "writer": self.site.name,
+                            "number": self.written,
+                            "price": self._random.randint(1, 10**6) / 100,
+                        }
                         server.call("put", region=REGION, key=key, value=value)
                         self.written += 1
-        except Exception as error:      # Reported by whoever watches the writers.
+        except Exception as error:  # Reported by whoever watches the writers.
             self.failure = error
 
     def stop(self) -> None:
@@ -122,8 +127,8 @@ def move_receiver(members: Members, site: Site) -> tuple[int, int]:
     """Stop the site's receiver and start it on another port of its range; (old port, new port)."""
     old = members.ask(site.name, "status gateway-receiver")["port"]
     members.ask(site.name, "stop gateway-receiver")
-    with socket.socket() as occupant:       # Someone else has taken the port meanwhile.
-        occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)     # Its broken connections may still linger.
+    with socket.socket() as occupant:  # Someone else has taken the port meanwhile.
+        occupant.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Its broken connections may still linger.
         occupant.bind((site.address, old))
         occupant.listen(1)
         members.ask(site.name, "start gateway-receiver")

@@ -1,4 +1,5 @@
 """Owns what the demo feeds: generated market data, or a file's rows, as one DataFrame in which keys keep their order."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,24 +9,41 @@ from typing import Any
 from pywan.errors import ConfigurationError
 
 OPERATIONS = ("create", "update", "destroy")
-PARTITIONS = 16             # Each is one task: many enough to show progress, few enough to be cheap.
-EVENTS_PER_KEY = 5          # Of the generated feed, on average.
+PARTITIONS = 16  # Each is one task: many enough to show progress, few enough to be cheap.
+EVENTS_PER_KEY = 5  # Of the generated feed, on average.
 _MAX_KEY_BYTES = 64 * 1024
-_ORDER = "__pywan_order"    # Where a row stands in the feed; dropped before the rows leave.
-_SYMBOLS = ["AAPL", "MSFT", "NVDA", "IBM", "ORCL", "SAP", "SIE", "TM", "SONY", "BP", "SHEL", "GS", "JPM", "HSBC", "UBS", "VOD"]
+_ORDER = "__pywan_order"  # Where a row stands in the feed; dropped before the rows leave.
+_SYMBOLS = [
+    "AAPL",
+    "MSFT",
+    "NVDA",
+    "IBM",
+    "ORCL",
+    "SAP",
+    "SIE",
+    "TM",
+    "SONY",
+    "BP",
+    "SHEL",
+    "GS",
+    "JPM",
+    "HSBC",
+    "UBS",
+    "VOD",
+]
 
 
 @dataclass(frozen=True)
 class Feed:
     """Rows to be put, each key's rows in one partition and there in the feed's order."""
 
-    frame: Any                  # The columns key, operation (if any) and values.
-    live: Any                   # The key and values that must remain after the last row.
+    frame: Any  # The columns key, operation (if any) and values.
+    live: Any  # The key and values that must remain after the last row.
     key: str
     operation: str | None
     values: tuple[str, ...]
     rows: int
-    source: str                 # For people.
+    source: str  # For people.
 
     def release(self) -> None:
         self.frame.unpersist()
@@ -79,7 +97,9 @@ def check_file(path: str) -> None:
     """ConfigurationError if there is no such file, or its name does not say what it holds."""
     if not Path(path).exists():
         raise ConfigurationError(f"--input={path}: there is no such file")
-    if not Path(path).is_dir() and not _plain_name(path).endswith((".csv", ".parquet", ".pq", ".json", ".jsonl", ".ndjson")):
+    if not Path(path).is_dir() and not _plain_name(path).endswith(
+        (".csv", ".parquet", ".pq", ".json", ".jsonl", ".ndjson")
+    ):
         raise ConfigurationError(f"--input={path}: the name must end in .csv, .csv.gz, .parquet, .json or .jsonl")
 
 
@@ -95,7 +115,13 @@ def _read(spark: Any, path: str) -> Any:
     name = _plain_name(path)
     if name.endswith(".csv"):
         # Quotes are doubled inside quotes (RFC 4180), which is not Spark's default.
-        return spark.read.option("header", True).option("quote", '"').option("escape", '"').option("mode", "FAILFAST").csv(path)
+        return (
+            spark.read.option("header", True)
+            .option("quote", '"')
+            .option("escape", '"')
+            .option("mode", "FAILFAST")
+            .csv(path)
+        )
     if name.endswith((".parquet", ".pq")) or Path(path).is_dir():
         return spark.read.parquet(path)
     return spark.read.option("mode", "FAILFAST").json(path)
@@ -109,7 +135,17 @@ def _portable(field: Any) -> Any:
     column = F.col("`" + field.name.replace("`", "``") + "`")
     if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType)):
         return F.to_json(column).alias(field.name)
-    plain = (T.StringType, T.BinaryType, T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType)
+    plain = (
+        T.StringType,
+        T.BinaryType,
+        T.BooleanType,
+        T.ByteType,
+        T.ShortType,
+        T.IntegerType,
+        T.LongType,
+        T.FloatType,
+        T.DoubleType,
+    )
     if isinstance(field.dataType, plain):
         return column
     return column.cast("string").alias(field.name)
@@ -126,9 +162,7 @@ def _feed(rows: Any, key: str, operation: str | None, order: Any, source: str) -
     ordered = rows.repartition(PARTITIONS, quoted).sortWithinPartitions(order).persist(StorageLevel.MEMORY_AND_DISK)
     counted = _count_and_check(ordered, quoted, operation, source)
     columns = [quoted, *([F.col(f"`{operation}`")] if operation else []), *[F.col(f"`{name}`") for name in values]]
-    last = ordered.groupBy(quoted.alias(key)).agg(
-        F.max_by(F.struct(*columns[1:]), order).alias("row")
-    )
+    last = ordered.groupBy(quoted.alias(key)).agg(F.max_by(F.struct(*columns[1:]), order).alias("row"))
     if operation is not None:
         last = last.filter(F.col("row").getField(operation) != "destroy")
     live = last.select(F.col(f"`{key}`"), *[F.col("row").getField(name).alias(name) for name in values])
@@ -153,7 +187,11 @@ def _count_and_check(rows: Any, key: Any, operation: str | None, source: str) ->
     if counts["without_key"]:
         raise ConfigurationError(f"{source}: {counts['without_key']:,} rows have no key; every row needs one")
     if counts["bad_operation"] is not None:
-        raise ConfigurationError(f"{source}: the operation {counts['bad_operation']!r} is none of {', '.join(OPERATIONS)}")
+        raise ConfigurationError(
+            f"{source}: the operation {counts['bad_operation']!r} is none of {', '.join(OPERATIONS)}"
+        )
     if counts["longest_key"] > _MAX_KEY_BYTES:
-        raise ConfigurationError(f"{source}: a key has {counts['longest_key']:,} characters; at most {_MAX_KEY_BYTES:,} bytes fit")
+        raise ConfigurationError(
+            f"{source}: a key has {counts['longest_key']:,} characters; at most {_MAX_KEY_BYTES:,} bytes fit"
+        )
     return int(counts["rows"])

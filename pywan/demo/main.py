@@ -1,4 +1,5 @@
 """Owns the demo's course: start, load, settle, check, faults under writes, settle, compare, report, and leave nothing behind."""
+
 from __future__ import annotations
 
 import contextlib
@@ -30,7 +31,7 @@ WRITE_SITES = ("ny", "tk")
 WRITE_KEYS = 1_000
 STANDSTILL_LIMIT_S = 60.0
 _POLL_S = 0.2
-_PLAIN_WIDTH = 132      # Of tables that go to a file or a pipe.
+_PLAIN_WIDTH = 132  # Of tables that go to a file or a pipe.
 INTERRUPTED = 130
 
 
@@ -95,7 +96,9 @@ class Demo:
         self._cleanup.callback(self.link.stop)
         self._cleanup.callback(self.progress.stop)
         started = time.monotonic()
-        self.progress.say(f"{len(self.topology.sites)} sites in a {self.topology.name} start, and Spark; files in {self.directory}")
+        self.progress.say(
+            f"{len(self.topology.sites)} sites in a {self.topology.name} start, and Spark; files in {self.directory}"
+        )
         self._spark = pool.submit(spark_session.start, self.directory / "spark")
         pool.shutdown(wait=False)
         self.link.start()
@@ -132,10 +135,16 @@ class Demo:
         self.progress.say(f"Spark loads {feed.rows:,} events ({feed.source}) into {site.name.upper()}")
         started = time.monotonic()
         summary = enqueue(
-            feed.frame, locators=f"{site.address}[{site.locator_port}]", region=topology.REGION,
-            key=feed.key, value=list(feed.values), operation=feed.operation,
+            feed.frame,
+            locators=f"{site.address}[{site.locator_port}]",
+            region=topology.REGION,
+            key=feed.key,
+            value=list(feed.values),
+            operation=feed.operation,
         )
-        self.report.add_step("load through Spark", summary.seconds, summary.rows, bytes=summary.bytes, partitions=summary.partitions)
+        self.report.add_step(
+            "load through Spark", summary.seconds, summary.rows, bytes=summary.bytes, partitions=summary.partitions
+        )
         if summary.rows != feed.rows:
             self.report.problems.append(f"Spark enqueued {summary.rows:,} rows of {feed.rows:,}")
         self.progress.say("the sites catch up")
@@ -153,14 +162,18 @@ class Demo:
             if difference:
                 self.report.problems.append(f"after the load, {difference}")
         self.report.feed["live_keys"] = live.num_rows
-        self.report.add_step("compare with the feed", time.monotonic() - started, live.num_rows * len(self.topology.sites))
+        self.report.add_step(
+            "compare with the feed", time.monotonic() - started, live.num_rows * len(self.topology.sites)
+        )
         return live
 
     def _faults(self, feed: feeds.Feed, expected: Any) -> None:
         cut = self.topology.sites[self.topology.cut_site]
         tk = self.topology.sites["tk"]
         keys = expected.column(feed.key).slice(0, WRITE_KEYS).to_pylist() or ["a key"]
-        writers = faults.Writers([self.topology.sites[name] for name in WRITE_SITES], keys, self.members, self.options.seed)
+        writers = faults.Writers(
+            [self.topology.sites[name] for name in WRITE_SITES], keys, self.members, self.options.seed
+        )
         say, started = self.progress.say, time.monotonic()
         say(f"{' and '.join(name.upper() for name in WRITE_SITES)} update the same {len(keys):,} keys at once")
         with writers:
@@ -199,8 +212,10 @@ class Demo:
             stats = self.members.receiver_stats(site)
             difference = differences.get(site)
             self.report.sites[site] = {
-                "live_keys": len(held), "events": self.members.look(site).events,
-                "received": stats["events_received"], "repeated": stats["duplicate_events_skipped"],
+                "live_keys": len(held),
+                "events": self.members.look(site).events,
+                "received": stats["events_received"],
+                "repeated": stats["duplicate_events_skipped"],
                 "conflicts_lost": stats["conflicts_lost"],
                 "fastest_events_per_second": round(self.progress.fastest[site]),
                 "contents": "reference" if difference is None else str(difference).partition(": ")[2],
@@ -208,17 +223,21 @@ class Demo:
             if difference:
                 self.report.problems.append(f"at the end, {difference}")
             if len(held) != expected.num_rows:
-                self.report.problems.append(f"at the end, {site} has {len(held):,} live keys, not {expected.num_rows:,}")
+                self.report.problems.append(
+                    f"at the end, {site} has {len(held):,} live keys, not {expected.num_rows:,}"
+                )
             for name, ledger in self.members.ledgers(site).items():
                 self.report.add_sender(site, name, ledger)
                 if ledger.get("parked"):
                     self.report.problems.append(f"{site}'s sender {name} has parked {ledger['parked']:,} events")
-        if not (self.options.persistent and self.options.faults):      # A killed server's receiver counts from 0 again.
+        if not (self.options.persistent and self.options.faults):  # A killed server's receiver counts from 0 again.
             self.report.check_flow({site: site for site in self.topology.sites})
         self.report.add_step("compare key by key", time.monotonic() - started, sum(map(len, contents.values())))
 
     def _contents(self) -> dict[str, compare.Contents]:
-        return {site: compare.read_contents(lambda cursor: self.members.scan(site, cursor)) for site in self.topology.sites}
+        return {
+            site: compare.read_contents(lambda cursor: self.members.scan(site, cursor)) for site in self.topology.sites
+        }
 
     def _settle(self) -> None:
         """Returns when every queue is empty and nothing changes any more; PywanError if a queue stands still."""
@@ -233,8 +252,12 @@ class Demo:
             if state != last:
                 last, moved_at = state, time.monotonic()
             elif time.monotonic() - moved_at > STANDSTILL_LIMIT_S:
-                stuck = [f"{site} to {sender}: {size:,} ({', '.join(view.lag_causes) or 'no cause given'})"
-                         for site, view in views.items() for sender, size in view.queued.items() if size]
+                stuck = [
+                    f"{site} to {sender}: {size:,} ({', '.join(view.lag_causes) or 'no cause given'})"
+                    for site, view in views.items()
+                    for sender, size in view.queued.items()
+                    if size
+                ]
                 raise PywanError(f"queues stand still for {STANDSTILL_LIMIT_S:.0f} s: {'; '.join(stuck)}")
             pause.wait(_POLL_S)
 
@@ -261,7 +284,7 @@ class _Signals:
 
     def _interrupt(self, number: int, frame: Any) -> None:
         self.interrupted = True
-        logging.disable(logging.CRITICAL)       # What is cut off now would tell of it at length.
+        logging.disable(logging.CRITICAL)  # What is cut off now would tell of it at length.
         raise KeyboardInterrupt
 
 
@@ -281,7 +304,7 @@ def run(options: Options = Options()) -> int:
             report = demo.run()
             status = 0 if report.ok else 1
         except (KeyboardInterrupt, Exception) as error:
-            if signals.interrupted:     # Whatever came of it, such as Spark's complaint about the call that was cut off.
+            if signals.interrupted:  # Whatever came of it, such as Spark's complaint about the call that was cut off.
                 status = INTERRUPTED
                 click.echo("interrupted: ending all processes", err=True)
             elif isinstance(error, PywanError):
@@ -294,7 +317,7 @@ def run(options: Options = Options()) -> int:
                 demo.close()
                 if status != 1 and not options.keep:
                     shutil.rmtree(demo.directory, ignore_errors=True)
-                    with contextlib.suppress(OSError):      # Not empty: another run's files.
+                    with contextlib.suppress(OSError):  # Not empty: another run's files.
                         demo.directory.parent.rmdir()
     if report is None:
         return status
@@ -306,18 +329,39 @@ def run(options: Options = Options()) -> int:
 
 
 @click.command(name="demo")
-@click.option("--events", type=click.IntRange(1), default=Options.events, show_default=True, help="How many events of generated market data.")
+@click.option(
+    "--events",
+    type=click.IntRange(1),
+    default=Options.events,
+    show_default=True,
+    help="How many events of generated market data.",
+)
 @click.option("--input", type=str, help="A CSV, gzip CSV, Parquet or JSON-lines file to feed instead.")
 @click.option("--key", help="The column of --input that holds the key.  [default: key]")
 @click.option("--operation", help="The column of --input that holds create, update or destroy.")
-@click.option("--topology", default=Options.topology, show_default=True, help=f"One of {', '.join(topology.TOPOLOGIES)}.")
+@click.option(
+    "--topology", default=Options.topology, show_default=True, help=f"One of {', '.join(topology.TOPOLOGIES)}."
+)
 @click.option("--seed", default=Options.seed, show_default=True, help="Of everything random.")
-@click.option("--cut-seconds", type=click.FloatRange(0, 3600), default=Options.cut_seconds, show_default=True, help="How long the link to LN is cut.")
+@click.option(
+    "--cut-seconds",
+    type=click.FloatRange(0, 3600),
+    default=Options.cut_seconds,
+    show_default=True,
+    help="How long the link to LN is cut.",
+)
 @click.option("--no-faults", "faults", flag_value=False, default=True, help="Only load and compare.")
-@click.option("--persistent", is_flag=True, help="Queues and regions on disk; LN's server is then killed and started again too.")
+@click.option(
+    "--persistent", is_flag=True, help="Queues and regions on disk; LN's server is then killed and started again too."
+)
 @click.option("--json", is_flag=True, help="Print the report as JSON; progress goes to standard error.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--dir", default=Options.dir, show_default=True, help="Where the processes keep their files; removed if all went well.")
+@click.option(
+    "--dir",
+    default=Options.dir,
+    show_default=True,
+    help="Where the processes keep their files; removed if all went well.",
+)
 @click.option("--keep", is_flag=True, help="Keep the files.")
 def command(**chosen: Any) -> None:
     """Three sites on this machine, fed by Spark, through faults, compared key by key."""

@@ -1,4 +1,5 @@
 """Owns the demo's processes: six of them, started by the same commands that a person would type, and all gone at the end."""
+
 from __future__ import annotations
 
 import os
@@ -59,10 +60,10 @@ class Members:
         self.directory = directory
         self._configuration = configuration
         self._lock = threading.Lock()
-        self._running: dict[str, Member] = {}       # Guarded by _lock.
-        self._starting: set[subprocess.Popen[str]] = set()   # Guarded by _lock.
-        self._closing = False                       # Guarded by _lock.
-        self._clients: dict[str, ControlClient] = {}    # By site; guarded by _lock.
+        self._running: dict[str, Member] = {}  # Guarded by _lock.
+        self._starting: set[subprocess.Popen[str]] = set()  # Guarded by _lock.
+        self._closing = False  # Guarded by _lock.
+        self._clients: dict[str, ControlClient] = {}  # By site; guarded by _lock.
 
     def start_all(self) -> None:
         """All locators, then all servers; each kind at once."""
@@ -73,14 +74,22 @@ class Members:
 
     def locator_command(self, site: Site) -> list[str]:
         return [
-            "start", "locator", f"--name={site.locator_name}", f"--locators={site.locator}", f"--port={site.locator_port}",
+            "start",
+            "locator",
+            f"--name={site.locator_name}",
+            f"--locators={site.locator}",
+            f"--port={site.locator_port}",
             f"--distributed-system-id={site.distributed_system_id}",
             f"--J=-Dgemfire.remote-locators={self.topology.remote_locators(site)}",
         ]
 
     def server_command(self, site: Site) -> list[str]:
         return [
-            "start", "server", f"--name={site.server_name}", f"--locators={site.locator}", f"--bind-address={site.address}",
+            "start",
+            "server",
+            f"--name={site.server_name}",
+            f"--locators={site.locator}",
+            f"--bind-address={site.address}",
             f"--cache-xml-file={self._configuration[site.name]}",
         ]
 
@@ -97,8 +106,13 @@ class Members:
                 raise IllegalStateError(f"{name} is not started: the demo is ending")
             # In a session of its own, so that Ctrl-C reaches only the demo, which then ends what was started, in order.
             starter = subprocess.Popen(
-                [sys.executable, "-m", "pywan.cli.main", *command, f"--dir={self.directory}"], env=environment, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                [sys.executable, "-m", "pywan.cli.main", *command, f"--dir={self.directory}"],
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             self._starting.add(starter)
         try:
@@ -106,7 +120,9 @@ class Members:
         except subprocess.TimeoutExpired:
             starter.kill()
             starter.communicate()
-            raise PywanError(f"`pywan {' '.join(command)}` did not end within {START_LIMIT_S} s; see {self.log_file(name)}") from None
+            raise PywanError(
+                f"`pywan {' '.join(command)}` did not end within {START_LIMIT_S} s; see {self.log_file(name)}"
+            ) from None
         finally:
             with self._lock:
                 self._starting.discard(starter)
@@ -147,7 +163,7 @@ class Members:
         with self._lock:
             self._closing = True
             starting = list(self._starting)
-        for starter in starting:        # Its child would otherwise appear after we have gone.
+        for starter in starting:  # Its child would otherwise appear after we have gone.
             try:
                 starter.wait(START_LIMIT_S)
             except subprocess.TimeoutExpired:
@@ -166,7 +182,9 @@ class Members:
         with self._lock:
             members = list(self._running.values())
             self._running.clear()
-        members.sort(key=lambda member: member.name.startswith("locator"))    # Servers tell their locators that they leave.
+        members.sort(
+            key=lambda member: member.name.startswith("locator")
+        )  # Servers tell their locators that they leave.
         for kind in (False, True):
             group = [member for member in members if member.name.startswith("locator") is kind]
             for member in group:
@@ -185,10 +203,16 @@ class Members:
         waiting = [sender for sender in senders if sender["queue_size"]]
         return SiteView(
             keys=size,
-            events=max((sender["ledger"]["received"] for sender in senders), default=0),    # Each sender sees every change.
+            events=max(
+                (sender["ledger"]["received"] for sender in senders), default=0
+            ),  # Each sender sees every change.
             queued={sender["id"]: sender["queue_size"] for sender in senders},
             lag_seconds=max((float(sender["lag"].get("seconds") or 0) for sender in waiting), default=0.0),
-            lag_causes=tuple(dict.fromkeys(sender["lag"]["cause"].partition(":")[0] for sender in waiting if sender["lag"].get("cause"))),
+            lag_causes=tuple(
+                dict.fromkeys(
+                    sender["lag"]["cause"].partition(":")[0] for sender in waiting if sender["lag"].get("cause")
+                )
+            ),
         )
 
     def scan(self, site: str, cursor: int) -> tuple[int | None, bytes]:

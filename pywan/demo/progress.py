@@ -1,4 +1,5 @@
 """Owns what people see while the demo runs: a live table on a terminal, plain lines elsewhere, nothing with --quiet."""
+
 from __future__ import annotations
 
 import sys
@@ -12,16 +13,16 @@ from rich.live import Live
 from rich.table import Table
 
 POLL_S = 0.5
-LINE_EVERY_S = 3.0      # Where there is no terminal.
+LINE_EVERY_S = 3.0  # Where there is no terminal.
 
 
 @dataclass(frozen=True)
 class SiteView:
     """One look at a site."""
 
-    keys: int               # Live keys of the region.
-    events: int             # Changes so far: the site's own and those of others.
-    queued: Mapping[str, int]       # By sender.
+    keys: int  # Live keys of the region.
+    events: int  # Changes so far: the site's own and those of others.
+    queued: Mapping[str, int]  # By sender.
     lag_seconds: float
     lag_causes: tuple[str, ...]
     running: bool = True
@@ -38,7 +39,7 @@ class Progress:
         self._live: Live | None = None
         self._views: dict[str, SiteView] = {}
         self._history: dict[str, list[tuple[float, int]]] = {site: [] for site in sites}
-        self.fastest: dict[str, float] = dict.fromkeys(sites, 0.0)     # Events a second, over two looks or more.
+        self.fastest: dict[str, float] = dict.fromkeys(sites, 0.0)  # Events a second, over two looks or more.
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._phase = ""
@@ -77,10 +78,12 @@ class Progress:
             for site in self._sites:
                 try:
                     view = self._look(site)
-                except Exception:       # The site is away for now; that is shown, and its absence is judged elsewhere.
+                except Exception:  # The site is away for now; that is shown, and its absence is judged elsewhere.
                     old = self._views.get(site)
                     if old is not None:
-                        self._views[site] = SiteView(old.keys, old.events, old.queued, old.lag_seconds, old.lag_causes, running=False)
+                        self._views[site] = SiteView(
+                            old.keys, old.events, old.queued, old.lag_seconds, old.lag_causes, running=False
+                        )
                     continue
                 self._views[site] = view
                 self._note_rate(site, view.events)
@@ -107,8 +110,11 @@ class Progress:
         parts = []
         for site, view in self._views.items():
             queue = sum(view.queued.values())
-            parts.append(f"{site.upper()} {view.events:,} events, {self._rate(site):,.0f}/s, queue {queue:,}"
-                         + (f" ({', '.join(view.lag_causes)})" if queue and view.lag_causes else "") + ("" if view.running else ", away"))
+            parts.append(
+                f"{site.upper()} {view.events:,} events, {self._rate(site):,.0f}/s, queue {queue:,}"
+                + (f" ({', '.join(view.lag_causes)})" if queue and view.lag_causes else "")
+                + ("" if view.running else ", away")
+            )
         return f"[dim]{time.monotonic() - self._started:6.1f} s    {' | '.join(parts)}[/]"
 
     def _table(self) -> Table:
@@ -122,6 +128,12 @@ class Progress:
                 continue
             queue = ", ".join(f"{sender} {size:,}" for sender, size in view.queued.items())
             lag = f"{view.lag_seconds:.1f} s {', '.join(view.lag_causes)}" if any(view.queued.values()) else ""
-            table.add_row(site.upper() if view.running else f"{site.upper()} (away)", f"{view.keys:,}", f"{view.events:,}",
-                          f"{self._rate(site):,.0f}", queue, lag)
+            table.add_row(
+                site.upper() if view.running else f"{site.upper()} (away)",
+                f"{view.keys:,}",
+                f"{view.events:,}",
+                f"{self._rate(site):,.0f}",
+                queue,
+                lag,
+            )
         return table

@@ -1,4 +1,5 @@
 """Owns the demo's Spark: a local session that writes only into the demo's directory and is quiet."""
+
 from __future__ import annotations
 
 import logging
@@ -29,7 +30,9 @@ def check() -> None:
         import pyspark.java_gateway  # noqa: F401
         import pyspark.sql  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError(f"the demo feeds through Spark, which is not installed ({error}): pip install 'pywan[spark]'") from None
+        raise ConfigurationError(
+            f"the demo feeds through Spark, which is not installed ({error}): pip install 'pywan[spark]'"
+        ) from None
     ensure_java()
 
 
@@ -64,7 +67,8 @@ def start(directory: Path) -> Any:
     # reach it: it is ended in order, or ends by itself when this process is gone.
     with open(directory / "java.log", "wb") as output:
         gateway = launch_gateway(  # type: ignore[no-untyped-call]
-            conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True})
+            conf, popen_kwargs={"stdout": output, "stderr": output, "start_new_session": True}
+        )
     SparkContext._ensure_initialized(gateway=gateway)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -75,7 +79,7 @@ def stop(session: Any) -> None:
     """Ends the session and the Java process behind it, and waits until that is gone."""
     from pyspark import SparkContext
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)    # A call that was interrupted has nothing more to say.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # A call that was interrupted has nothing more to say.
     gateway = SparkContext._gateway
     session.stop()
     process = getattr(gateway, "proc", None)
@@ -83,7 +87,7 @@ def stop(session: Any) -> None:
         return
     gateway.shutdown()
     if process.stdin is not None:
-        process.stdin.close()       # Spark's Java process ends with its standard input.
+        process.stdin.close()  # Spark's Java process ends with its standard input.
     try:
         process.wait(20)
     except Exception:

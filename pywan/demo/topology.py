@@ -1,4 +1,5 @@
 """Owns which sites the demo has, where they listen, who sends to whom, and the files that say so."""
+
 from __future__ import annotations
 
 import errno
@@ -10,9 +11,9 @@ from xml.sax.saxutils import quoteattr
 from pywan.errors import ConfigurationError
 
 REGION = "data"
-LOCATOR_PORT = 10331        # The seeds' port; each site has an address of its own.
-RECEIVER_PORT = 5000        # Geode's first port.
-LINK_PORTS = 8              # How many ports the receiver behind the breakable link may move among.
+LOCATOR_PORT = 10331  # The seeds' port; each site has an address of its own.
+RECEIVER_PORT = 5000  # Geode's first port.
+LINK_PORTS = 8  # How many ports the receiver behind the breakable link may move among.
 
 # The senders of each site: what each site knows of the others.
 TOPOLOGIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -31,9 +32,9 @@ class Site:
     distributed_system_id: int
     address: str
     locator_port: int
-    senders: tuple[str, ...]            # Names of the sites that it sends to; also the senders' ids.
-    receiver_ports: tuple[int, int]     # First and last.
-    hostname_for_senders: str = ""      # Where others reach its receiver, if not at `address`.
+    senders: tuple[str, ...]  # Names of the sites that it sends to; also the senders' ids.
+    receiver_ports: tuple[int, int]  # First and last.
+    hostname_for_senders: str = ""  # Where others reach its receiver, if not at `address`.
 
     @property
     def host(self) -> str:
@@ -59,7 +60,7 @@ class Topology:
     name: str
     sites: dict[str, Site]
     cut_site: str = "ln"
-    hosts: str = field(init=False)      # For PYWAN_HOSTS: the seeds' host names on this machine.
+    hosts: str = field(init=False)  # For PYWAN_HOSTS: the seeds' host names on this machine.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosts", ",".join(f"{site.host}={site.address}" for site in self.sites.values()))
@@ -83,8 +84,14 @@ def build(name: str) -> Topology:
     for number, (site, address) in enumerate(addresses.items(), 1):
         behind_link = site == "ln"
         sites[site] = Site(
-            site, number, address, locator_port, TOPOLOGIES[name][site],
-            receiver_ports=(link_port, link_port + LINK_PORTS - 1) if behind_link else (RECEIVER_PORT, RECEIVER_PORT + 500),
+            site,
+            number,
+            address,
+            locator_port,
+            TOPOLOGIES[name][site],
+            receiver_ports=(link_port, link_port + LINK_PORTS - 1)
+            if behind_link
+            else (RECEIVER_PORT, RECEIVER_PORT + 500),
             hostname_for_senders=link if behind_link else "",
         )
     return Topology(name, sites)
@@ -125,7 +132,9 @@ def _free_block(addresses: list[str], first: int, count: int) -> int:
     for start in range(first, first + 500 * count, count):
         if all(_is_free(address, port) for address in addresses for port in range(start, start + count)):
             return start
-    raise ConfigurationError(f"no {count} free ports in a row from {first} on {', '.join(addresses)}: end what listens there")
+    raise ConfigurationError(
+        f"no {count} free ports in a row from {first} on {', '.join(addresses)}: end what listens there"
+    )
 
 
 def _is_free(address: str, port: int) -> bool:
@@ -135,6 +144,8 @@ def _is_free(address: str, port: int) -> bool:
             probe.bind((address, port))
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise ConfigurationError(f"{address} is not an address of this machine: the demo needs Linux's whole 127.0.0.0/8") from None
+                raise ConfigurationError(
+                    f"{address} is not an address of this machine: the demo needs Linux's whole 127.0.0.0/8"
+                ) from None
             return False
     return True

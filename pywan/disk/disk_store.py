@@ -1,4 +1,5 @@
 """Owns what users see of a disk store."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Owns the saving of what is whole in a damaged disk store: each log is read past its damage and written anew elsewhere; the
 damaged one is only read."""
+
 from __future__ import annotations
 
 import secrets
@@ -21,10 +22,15 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
     them by their version. A log that cannot be read at all is told in its entry, and the others are saved.
     """
     store, to = Path(store), Path(to)
-    folders = sorted(path for path in store.glob("*/")
-                     if not path.name.startswith(DESTROYED) and ((path / OWNER_NAME).exists() or holds_log(path)))
+    folders = sorted(
+        path
+        for path in store.glob("*/")
+        if not path.name.startswith(DESTROYED) and ((path / OWNER_NAME).exists() or holds_log(path))
+    )
     if not folders:
-        raise ConfigurationError(f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)")
+        raise ConfigurationError(
+            f"{store} holds no log of a queue or region; name the folder of a disk store (disk-store-NAME below a member's folder)"
+        )
     if store.resolve() in to.resolve().parents:
         raise ConfigurationError(f"{to} is inside of {store}; name a folder elsewhere")
     if to.exists() and not (to.is_dir() and not any(to.iterdir())):
@@ -36,7 +42,9 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
         except DiskError:
             raise
         except OSError as error:
-            raise DiskError(f"{to} cannot be written: {error}; free space, or name another folder, and begin again") from error
+            raise DiskError(
+                f"{to} cannot be written: {error}; free space, or name another folder, and begin again"
+            ) from error
 
 
 def _salvage(folder: Path, to: Path) -> dict[str, Any]:
@@ -46,8 +54,11 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
         entry["kind"] = owner["kind"]
         old, damages = _open(folder, owner, salvage=True)
     except (ValueError, KeyError, TypeError, OSError):
-        return {**entry, "damage": f"{folder / OWNER_NAME} is gone or damaged, so nothing of {folder} was saved; start the member: its error says what "
-                                   "to write into it; then begin again"}
+        return {
+            **entry,
+            "damage": f"{folder / OWNER_NAME} is gone or damaged, so nothing of {folder} was saved; start the member: its error says what "
+            "to write into it; then begin again",
+        }
     except (PywanError, MemoryError) as error:
         return {**entry, "damage": f"nothing was saved: {error}"}
     to.mkdir(mode=0o700)
@@ -55,7 +66,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
     with _written(new) as write:
         if entry["kind"] == "region":
             cursor = old.copy_into(new)
-            while cursor is not None:       # We are faster than the disk.
+            while cursor is not None:  # We are faster than the disk.
                 new.wait_durable()
                 cursor = old.copy_into(new, cursor)
         else:
@@ -80,7 +91,14 @@ def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, l
     if owner["kind"] == "region":
         region = _core.RegionCore(owner["region"], _core.Clock(), site=owner["site"], member=0)
         return region, region.open_log(str(folder), log_id=log_id, salvage=salvage)["damages"]
-    queue = _core.EventQueue(owner["sender"], partitions=owner["partitions"], directory=str(folder.parent), log_directory=str(folder), log_id=log_id, salvage=salvage)
+    queue = _core.EventQueue(
+        owner["sender"],
+        partitions=owner["partitions"],
+        directory=str(folder.parent),
+        log_directory=str(folder),
+        log_id=log_id,
+        salvage=salvage,
+    )
     return queue, queue.recovery()["damages"]
 
 
@@ -97,7 +115,7 @@ class _written:
     def _write(self, call: Callable[..., object], *args: Any, **more: Any) -> None:
         try:
             call(*args, **more)
-        except QueueFullError:          # We are faster than the disk.
+        except QueueFullError:  # We are faster than the disk.
             self._owner.wait_durable()
             call(*args, **more)
 
@@ -106,4 +124,6 @@ class _written:
         self._committer.join()
         failing = self._owner.log_state()["failing"]
         if failing:
-            raise DiskError(f"what was saved could not be written: {failing}; put that right (on a full disk free space) and begin again with an empty folder")
+            raise DiskError(
+                f"what was saved could not be written: {failing}; put that right (on a full disk free space) and begin again with an empty folder"
+            )

@@ -1,4 +1,5 @@
 """Owns the folders of a disk store: who may open it (one process), and where each queue's and region's log lies in it."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,9 +27,9 @@ log = logging.getLogger("pywan.disk_store")
 LOCK_NAME = "LOCK"
 OWNER_NAME = "owner.json"
 OWNER_BYTES_MAX = 65536
-DESTROYED = ".destroyed-"       # What the folder of a log is called while it is removed.
-CLOSE_LIMIT_S = 60.0            # For so long a store that is closed waits for its logs to be written to their ends;
-CLOSE_SAYS_S = 5.0              # after so long it says for which.
+DESTROYED = ".destroyed-"  # What the folder of a log is called while it is removed.
+CLOSE_LIMIT_S = 60.0  # For so long a store that is closed waits for its logs to be written to their ends;
+CLOSE_SAYS_S = 5.0  # after so long it says for which.
 
 
 @contextlib.contextmanager
@@ -63,9 +64,11 @@ def _lock(path: Path, what: str) -> list[int]:
         descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         _close(descriptors)
-        raise DiskError(f"{what}: the directory {path} cannot be used: {error.strerror}; {_remedy(error, 'make it writable, or name another')}") from error
+        raise DiskError(
+            f"{what}: the directory {path} cannot be used: {error.strerror}; {_remedy(error, 'make it writable, or name another')}"
+        ) from error
     _taken(descriptors, path, what)
-    with contextlib.suppress(OSError):      # A full disk: who holds the lock is not told then, and it holds all the same.
+    with contextlib.suppress(OSError):  # A full disk: who holds the lock is not told then, and it holds all the same.
         os.ftruncate(descriptors[0], 0)
         os.pwrite(descriptors[0], str(os.getpid()).encode(), 0)
     return descriptors
@@ -73,8 +76,12 @@ def _lock(path: Path, what: str) -> list[int]:
 
 def _remedy(error: OSError, otherwise: str) -> str:
     return {
-        errno.ENAMETOOLONG: "take a shorter name", errno.ENOSPC: "free disk space", errno.EDQUOT: "free disk space, or raise the quota",
-        errno.ELOOP: "put what it leads to in its place", errno.EROFS: "mount it writable, or name another", errno.EIO: "the disk fails: look at it and its mount",
+        errno.ENAMETOOLONG: "take a shorter name",
+        errno.ENOSPC: "free disk space",
+        errno.EDQUOT: "free disk space, or raise the quota",
+        errno.ELOOP: "put what it leads to in its place",
+        errno.EROFS: "mount it writable, or name another",
+        errno.EIO: "the disk fails: look at it and its mount",
     }.get(error.errno or 0, otherwise)
 
 
@@ -105,11 +112,12 @@ def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK and descriptor != descriptors[0]:
-                continue        # A file system that locks no directories.
+                continue  # A file system that locks no directories.
             holder = _holder(path)
             _close(descriptors)
             raise IllegalStateError(
-                f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory") from None
+                f"{what}: {path} is open in {'process ' + holder if holder else 'another process'}; stop that one, or name another directory"
+            ) from None
     return descriptors
 
 
@@ -125,7 +133,7 @@ def _holder(path: Path) -> str:
 
 
 def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:      # Gives its lock up.
+    for descriptor in descriptors:  # Gives its lock up.
         os.close(descriptor)
 
 
@@ -163,7 +171,9 @@ class _Directory:
 
     def measure(self) -> None:
         if self.size_mb is not None:
-            self.budget = _core.LogBudget(self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if is_own_folder(folder)))
+            self.budget = _core.LogBudget(
+                self.size_mb << 20, sum(_log_bytes(folder) for folder in self.path.iterdir() if is_own_folder(folder))
+            )
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.path)
@@ -173,6 +183,7 @@ class _Directory:
 
 class LogPlace(NamedTuple):
     """Where a log lies, what it and others may take there (None: no limit), and how many bytes of it that counts already."""
+
     folder: str
     budget: _core.LogBudget | None
     known: int
@@ -192,19 +203,23 @@ class StoreCore:
     def __init__(self, attributes: DiskStoreAttributes, default_directory: str | os.PathLike[str]) -> None:
         self.attributes = attributes
         given = attributes.places() or [(Path(default_directory), None)]
-        self._directories = [_Directory(path.absolute() / f"disk-store-{attributes.name}", size) for path, size in given]
+        self._directories = [
+            _Directory(path.absolute() / f"disk-store-{attributes.name}", size) for path, size in given
+        ]
         if len({each.path for each in self._directories}) != len(self._directories):
             raise ConfigurationError(f"disk store {self.name!r}: a directory is named twice; name each once")
         self._locks: list[int] = []
-        self._guard = threading.Condition()                 # Of what follows.
-        self._writers: dict[str, threading.Thread] = {}     # By owner: who writes its log. While there is one, the locks are held.
-        self._is_closing = False                            # The last writer to end gives the locks up.
-        in_child(self, StoreCore._give_up)      # A lock lasts until every copy of its descriptor is closed.
+        self._guard = threading.Condition()  # Of what follows.
+        self._writers: dict[
+            str, threading.Thread
+        ] = {}  # By owner: who writes its log. While there is one, the locks are held.
+        self._is_closing = False  # The last writer to end gives the locks up.
+        in_child(self, StoreCore._give_up)  # A lock lasts until every copy of its descriptor is closed.
         try:
             for each in self._directories:
                 self._locks += _lock(each.path, f"disk store {self.name!r}")
                 self._check_size(each.path, each.size_mb)
-                for gone in each.path.glob(f"{DESTROYED}*"):        # A process ended while it removed them.
+                for gone in each.path.glob(f"{DESTROYED}*"):  # A process ended while it removed them.
                     shutil.rmtree(gone, ignore_errors=True)
                 each.measure()
         except BaseException:
@@ -215,7 +230,9 @@ class StoreCore:
         status = os.statvfs(path)
         disk = status.f_blocks * status.f_frsize >> 20
         if size is not None and size > disk:
-            raise ConfigurationError(f"disk store {self.name!r}: {path} may take {size} MB, and its disk has {disk} MB in all; name a smaller size, or none for no limit")
+            raise ConfigurationError(
+                f"disk store {self.name!r}: {path} may take {size} MB, and its disk has {disk} MB in all; name a smaller size, or none for no limit"
+            )
 
     @property
     def name(self) -> str:
@@ -231,16 +248,22 @@ class StoreCore:
         folder = self._directories[0].path / owner
         with self._guard:
             if owner in self._writers:
-                raise IllegalStateError(f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until the disk has taken what it has")
+                raise IllegalStateError(
+                    f"disk store {self.name!r}: the log {owner} is still being written by this process; wait until the disk has taken what it has"
+                )
         try:
             for each in self._directories:
                 if (each.path / owner).is_symlink():
-                    raise DiskError(f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its store alone; put the folder itself there, or give "
-                                    "the disk store another directory")
+                    raise DiskError(
+                        f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its store alone; put the folder itself there, or give "
+                        "the disk store another directory"
+                    )
             found = [each for each in self._directories if is_own_folder(each.path / owner)]
             if len(found) > 1:
-                raise ConfigurationError(f"disk store {self.name!r}: a log lies in {found[0].path / owner} and another one in {found[1].path / owner}; "
-                                         "move away the one that is out of date")
+                raise ConfigurationError(
+                    f"disk store {self.name!r}: a log lies in {found[0].path / owner} and another one in {found[1].path / owner}; "
+                    "move away the one that is out of date"
+                )
             place = found[0] if found else max(self._directories, key=_Directory.free_bytes)
             folder = place.path / owner
             _make_folder(folder)
@@ -249,7 +272,9 @@ class StoreCore:
         except DiskError:
             raise
         except OSError as error:
-            raise DiskError(f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {_remedy(error, 'repair its rights')}") from error
+            raise DiskError(
+                f"disk store {self.name!r}: {folder} cannot be used: {error.strerror}; {_remedy(error, 'repair its rights')}"
+            ) from error
 
     def made_for(self, owner: str) -> dict[str, Any]:
         """What the log of `owner` was made for; empty where there is none, or where that cannot be read: `log_place` says why."""
@@ -264,7 +289,9 @@ class StoreCore:
         should_say = f"it should say {json.dumps(identity, sort_keys=True)}: write that into it if this is whose log it is, or move the folder away"
         if not os.path.lexists(file):
             if holds_log(folder):
-                raise ConfigurationError(f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}")
+                raise ConfigurationError(
+                    f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is; {should_say}"
+                )
             fresh = folder / (OWNER_NAME + ".new")
             fresh.unlink(missing_ok=True)
             with open(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
@@ -285,14 +312,17 @@ class StoreCore:
             key = different[0]
             raise ConfigurationError(
                 f"disk store {self.name!r}: {folder} was written with {key} {found.get(key)!r}, and is opened with {identity[key]!r}; "
-                "configure it as it was, or take another directory (its events stay in the old one)")
+                "configure it as it was, or take another directory (its events stay in the old one)"
+            )
 
     def forget(self, owner: str) -> None:
         """Removes the log of an owner that was destroyed: by its name at once, so that no half of it is left by a process that ends meanwhile. Its
         writer was told to end before."""
         if self._wait_for_writers({owner}):
-            raise DiskError(f"disk store {self.name!r}: {owner} is destroyed, and its log is still being written after {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; its"
-                            " files stay, remove them by hand when this member has ended")
+            raise DiskError(
+                f"disk store {self.name!r}: {owner} is destroyed, and its log is still being written after {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; its"
+                " files stay, remove them by hand when this member has ended"
+            )
         for each in self._directories:
             folder = each.path / owner
             if not is_own_folder(folder):
@@ -301,10 +331,12 @@ class StoreCore:
             try:
                 freed = _log_bytes(folder)
                 folder.rename(gone)
-                sync_folder(each.path)      # From here on it does not come back.
+                sync_folder(each.path)  # From here on it does not come back.
                 shutil.rmtree(gone)
             except OSError as error:
-                raise DiskError(f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error}; remove them by hand") from error
+                raise DiskError(
+                    f"disk store {self.name!r}: {owner} is destroyed, and its files cannot be removed: {error}; remove them by hand"
+                ) from error
             if each.budget is not None:
                 each.budget.give(freed)
 
@@ -312,25 +344,40 @@ class StoreCore:
         """For each directory: its path, what it may take in MB (None: no limit), the logs in it and their bytes."""
         found = []
         for each in self._directories:
-            logs = sorted(folder for folder in each.path.iterdir() if is_own_folder(folder) and not folder.name.startswith(DESTROYED))
-            found.append({"directory": str(each.path), "max_size": each.size_mb, "bytes": sum(map(_log_bytes, logs)), "logs": [folder.name for folder in logs]})
+            logs = sorted(
+                folder
+                for folder in each.path.iterdir()
+                if is_own_folder(folder) and not folder.name.startswith(DESTROYED)
+            )
+            found.append(
+                {
+                    "directory": str(each.path),
+                    "max_size": each.size_mb,
+                    "bytes": sum(map(_log_bytes, logs)),
+                    "logs": [folder.name for folder in logs],
+                }
+            )
         return found
 
     def destroy(self) -> None:
         """Gives the store up and removes its folders. IllegalStateError while a log lies in it."""
         logs = [log for each in self.contents() for log in each["logs"]]
         if logs:
-            raise IllegalStateError(f"disk store {self.name!r} holds {', '.join(logs)}; destroy first what they belong to, and move the folder of a log away whose owner is gone")
+            raise IllegalStateError(
+                f"disk store {self.name!r} holds {', '.join(logs)}; destroy first what they belong to, and move the folder of a log away whose owner is gone"
+            )
         for each in self._directories:
             (each.path / LOCK_NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):      # Somebody else's files stay.
+            with contextlib.suppress(OSError):  # Somebody else's files stay.
                 each.path.rmdir()
         self.close()
 
     def start_writer(self, owner: str, thread_name: str, write: Callable[[], None]) -> None:
         """Runs `write`, which writes the log of `owner` until that is told to end, in a thread. Until then nobody else opens the store."""
-        with self._guard:       # The thread takes itself out under it.
-            self._writers[owner] = start_thread(f"disk store {self.name!r}: nobody writes {owner}", thread_name, self._write, owner, write)
+        with self._guard:  # The thread takes itself out under it.
+            self._writers[owner] = start_thread(
+                f"disk store {self.name!r}: nobody writes {owner}", thread_name, self._write, owner, write
+            )
 
     def _write(self, owner: str, write: Callable[[], None]) -> None:
         try:
@@ -353,7 +400,12 @@ class StoreCore:
             while left() and (waited := time.monotonic() - began) < CLOSE_LIMIT_S:
                 if waited >= CLOSE_SAYS_S and not said:
                     said = True
-                    log.warning("disk store %s: waiting for the disk to take what %s still has, for %.0f s at most", self.name, ", ".join(left()), CLOSE_LIMIT_S)
+                    log.warning(
+                        "disk store %s: waiting for the disk to take what %s still has, for %.0f s at most",
+                        self.name,
+                        ", ".join(left()),
+                        CLOSE_LIMIT_S,
+                    )
                 self._guard.wait(CLOSE_LIMIT_S - waited if said else min(CLOSE_SAYS_S, CLOSE_LIMIT_S) - waited)
             return left()
 
@@ -366,8 +418,10 @@ class StoreCore:
             if not self._writers:
                 self._give_up()
                 return
-        raise DiskError(f"disk store {self.name!r}: {', '.join(left)} did not end within {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; the store stays locked until"
-                        " it has, or this process has ended. What was acknowledged is on the disk")
+        raise DiskError(
+            f"disk store {self.name!r}: {', '.join(left)} did not end within {CLOSE_LIMIT_S:.0f} s, since the disk does not answer; the store stays locked until"
+            " it has, or this process has ended. What was acknowledged is on the disk"
+        )
 
     def _give_up(self) -> None:
         locks, self._locks = self._locks, []

@@ -1,4 +1,5 @@
 """Owns what a member has applied of every queue of other sites, and so what it recognises when that is sent again."""
+
 from __future__ import annotations
 
 import collections
@@ -19,9 +20,9 @@ class _Source:
 
     def __init__(self, partitions: int) -> None:
         self.mount = 0
-        self.known: list[gateway.Known] = []            # What it knew when that mount came.
+        self.known: list[gateway.Known] = []  # What it knew when that mount came.
         self.memory = _core.SourceMemory(partitions)
-        self.newest: dict[int, Any] = {}                # The session of each dispatcher's newest connection.
+        self.newest: dict[int, Any] = {}  # The session of each dispatcher's newest connection.
         self.connections: collections.Counter[int] = collections.Counter()
 
 
@@ -34,8 +35,8 @@ class AppliedMemory:
     again.
     """
 
-    LIMIT = 10_000                  # Queues.
-    PARTITIONS_LIMIT = 4_000_000    # Their partitions: 56 bytes each.
+    LIMIT = 10_000  # Queues.
+    PARTITIONS_LIMIT = 4_000_000  # Their partitions: 56 bytes each.
     # Failed events: with more, queues without a connection that have some go. Connected ones may have twice as many.
     FAILURES_LIMIT = 2_000_000
     # Connections of one dispatcher: the newest, and those before it that still apply what they brought.
@@ -43,7 +44,7 @@ class AppliedMemory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sources: dict[tuple[int, str, int], _Source] = {}     # Heard of last comes last.
+        self._sources: dict[tuple[int, str, int], _Source] = {}  # Heard of last comes last.
         self._partitions = 0
 
     @contextlib.contextmanager
@@ -57,7 +58,7 @@ class AppliedMemory:
         finally:
             with self._lock:
                 source.connections[hello.dispatcher] -= 1
-                source.connections += collections.Counter()     # Without those that are 0.
+                source.connections += collections.Counter()  # Without those that are 0.
                 if not source.connections[hello.dispatcher]:
                     source.newest.pop(hello.dispatcher, None)
 
@@ -79,23 +80,33 @@ class AppliedMemory:
                 self._make_room(hello)
                 source = _Source(hello.partitions)
                 self._partitions += hello.partitions
-                log.info("gateway sender %s of %s at site %d: new queue %x with %d partitions", hello.sender,
-                         hello.member, hello.site, hello.incarnation, hello.partitions)
+                log.info(
+                    "gateway sender %s of %s at site %d: new queue %x with %d partitions",
+                    hello.sender,
+                    hello.member,
+                    hello.site,
+                    hello.incarnation,
+                    hello.partitions,
+                )
             elif source.memory.partitions != hello.partitions:
-                raise ProtocolError(f"sender {hello.sender!r} has {hello.partitions} partitions, and had"
-                                    f" {source.memory.partitions} before")
+                raise ProtocolError(
+                    f"sender {hello.sender!r} has {hello.partitions} partitions, and had"
+                    f" {source.memory.partitions} before"
+                )
             elif source.connections and source.mount != hello.mount:
                 for session in source.newest.values():
                     session.contest()
                 raise ProtocolError(
                     f"sender {hello.sender!r} of {hello.member!r}: its queue {hello.incarnation:x} is connected from"
                     " another opening of its disk store; if the store was copied, stop one of the two members. Otherwise"
-                    " the old connection ends within seconds")
+                    " the old connection ends within seconds"
+                )
             elif source.connections[hello.dispatcher] >= self.WAITING_LIMIT:
                 raise ProtocolError(
                     f"dispatcher {hello.dispatcher} of sender {hello.sender!r}: {self.WAITING_LIMIT} connections of it"
                     " are not done with what they brought; a callback of a region here may hang, or take longer than"
-                    " the sender waits (socket-read-timeout)")
+                    " the sender waits (socket-read-timeout)"
+                )
             else:
                 del self._sources[key]
             self._sources[key] = source
@@ -130,4 +141,5 @@ class AppliedMemory:
         raise ProtocolError(
             f"sender {hello.sender!r} with {hello.partitions} partitions: {len(self._sources)} queues with"
             f" {self._partitions} partitions are connected already, and at most {self.LIMIT} with"
-            f" {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets")
+            f" {self.PARTITIONS_LIMIT} can be; use fewer senders, dispatcher threads or buckets"
+        )

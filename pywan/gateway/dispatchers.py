@@ -1,5 +1,6 @@
 """Owns the dispatchers of one gateway sender: their threads, and each one's connection to a receiver, from its
 opening to its end."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,7 @@ from pywan.transport.sockets import connect, shut
 
 log = logging.getLogger("pywan.sender")
 
-FIRST_RETRY_S = 0.05    # After a connection that worked; then twice as long each time, up to retry-interval-ms.
+FIRST_RETRY_S = 0.05  # After a connection that worked; then twice as long each time, up to retry-interval-ms.
 JOIN_TIMEOUT_S = 15.0
 
 
@@ -38,7 +39,7 @@ class Dispatcher:
 
     def __init__(self, index: int, session: _core.DispatcherSession) -> None:
         self.index, self.session = index, session
-        self.connecting: socket.socket | None = None    # A connection that is not welcome yet.
+        self.connecting: socket.socket | None = None  # A connection that is not welcome yet.
         self.connection: Connected | None = None
         # Why the last connection was given up, or refused, until a receiver shows progress.
         self.given_up: str | None = None
@@ -78,22 +79,29 @@ class Dispatchers:
     """All of one sender, from `begin` and `start` to `end`."""
 
     def __init__(
-        self, attributes: SenderAttributes, queue: SenderQueue, parked: ParkedEvents, receivers: RemoteReceivers, *,
-        member_name: str, site: int,
+        self,
+        attributes: SenderAttributes,
+        queue: SenderQueue,
+        parked: ParkedEvents,
+        receivers: RemoteReceivers,
+        *,
+        member_name: str,
+        site: int,
     ) -> None:
         self._attributes, self._queue, self._receivers = attributes, queue, receivers
         self._member_name, self._site = member_name, site
         self._what = f"gateway sender {attributes.id!r}"
         self._each = [
             Dispatcher(n, _core.DispatcherSession(queue.events, n, parked.queue, on_failure=parked.note_failure))
-            for n in range(queue.dispatchers)]
+            for n in range(queue.dispatchers)
+        ]
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._stopping.set()
-        self.trouble: str | None = None     # Why the last attempt to connect failed; None while connected.
-        self._repeats = Repeats()           # Of troubles, until a receiver shows progress.
+        self.trouble: str | None = None  # Why the last attempt to connect failed; None while connected.
+        self._repeats = Repeats()  # Of troubles, until a receiver shows progress.
         self._flushes_lock = threading.Lock()
-        self._flushes = 0                   # Callers that wait until the queue is flushed.
+        self._flushes = 0  # Callers that wait until the queue is flushed.
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_SNDBUF, self._what)
 
     # What they do
@@ -137,11 +145,18 @@ class Dispatchers:
         a = attributes
         for each in self._each:
             each.session.configure(
-                a.batch_size, a.batch_time_interval, batch_conflation=a.enable_batch_conflation,
-                compress=a.compression == "lz4", alert_threshold_ms=a.alert_threshold, silence_ms=a.socket_read_timeout)
-            each.session.set_callbacks(filters.choose if filters.decides_transmit else None,
-                                       filters.tell_acknowledged if filters.hears_acknowledgements else None)
-        self._queue.events.wake()       # One that waits for a batch to fill goes by what holds now.
+                a.batch_size,
+                a.batch_time_interval,
+                batch_conflation=a.enable_batch_conflation,
+                compress=a.compression == "lz4",
+                alert_threshold_ms=a.alert_threshold,
+                silence_ms=a.socket_read_timeout,
+            )
+            each.session.set_callbacks(
+                filters.choose if filters.decides_transmit else None,
+                filters.tell_acknowledged if filters.hears_acknowledgements else None,
+            )
+        self._queue.events.wake()  # One that waits for a batch to fill goes by what holds now.
 
     def pause(self, is_paused: bool) -> None:
         for each in self._each:
@@ -178,8 +193,9 @@ class Dispatchers:
                 thread.join(max(0.0, deadline - time.monotonic()))
         late = self.late_threads()
         if late:
-            raise GatewaySenderError(f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may"
-                                     " hang")
+            raise GatewaySenderError(
+                f"{self._what}: {late} did not end within {JOIN_TIMEOUT_S:.0f} s; a filter may hang"
+            )
         self._threads = []
 
     # One of them, in its own thread
@@ -192,12 +208,13 @@ class Dispatchers:
                 if self._serve_connection(own, longest):
                     retry = min(FIRST_RETRY_S, longest)
             except Exception as error:
-                with contextlib.suppress(MemoryError):      # Not even for the line.
+                with contextlib.suppress(MemoryError):  # Not even for the line.
                     if isinstance(error, (PywanError, OSError, MemoryError)):
                         self._note_trouble(str(error) or "out of memory: the process has none for a connection")
                     else:
-                        log.exception("gateway sender %s: dispatcher %d failed to connect", self._attributes.id,
-                                      own.index)
+                        log.exception(
+                            "gateway sender %s: dispatcher %d failed to connect", self._attributes.id, own.index
+                        )
             self._stopping.wait(retry)
             retry = min(2 * retry, longest)
 
@@ -211,11 +228,12 @@ class Dispatchers:
             own.connecting = None
         try:
             since = time.monotonic()
-            session.connected(welcome.credit_events, welcome.credit_bytes, 0,
-                              welcome.maximum_time_between_pings * 1000 // 3)
+            session.connected(
+                welcome.credit_events, welcome.credit_bytes, 0, welcome.maximum_time_between_pings * 1000 // 3
+            )
             own.connection = connection
             self.trouble = None
-            if self._stopping.is_set():     # `end` may have come between: `connected` clears what it told the session.
+            if self._stopping.is_set():  # `end` may have come between: `connected` clears what it told the session.
                 session.stop()
             outcome = session.run(connection.sock.fileno())
         finally:
@@ -239,9 +257,12 @@ class Dispatchers:
         a = self._attributes
         place = self._receivers.find()
         try:
-            sock = connect((place.host, place.port), CONNECT_TIMEOUT_S,
-                           what=f"receiver of site {a.remote_distributed_system_id}",
-                           on_socket=lambda opened: self._note_connecting(own, opened))
+            sock = connect(
+                (place.host, place.port),
+                CONNECT_TIMEOUT_S,
+                what=f"receiver of site {a.remote_distributed_system_id}",
+                on_socket=lambda opened: self._note_connecting(own, opened),
+            )
         except ConnectivityError:
             self._receivers.avoid(place)
             raise
@@ -257,9 +278,15 @@ class Dispatchers:
         a = self._attributes
         data.set_socket_options(sock, a.socket_buffer_size, socket.SO_SNDBUF)
         hello = SenderHello(
-            site=self._site, remote_site=a.remote_distributed_system_id, member=self._member_name, sender=a.id,
-            dispatcher=own.index, incarnation=self._queue.incarnation, mount=self._queue.mount,
-            partitions=self._queue.events.partitions)
+            site=self._site,
+            remote_site=a.remote_distributed_system_id,
+            member=self._member_name,
+            sender=a.id,
+            dispatcher=own.index,
+            incarnation=self._queue.incarnation,
+            mount=self._queue.mount,
+            partitions=self._queue.events.partitions,
+        )
         sock.sendall(encode(hello, _core.FRAME_HELLO))
         try:
             welcome = data.receive_message(sock, Welcome)
@@ -268,8 +295,9 @@ class Dispatchers:
             raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
         self._queue.check_past(hello.incarnation, str(place), data.receive_known(sock, welcome.known))
         if welcome.site != a.remote_distributed_system_id:
-            raise ProtocolError(f"the receiver at {place} belongs to site {welcome.site}, not to"
-                                f" {a.remote_distributed_system_id}")
+            raise ProtocolError(
+                f"the receiver at {place} belongs to site {welcome.site}, not to {a.remote_distributed_system_id}"
+            )
         return welcome
 
     def _note_connecting(self, own: Dispatcher, sock: socket.socket) -> None:
@@ -283,6 +311,11 @@ class Dispatchers:
         if self._stopping.is_set():
             return
         if self._repeats.is_due(reason):
-            log.warning("gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end",
-                        self._attributes.id, reason, len(self._queue.events), self._attributes.retry_interval_ms)
+            log.warning(
+                "gateway sender %s: %s; %d events wait in the queue; trying again, every %d ms in the end",
+                self._attributes.id,
+                reason,
+                len(self._queue.events),
+                self._attributes.retry_interval_ms,
+            )
         self.trouble = reason

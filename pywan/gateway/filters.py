@@ -1,4 +1,5 @@
 """Owns the user's filters of one gateway sender, and what becomes of an event whose filter fails."""
+
 from __future__ import annotations
 
 import logging
@@ -23,11 +24,18 @@ class SenderFilters:
         methods = CALLBACK_METHODS["gateway_event_filters"]
         self._id = a.id
         self._filters = tuple(
-            make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters)
+            make_instance(f, f"{what}: gateway_event_filter", methods) for f in a.gateway_event_filters
+        )
         substitution = a.gateway_event_substitution_filter
-        self._substitution = None if substitution is None else make_instance(
-            substitution, f"{what}: gateway_event_substitution_filter",
-            CALLBACK_METHODS["gateway_event_substitution_filter"])
+        self._substitution = (
+            None
+            if substitution is None
+            else make_instance(
+                substitution,
+                f"{what}: gateway_event_substitution_filter",
+                CALLBACK_METHODS["gateway_event_substitution_filter"],
+            )
+        )
         self._before_enqueue = self._overriding("before_enqueue")
         self._before_transmit = self._overriding("before_transmit")
         self._after_acknowledgement = self._overriding("after_acknowledgement")

@@ -1,6 +1,7 @@
 """Owns floors: below which stamp a gateway sender has no event left, what a member has heard of that from other
 sites, and so which tombstones nobody needs any more. Stamps that callers give are not spoken of. Time, positions and
 bytes come in as arguments."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,21 +19,22 @@ from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 
 log = logging.getLogger("pywan.floors")
 
-FLOOR = struct.Struct("<QB7x32s")       # As wan_floor of csrc/record/wan_frame.h.
-NONE_COMES = (1 << 64) - 1              # Instead of a stamp: no event of that site comes this way.
+FLOOR = struct.Struct("<QB7x32s")  # As wan_floor of csrc/record/wan_frame.h.
+NONE_COMES = (1 << 64) - 1  # Instead of a stamp: no event of that site comes this way.
 # Of a queue. With more, the one between its nearest neighbours goes: the floor rises in larger steps then.
 CHECKPOINTS_MAX = 32
-SOURCES_MAX = 10_000                    # That a member remembers; one more is an error of its connection.
-FILE_BYTES_MAX = 512 << 20              # Of what is read: all sources with floors of every site take less.
+SOURCES_MAX = 10_000  # That a member remembers; one more is an error of its connection.
+FILE_BYTES_MAX = 512 << 20  # Of what is read: all sources with floors of every site take less.
 
 
 class Floor(NamedTuple):
     """No event of some site of origin with a lower stamp comes any more."""
+
     stamp: int
-    reached: frozenset[int]     # Sites that these events reach without the help of whoever gets them.
+    reached: frozenset[int]  # Sites that these events reach without the help of whoever gets them.
 
 
-Floors = dict[int, Floor]       # By site of origin.
+Floors = dict[int, Floor]  # By site of origin.
 
 
 def encode_floors(floors: Mapping[int, Floor]) -> bytes:
@@ -74,14 +76,22 @@ class QueueFloors:
         # (the last sequence of each partition, what can come behind), oldest first.
         self._checkpoints: list[tuple[list[int], Floors]] = []
 
-    def look(self, positions: list[tuple[int, int, int]], parked: Mapping[int, int], copied: Mapping[int, int], still_coming: Floors) -> Floors:
+    def look(
+        self,
+        positions: list[tuple[int, int, int]],
+        parked: Mapping[int, int],
+        copied: Mapping[int, int],
+        still_coming: Floors,
+    ) -> Floors:
         """`positions` of the queue; the lowest stamps of what is `parked`, and of what was `copied` into the queue
         since the last look, both read after that in this order: an event on its way between the two is then seen in
         one of them. `still_coming`: what else can be queued from now on, found before `positions` were read; of other
         sites since the look before this."""
         own = still_coming[self._own_site]
         if not self._checkpoints:
-            self._checkpoints.append(([0] * len(positions), {**still_coming, self._own_site: Floor(self._opened, own.reached)}))
+            self._checkpoints.append(
+                ([0] * len(positions), {**still_coming, self._own_site: Floor(self._opened, own.reached)})
+            )
         coming = dict(still_coming)
         _lower(coming, {origin: Floor(stamp, own.reached) for origin, stamp in copied.items()})
         for _, floors in self._checkpoints:
@@ -102,10 +112,10 @@ class _Source:
 
     def __init__(self, site: int, member: str, sender: str, incarnation: int) -> None:
         self.site, self.member, self.sender, self.incarnation = site, member, sender, incarnation
-        self.floors: Floors = {site: Floor(0, frozenset())}         # Until it says more, anything may come.
-        self.before: Floors = {}        # As of the last look: what has come since is not below these.
-        self.latest: Floors = {}        # As of this one.
-        self.clock = 0                  # The newest stamp that it told of its own site.
+        self.floors: Floors = {site: Floor(0, frozenset())}  # Until it says more, anything may come.
+        self.before: Floors = {}  # As of the last look: what has come since is not below these.
+        self.latest: Floors = {}  # As of this one.
+        self.clock = 0  # The newest stamp that it told of its own site.
 
     @property
     def key(self) -> tuple[int, str, str]:
@@ -138,12 +148,17 @@ class SourceFloors:
             source = self._sources.get(key)
             if source is not None and source.incarnation == incarnation:
                 return
-            moved = next((other for other in self._sources.values() if other.site == site and other.incarnation == incarnation), None)
+            moved = next(
+                (other for other in self._sources.values() if other.site == site and other.incarnation == incarnation),
+                None,
+            )
             # Its queue is on the disk, and another member has opened that.
             if source is None and moved is not None:
                 del self._sources[moved.key]
             elif source is None and len(self._sources) >= SOURCES_MAX:
-                raise ProtocolError(f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good can be forgotten (`forget site`)")
+                raise ProtocolError(
+                    f"sender {sender!r}: {SOURCES_MAX} senders are remembered already; those that are gone for good can be forgotten (`forget site`)"
+                )
             fresh = _Source(site, member, sender, incarnation)
             before = source or moved
             if before is not None:
@@ -158,7 +173,7 @@ class SourceFloors:
         with self._lock:
             source = self._sources.get((site, member, sender))
             if source is None:
-                return      # Forgotten meanwhile: it comes back with its next connection.
+                return  # Forgotten meanwhile: it comes back with its next connection.
             known = set(source.floors)
             if floors.get(site, Floor(NONE_COMES, frozenset())).stamp != NONE_COMES:
                 source.clock = floors[site].stamp
@@ -175,12 +190,18 @@ class SourceFloors:
         if self._now_ms is None:
             return floors
         most = (self._now_ms() << 16) | 0xFFFF
-        return {origin: floor._replace(stamp=most) if most < floor.stamp != NONE_COMES else floor for origin, floor in floors.items()}
+        return {
+            origin: floor._replace(stamp=most) if most < floor.stamp != NONE_COMES else floor
+            for origin, floor in floors.items()
+        }
 
     def lowest(self) -> tuple[int, str]:
         """(the stamp below which nothing comes from any of them, who holds it there). NONE_COMES: there are none."""
         with self._lock:
-            return min(((source.lowest(self._own_site), str(source)) for source in self._sources.values()), default=(NONE_COMES, ""))
+            return min(
+                ((source.lowest(self._own_site), str(source)) for source in self._sources.values()),
+                default=(NONE_COMES, ""),
+            )
 
     def clocks(self) -> list[int]:
         """What the clocks of those senders' members said when they told their floors last, or a while before: with an
@@ -219,7 +240,9 @@ class SourceFloors:
                 del self._sources[source.key]
             passed_on = [source for source in self._sources.values() if source.floors.pop(site, None) is not None]
             if not gone and not passed_on:
-                raise NotFoundError(f"no sender of site {site} has been heard of here, nor events of it; nothing was forgotten")
+                raise NotFoundError(
+                    f"no sender of site {site} has been heard of here, nor events of it; nothing was forgotten"
+                )
             self._save()
         for source in gone:
             log.warning("%s is forgotten: destroyed keys are no longer kept for what it may still send", source)
@@ -227,7 +250,10 @@ class SourceFloors:
 
     def view(self) -> list[dict[str, Any]]:
         with self._lock:
-            return [{"site": s.site, "member": s.member, "sender": s.sender, "floor": s.lowest(self._own_site)} for s in self._sources.values()]
+            return [
+                {"site": s.site, "member": s.member, "sender": s.sender, "floor": s.lowest(self._own_site)}
+                for s in self._sources.values()
+            ]
 
     def save(self) -> None:
         """The floors, as they are now: after a restart nothing has to be kept for what is below."""
@@ -245,31 +271,55 @@ class SourceFloors:
                 source.floors = self._believed(decode_floors(bytes.fromhex(each["floors"])))
                 self._sources[source.key] = source
         except (FileError, ValueError, KeyError, TypeError, RecursionError, OverflowError, ProtocolError) as error:
-            reason = f"{self._file} {error}" if isinstance(error, FileError) else f"{self._file} does not hold what this member wrote ({error!r})"
-            raise ConfigurationError(f"{reason}. It says for which senders destroyed keys are remembered: restore it,"
-                                     " or remove it once every site has connected; nothing was changed") from error
+            reason = (
+                f"{self._file} {error}"
+                if isinstance(error, FileError)
+                else f"{self._file} does not hold what this member wrote ({error!r})"
+            )
+            raise ConfigurationError(
+                f"{reason}. It says for which senders destroyed keys are remembered: restore it,"
+                " or remove it once every site has connected; nothing was changed"
+            ) from error
 
     def _save(self) -> None:
         if self._file is None:
             return
-        sources = [{"site": s.site, "member": s.member, "sender": s.sender, "incarnation": s.incarnation, "floors": encode_floors(s.floors).hex()}
-                   for s in self._sources.values()]
+        sources = [
+            {
+                "site": s.site,
+                "member": s.member,
+                "sender": s.sender,
+                "incarnation": s.incarnation,
+                "floors": encode_floors(s.floors).hex(),
+            }
+            for s in self._sources.values()
+        ]
         fresh = self._file.with_name(self._file.name + ".new")
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(fresh)
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as file:
+            with os.fdopen(
+                os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w"
+            ) as file:
                 json.dump({"sources": sources}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, self._file)
         except OSError as error:
-            log.error("%s cannot be written: %s; after a restart, keys that were destroyed may not be remembered for a sender that was away", self._file, error)
+            log.error(
+                "%s cannot be written: %s; after a restart, keys that were destroyed may not be remembered for a sender that was away",
+                self._file,
+                error,
+            )
 
 
 def format_stamp(stamp: int) -> str:
     """A stamp as people read it; "any time" for a sender that has not said anything yet."""
     if stamp >> 16 == 0:
         return "any time"
-    moment = datetime.datetime.fromtimestamp((stamp >> 16) / 1000, datetime.timezone.utc) if stamp >> 16 < 253402300800000 else None
+    moment = (
+        datetime.datetime.fromtimestamp((stamp >> 16) / 1000, datetime.timezone.utc)
+        if stamp >> 16 < 253402300800000
+        else None
+    )
     return moment.isoformat(timespec="milliseconds") if moment else f"{stamp >> 16} ms"

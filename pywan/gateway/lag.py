@@ -1,4 +1,5 @@
 """Owns how far the remote site of one gateway sender is behind, and the words for why."""
+
 from __future__ import annotations
 
 import threading
@@ -10,17 +11,21 @@ from pywan.base.clocks import clock_trouble
 from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.status import SenderStatus
 
-DISK_SLOW_S = 0.1       # Events that wait for longer than this, most of them for the disk, do so since it is slow.
-LOOK_S = 0.2            # A shorter while says no more than the one before.
+DISK_SLOW_S = 0.1  # Events that wait for longer than this, most of them for the disk, do so since it is slow.
+LOOK_S = 0.2  # A shorter while says no more than the one before.
 
-Times = list[dict[str, int]]        # Of each dispatcher, in microseconds since it was made.
+Times = list[dict[str, int]]  # Of each dispatcher, in microseconds since it was made.
 
 
 class Lag:
     """Asked by any thread. `status()` is the sender's."""
 
     def __init__(
-        self, queue: _core.EventQueue, dispatchers: Dispatchers, clock: _core.Clock, status: Callable[[], SenderStatus],
+        self,
+        queue: _core.EventQueue,
+        dispatchers: Dispatchers,
+        clock: _core.Clock,
+        status: Callable[[], SenderStatus],
         batch_time_interval: Callable[[], int],
     ) -> None:
         self._queue, self._dispatchers, self._clock, self._status = queue, dispatchers, clock, status
@@ -35,8 +40,12 @@ class Lag:
         counts = self._queue.counts()
         oldest = self._queue.oldest_ms()
         seconds = max(0.0, time.time() - oldest / 1000) if oldest is not None else 0.0
-        return {"events": counts["events"], "bytes": counts["bytes"], "seconds": round(seconds, 3),
-                "cause": self._cause(counts["events"], seconds)}
+        return {
+            "events": counts["events"],
+            "bytes": counts["bytes"],
+            "seconds": round(seconds, 3),
+            "cause": self._cause(counts["events"], seconds),
+        }
 
     def _cause(self, events: int, seconds: float) -> str:
         status, broken = self._status(), self._queue.broken
@@ -47,7 +56,7 @@ class Lag:
         log_state = self._queue.log_state()
         trouble = clock_trouble(self._clock)
         if log_state and log_state["failing"]:
-            return f"disk: {log_state['failing']}"      # It takes no event now, whatever else there is.
+            return f"disk: {log_state['failing']}"  # It takes no event now, whatever else there is.
         if events == 0:
             return f"clock: {trouble.text}" if trouble else "none"
         if status.is_paused:
@@ -89,8 +98,10 @@ class Lag:
             if now - self._looked_at >= LOOK_S:
                 times = self._measure()
                 elapsed = (now - self._looked_at) * 1e6
-                self._shares = {name: max((new[name] - old[name]) / elapsed for new, old in zip(times, self._times))
-                                for name in times[0]}
+                self._shares = {
+                    name: max((new[name] - old[name]) / elapsed for new, old in zip(times, self._times))
+                    for name in times[0]
+                }
                 self._looked_at, self._times = now, times
             return self._shares
 

@@ -1,4 +1,5 @@
 """Owns where the logs of one gateway sender stand: its queue's and that of its parked events, in a disk store."""
+
 from __future__ import annotations
 
 import secrets
@@ -18,7 +19,7 @@ class SenderLogs:
 
     def __init__(self, attributes: SenderAttributes, store: StoreCore | None, site: int) -> None:
         self._attributes, self._store, self._site = attributes, store, site
-        self._written: list[_core.EventQueue] = []      # The queues whose logs have a writer.
+        self._written: list[_core.EventQueue] = []  # The queues whose logs have a writer.
 
     @property
     def store_name(self) -> str:
@@ -34,13 +35,27 @@ class SenderLogs:
         a, store = self._attributes, self._store
         if store is None:
             return {}
-        place = store.log_place(self._owner(kind), {
-            "kind": kind, "sender": a.id, "remote_distributed_system_id": a.remote_distributed_system_id,
-            "parallel": a.parallel, "partitions": partitions, "site": self._site})
+        place = store.log_place(
+            self._owner(kind),
+            {
+                "kind": kind,
+                "sender": a.id,
+                "remote_distributed_system_id": a.remote_distributed_system_id,
+                "parallel": a.parallel,
+                "partitions": partitions,
+                "site": self._site,
+            },
+        )
         # Events that failed find room also in a full store: until they are kept apart, the queue cannot go on.
-        return {"log_directory": place.folder, "log_id": secrets.randbits(63) | 1, "synchronous": a.disk_synchronous,
-                "log_budget": place.budget, "log_known": place.known, "log_may_take_kept": kind == "parked",
-                "flush_ms": min(store.attributes.time_interval, FLUSH_LIMIT_MS)}
+        return {
+            "log_directory": place.folder,
+            "log_id": secrets.randbits(63) | 1,
+            "synchronous": a.disk_synchronous,
+            "log_budget": place.budget,
+            "log_known": place.known,
+            "log_may_take_kept": kind == "parked",
+            "flush_ms": min(store.attributes.time_interval, FLUSH_LIMIT_MS),
+        }
 
     def start(self, queues: dict[str, _core.EventQueue]) -> None:
         """The disk store writes the logs of these queues, by their kind, from now on. If one cannot be, none is."""

@@ -1,4 +1,5 @@
 """Owns the parked events of one gateway sender: those that the remote site could not apply."""
+
 from __future__ import annotations
 
 import logging
@@ -13,7 +14,7 @@ from pywan.gateway.logs import SenderLogs
 
 log = logging.getLogger("pywan.sender")
 
-NOT_PARKED = 0xFFFF     # In place of a reason: the parked queue had no room.
+NOT_PARKED = 0xFFFF  # In place of a reason: the parked queue had no room.
 MEMORY_LIMIT = 4 << 20
 
 
@@ -22,10 +23,15 @@ class ParkedEvents:
 
     def __init__(self, attributes: SenderAttributes, logs: SenderLogs, *, directory: str) -> None:
         self._id, self._remote_site = attributes.id, attributes.remote_distributed_system_id
-        self.queue = _core.EventQueue(f"{self._id} (parked)", partitions=_core.PARK_PARTITIONS, memory_limit=MEMORY_LIMIT,
-                                      directory=directory, **logs.options("parked", _core.PARK_PARTITIONS))
+        self.queue = _core.EventQueue(
+            f"{self._id} (parked)",
+            partitions=_core.PARK_PARTITIONS,
+            memory_limit=MEMORY_LIMIT,
+            directory=directory,
+            **logs.options("parked", _core.PARK_PARTITIONS),
+        )
         self.queue.running = True
-        self.lock = threading.Lock()        # One replay, drop or repair at a time.
+        self.lock = threading.Lock()  # One replay, drop or repair at a time.
         self._failures_logged = 0
 
     def __len__(self) -> int:
@@ -37,11 +43,21 @@ class ParkedEvents:
         if self._failures_logged > 10 and self._failures_logged % 10000:
             return
         if reason == NOT_PARKED:
-            log.error("gateway sender %s: event %d/%d failed and could not be parked: no room in the parked queue",
-                      self._id, partition, sequence)
+            log.error(
+                "gateway sender %s: event %d/%d failed and could not be parked: no room in the parked queue",
+                self._id,
+                partition,
+                sequence,
+            )
         else:
-            log.warning("gateway sender %s: event %d/%d failed at site %d and is parked: %s", self._id, partition,
-                        sequence, self._remote_site, _core.failure_text(reason))
+            log.warning(
+                "gateway sender %s: event %d/%d failed at site %d and is parked: %s",
+                self._id,
+                partition,
+                sequence,
+                self._remote_site,
+                _core.failure_text(reason),
+            )
 
     def shown(self, limit: int) -> list[dict[str, Any]]:
         """Up to `limit` of them, with the reason."""
@@ -49,14 +65,22 @@ class ParkedEvents:
         found = []
         for reason, _, record in self.queue.records(limit):
             event = event_of_record(record)
-            found.append({"region": event.region, "operation": event.operation, "key": event.key, "value": event.value,
-                          "timestamp": event.creation_timestamp, "reason": _core.failure_text(reason)})
+            found.append(
+                {
+                    "region": event.region,
+                    "operation": event.operation,
+                    "key": event.key,
+                    "value": event.value,
+                    "timestamp": event.creation_timestamp,
+                    "reason": _core.failure_text(reason),
+                }
+            )
         return found
 
     def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:
         """Queues every event that is parked now again, behind what waits. Returns how many."""
         with self.lock:
-            self.queue.wait_durable(10.0)       # What was parked just now can be replayed once it is on the disk.
+            self.queue.wait_durable(10.0)  # What was parked just now can be replayed once it is on the disk.
             return self.queue.replay_into(queue, force)
 
     def drop(self) -> int:

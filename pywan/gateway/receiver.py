@@ -1,4 +1,5 @@
 """Owns the gateway receiver of a member: its port, its connections, and the threads that apply what they bring."""
+
 from __future__ import annotations
 
 import logging
@@ -24,7 +25,7 @@ from pywan.transport.sockets import listen, reachable_address
 
 log = logging.getLogger("pywan.receiver")
 
-WELCOME_TIMEOUT_S = 10.0        # For a sender to take its welcome.
+WELCOME_TIMEOUT_S = 10.0  # For a sender to take its welcome.
 JOIN_TIMEOUT_S = 15.0
 CREDIT_EVENTS = 4_000_000
 # What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
@@ -41,8 +42,16 @@ class GatewayReceiver(Face):
     """
 
     def __init__(
-        self, attributes: ReceiverAttributes, *, site: int, member_name: str, bind_address: str,
-        memory: AppliedMemory, floors: SourceFloors, find_region: Callable[[str], Any], peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
+        self,
+        attributes: ReceiverAttributes,
+        *,
+        site: int,
+        member_name: str,
+        bind_address: str,
+        memory: AppliedMemory,
+        floors: SourceFloors,
+        find_region: Callable[[str], Any],
+        peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
         on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
     ) -> None:
         self.attributes = attributes
@@ -51,10 +60,10 @@ class GatewayReceiver(Face):
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
         self._floors = floors
         self._counts = _core.ReceiverCounts()
-        self._repeats = Repeats()       # Why connections were given up: their senders come back at once.
+        self._repeats = Repeats()  # Why connections were given up: their senders come back at once.
         self._lock = threading.RLock()
-        self._acceptor: Acceptor | None = None          # None while stopped. Guarded by _lock, like all below.
-        self._senders: dict[Connection, str] = {}       # Whose opening is done -> which sender it is.
+        self._acceptor: Acceptor | None = None  # None while stopped. Guarded by _lock, like all below.
+        self._senders: dict[Connection, str] = {}  # Whose opening is done -> which sender it is.
         self._port = 0
         told = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
         self._host = told or self._bind_address
@@ -108,8 +117,12 @@ class GatewayReceiver(Face):
                 self._acceptor.stop()
                 self._acceptor, self._port = None, 0
                 raise
-        log.info("gateway receiver listens on %s port %d, known to senders as %s",
-                 self._bind_address or "every interface", self._port, self.host)
+        log.info(
+            "gateway receiver listens on %s port %d, known to senders as %s",
+            self._bind_address or "every interface",
+            self._port,
+            self.host,
+        )
         self._on_change(self)
 
     def _listen(self) -> socket.socket:
@@ -148,19 +161,28 @@ class GatewayReceiver(Face):
                 session = self._welcome(connection, memory, hello, known)
                 with self._lock:
                     self._senders[connection] = (
-                        f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})")
+                        f"{hello.sender}@{hello.member} (site {hello.site}, dispatcher {hello.dispatcher})"
+                    )
                 self._on_change(self)
                 outcome = session.run(connection.sock.fileno(), self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
-                connection.warning("gateway receiver: connection of sender %s of site %d from %s given up: %s",
-                                   hello.sender, hello.site, place, outcome)
+                connection.warning(
+                    "gateway receiver: connection of sender %s of site %d from %s given up: %s",
+                    hello.sender,
+                    hello.site,
+                    place,
+                    outcome,
+                )
         except (PywanError, OSError) as error:
             if isinstance(error, PywanError):
                 data.refuse(connection.sock, error)
             connection.warning("gateway receiver: connection from %s refused: %s", place, error)
         except MemoryError as error:
-            connection.warning("gateway receiver: connection from %s ended: out of memory: %s", place,
-                               error or "the process has none for it")
+            connection.warning(
+                "gateway receiver: connection from %s ended: out of memory: %s",
+                place,
+                error or "the process has none for it",
+            )
         except Exception:
             log.exception("gateway receiver: connection from %s failed", place)
 
@@ -174,30 +196,52 @@ class GatewayReceiver(Face):
         connection.sock.settimeout(connection.time_left())
         hello = data.receive_message(connection.sock, gateway.SenderHello)
         if hello.site == self._site:
-            raise ProtocolError(f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to"
-                                " itself")
+            raise ProtocolError(
+                f"sender {hello.sender!r} is of this very site {self._site}; a site does not send to itself"
+            )
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello
 
     def _say_no_memory(self, hello: gateway.SenderHello) -> None:
         if self._repeats.is_due(f"{hello.site} {hello.sender}: out of memory"):
-            log.error("gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are"
-                      " parked there, and can be replayed", hello.sender, hello.site)
+            log.error(
+                "gateway receiver: out of memory: events of sender %s of site %d cannot be applied; they are"
+                " parked there, and can be replayed",
+                hello.sender,
+                hello.site,
+            )
 
     def _welcome(
-        self, connection: Connection, memory: Any, hello: gateway.SenderHello, known: list[gateway.Known],
+        self,
+        connection: Connection,
+        memory: Any,
+        hello: gateway.SenderHello,
+        known: list[gateway.Known],
     ) -> Any:
         sock = connection.sock
-        session = _core.ReceiverSession(memory, self._counts, self._find_region, _apply_slow, credit_bytes=CREDIT_BYTES, mount=hello.mount,
-                                         on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
-                                         on_no_memory=lambda: self._say_no_memory(hello))
+        session = _core.ReceiverSession(
+            memory,
+            self._counts,
+            self._find_region,
+            _apply_slow,
+            credit_bytes=CREDIT_BYTES,
+            mount=hello.mount,
+            on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
+            on_no_memory=lambda: self._say_no_memory(hello),
+        )
         self._memory.take_over(hello, session)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)
         connection.opened(session.stop)
         sock.settimeout(WELCOME_TIMEOUT_S)
-        welcome = gateway.Welcome(self._site, self._member_name, CREDIT_EVENTS, CREDIT_BYTES,
-                                  self.attributes.maximum_time_between_pings, len(known))
+        welcome = gateway.Welcome(
+            self._site,
+            self._member_name,
+            CREDIT_EVENTS,
+            CREDIT_BYTES,
+            self.attributes.maximum_time_between_pings,
+            len(known),
+        )
         sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME) + gateway.encode_known(known))
         sock.settimeout(None)
         return session

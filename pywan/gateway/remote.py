@@ -1,4 +1,5 @@
 """Owns the choice of a receiver of the remote site, for all dispatchers of one gateway sender."""
+
 from __future__ import annotations
 
 import threading
@@ -9,13 +10,13 @@ from pywan.errors import ProtocolError
 from pywan.site.membership import Membership
 
 CONNECT_TIMEOUT_S = 5.0
-AVOID_S = 60.0          # A receiver that did not answer is not chosen for so long where there is another one.
+AVOID_S = 60.0  # A receiver that did not answer is not chosen for so long where there is another one.
 
 
 class ReceiverPlace(NamedTuple):
     host: str
     port: int
-    member: int         # Its id.
+    member: int  # Its id.
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -48,5 +49,7 @@ class RemoteReceivers:
             return ReceiverPlace(found["host"], found["port"], found["member_id"])
         known = self._membership.remote_locators(self._site)
         raise ProtocolError(
-            f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}" if known else
-            f"site {self._site} is not known to this site's locators; check their remote-locators")
+            f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}"
+            if known
+            else f"site {self._site} is not known to this site's locators; check their remote-locators"
+        )

@@ -1,4 +1,5 @@
 """Owns what users see of a gateway sender."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,6 @@
 """Owns the life cycle of one gateway sender, and puts its parts together: queue, parked events, filters,
 dispatchers."""
+
 from __future__ import annotations
 
 import contextlib
@@ -37,14 +38,22 @@ class SenderCore:
     """
 
     def __init__(
-        self, attributes: SenderAttributes, *, membership: Membership, member_name: str, site: int, directory: str,
-        clock: _core.Clock, buckets: int | None = None, store: StoreCore | None = None,
+        self,
+        attributes: SenderAttributes,
+        *,
+        membership: Membership,
+        member_name: str,
+        site: int,
+        directory: str,
+        clock: _core.Clock,
+        buckets: int | None = None,
+        store: StoreCore | None = None,
         on_state: Callable[["SenderCore"], None] = lambda core: None,
         on_destroy: Callable[["SenderCore"], None] = lambda core: None,
     ) -> None:
         self.attributes = attributes
         self.id = attributes.id
-        self.filters = SenderFilters(attributes)        # What can be wrong with them is said before a log is opened.
+        self.filters = SenderFilters(attributes)  # What can be wrong with them is said before a log is opened.
         self._on_state, self._on_destroy = on_state, on_destroy
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
@@ -52,14 +61,22 @@ class SenderCore:
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
         receivers = RemoteReceivers(membership, attributes.remote_distributed_system_id)
-        self.dispatchers = Dispatchers(attributes, self.outgoing, self.parked, receivers, member_name=member_name,
-                                       site=site)
+        self.dispatchers = Dispatchers(
+            attributes, self.outgoing, self.parked, receivers, member_name=member_name, site=site
+        )
         self.dispatchers.configure(attributes, self.filters)
-        self.lag = Lag(self.queue, self.dispatchers, clock, lambda: self.status,
-                       lambda: self.attributes.batch_time_interval)
-        self.floors = FloorTelling(self.id, site=site, remote_site=attributes.remote_distributed_system_id,
-                                   low=clock.raise_low(), queue=self.queue, parked=self.parked,
-                                   dispatchers=self.dispatchers)
+        self.lag = Lag(
+            self.queue, self.dispatchers, clock, lambda: self.status, lambda: self.attributes.batch_time_interval
+        )
+        self.floors = FloorTelling(
+            self.id,
+            site=site,
+            remote_site=attributes.remote_distributed_system_id,
+            low=clock.raise_low(),
+            queue=self.queue,
+            parked=self.parked,
+            dispatchers=self.dispatchers,
+        )
         # Guards the life cycle: what follows, and that of the dispatchers.
         self._lock = LifeCycleLock(f"gateway sender {self.id!r}", self._is_waited_for)
         self._is_paused = False
@@ -121,21 +138,28 @@ class SenderCore:
             self._check_alive()
             if self.is_running:
                 if clean_queues:
-                    raise GatewaySenderError(f"gateway sender {self.id!r} runs, and its queues are cleaned only as it"
-                                             " starts; stop it first")
+                    raise GatewaySenderError(
+                        f"gateway sender {self.id!r} runs, and its queues are cleaned only as it starts; stop it first"
+                    )
                 return
             if self.dispatchers.is_own_thread():
-                raise GatewaySenderError(f"gateway sender {self.id!r} cannot be started by its own filter; start it"
-                                         " from another thread")
+                raise GatewaySenderError(
+                    f"gateway sender {self.id!r} cannot be started by its own filter; start it from another thread"
+                )
             late = self.dispatchers.late_threads()
             if late:
-                raise GatewaySenderError(f"gateway sender {self.id!r} cannot start: {late} of its last run did not end"
-                                         " yet; a filter may hang")
+                raise GatewaySenderError(
+                    f"gateway sender {self.id!r} cannot start: {late} of its last run did not end"
+                    " yet; a filter may hang"
+                )
             if clean_queues:
                 dropped = self.queue.clear()
                 self.queue.wait_removed()
-                log.warning("gateway sender %s: %d queued events were dropped, as it was started with clean queues",
-                            self.id, dropped)
+                log.warning(
+                    "gateway sender %s: %d queued events were dropped, as it was started with clean queues",
+                    self.id,
+                    dropped,
+                )
             self.dispatchers.begin()
             self._is_paused = False
             self.queue.running = self.queue.reachable = True
@@ -157,7 +181,7 @@ class SenderCore:
             self.queue.reachable = False
             try:
                 self._on_state(self)
-            except BaseException:       # Ctrl-C, while a region's callbacks were waited for: it runs on as before.
+            except BaseException:  # Ctrl-C, while a region's callbacks were waited for: it runs on as before.
                 self.queue.reachable = True
                 raise
             self.queue.running = False
@@ -179,8 +203,12 @@ class SenderCore:
             self.close()
             dropped, parked = len(self.queue), len(self.parked)
             if dropped or parked:
-                log.warning("gateway sender %s is destroyed with %d queued and %d parked events, which are dropped",
-                            self.id, dropped, parked)
+                log.warning(
+                    "gateway sender %s is destroyed with %d queued and %d parked events, which are dropped",
+                    self.id,
+                    dropped,
+                    parked,
+                )
             self.logs.forget()
 
     def retire(self, wanted: str) -> None:
@@ -192,7 +220,8 @@ class SenderCore:
             if queued or parked:
                 raise IllegalStateError(
                     f"{wanted}; the queue of gateway sender {self.id!r} has {self.queue.partitions} partitions, one for"
-                    f" each bucket, and holds {queued} events and {parked} parked ones: let it send them, or destroy it")
+                    f" each bucket, and holds {queued} events and {parked} parked ones: let it send them, or destroy it"
+                )
             self.floors.say_goodbye()
             self.close()
             self.logs.forget()
@@ -218,8 +247,10 @@ class SenderCore:
     def wait_until_flushed(self, timeout: float | None) -> bool:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
-            raise ConfigurationError(f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a"
-                                     " number of seconds of at least 0, or None (no limit)")
+            raise ConfigurationError(
+                f"gateway sender {self.id!r}: wait_until_flushed({timeout!r}): the timeout is a"
+                " number of seconds of at least 0, or None (no limit)"
+            )
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self.flushing():
             while len(self.queue):

@@ -1,4 +1,5 @@
 """Owns the words for the state of gateway senders and receivers: Geode's."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -8,9 +9,10 @@ NOT_RUNNING = "Not running"
 
 class SenderStatus(NamedTuple):
     """What a sender does, at one moment."""
+
     is_running: bool
     is_paused: bool
-    is_connected: bool      # To a receiver, with one dispatcher at least.
+    is_connected: bool  # To a receiver, with one dispatcher at least.
 
     @property
     def text(self) -> str:

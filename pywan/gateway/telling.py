@@ -1,5 +1,6 @@
 """Owns what one gateway sender tells its receivers about destroyed keys: below which stamps nothing comes from it any
 more, and, when it is destroyed, that nothing comes at all."""
+
 from __future__ import annotations
 
 import logging
@@ -13,20 +14,27 @@ from pywan.gateway.parked import ParkedEvents
 
 log = logging.getLogger("pywan.sender")
 
-GOODBYE_S = 2.0         # How long a sender that is destroyed waits for its receivers to hear it.
+GOODBYE_S = 2.0  # How long a sender that is destroyed waits for its receivers to hear it.
 
 
 class FloorTelling:
     """`tell` belongs to the member's housekeeper; after `say_goodbye` it says nothing."""
 
     def __init__(
-        self, id: str, *, site: int, remote_site: int, low: int, queue: _core.EventQueue, parked: ParkedEvents,
+        self,
+        id: str,
+        *,
+        site: int,
+        remote_site: int,
+        low: int,
+        queue: _core.EventQueue,
+        parked: ParkedEvents,
         dispatchers: Dispatchers,
     ) -> None:
         self._id, self._site, self._remote_site = id, site, remote_site
         self._queue, self._parked, self._dispatchers = queue, parked, dispatchers
         self._floors = QueueFloors(site, low)
-        self._lock = threading.Lock()       # One word to the receivers at a time.
+        self._lock = threading.Lock()  # One word to the receivers at a time.
         self._is_over = False
 
     def tell(self, still_coming: Floors) -> None:
@@ -51,7 +59,12 @@ class FloorTelling:
         while any(each.connection is not None and not each.session.floors_are_heard for each in self._dispatchers):
             left = deadline - time.monotonic()
             if left <= 0 or self._dispatchers.wait_stopping(min(left, 0.005)):
-                log.warning("gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed"
-                            " keys may be kept for it at site %d until that is told to forget this one (forget site"
-                            " --distributed-system-id=%d)", self._id, self._remote_site, self._site)
+                log.warning(
+                    "gateway sender %s is destroyed, and its receiver did not answer that it knows: destroyed"
+                    " keys may be kept for it at site %d until that is told to forget this one (forget site"
+                    " --distributed-system-id=%d)",
+                    self._id,
+                    self._remote_site,
+                    self._site,
+                )
                 return

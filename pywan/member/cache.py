@@ -1,4 +1,5 @@
 """Owns what users see of a member: the process's regions, senders and receiver."""
+
 from __future__ import annotations
 
 import atexit
@@ -22,9 +23,9 @@ from pywan.region.region import Region
 
 log = logging.getLogger("pywan.cache")
 
-TOMBSTONE_MEMORY_MB = 64            # For the tombstones of a region, unless the user says otherwise.
+TOMBSTONE_MEMORY_MB = 64  # For the tombstones of a region, unless the user says otherwise.
 
-_open: "weakref.WeakSet[Cache]" = weakref.WeakSet()     # Those that the end of the interpreter closes.
+_open: "weakref.WeakSet[Cache]" = weakref.WeakSet()  # Those that the end of the interpreter closes.
 
 
 @of_one_process(lambda cache: f"cache {cache._core.name!r}", nothing_in_child=("close",))
@@ -39,20 +40,37 @@ class Cache(Face):
     """
 
     def __init__(
-        self, name: str, *, locators: str, bind_address: str = "127.0.0.1", port: int = 0,
-        cache_xml_file: str | PathLike[str] | None = None, dir: str | PathLike[str] | None = None,
-        disk_dir: str | PathLike[str] | None = None, hostname_for_clients: str | None = None,
-        join_timeout: float = 10.0, conflict_resolver: Any = None, maximum_shutdown_wait_time: float = 0,
-        allow_callbacks: Any = (), maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
+        self,
+        name: str,
+        *,
+        locators: str,
+        bind_address: str = "127.0.0.1",
+        port: int = 0,
+        cache_xml_file: str | PathLike[str] | None = None,
+        dir: str | PathLike[str] | None = None,
+        disk_dir: str | PathLike[str] | None = None,
+        hostname_for_clients: str | None = None,
+        join_timeout: float = 10.0,
+        conflict_resolver: Any = None,
+        maximum_shutdown_wait_time: float = 0,
+        allow_callbacks: Any = (),
+        maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
     ) -> None:
         self._core = MemberCore(
-            name, bind_address=bind_address, dir=dir if dir is not None else disk_dir, join_timeout=join_timeout,
-            conflict_resolver=conflict_resolver, maximum_shutdown_wait_time=maximum_shutdown_wait_time,
-            allow_callbacks=allow_callbacks, maximum_tombstone_memory=maximum_tombstone_memory)
+            name,
+            bind_address=bind_address,
+            dir=dir if dir is not None else disk_dir,
+            join_timeout=join_timeout,
+            conflict_resolver=conflict_resolver,
+            maximum_shutdown_wait_time=maximum_shutdown_wait_time,
+            allow_callbacks=allow_callbacks,
+            maximum_tombstone_memory=maximum_tombstone_memory,
+        )
         _open.add(self)
         try:
-            self._core.start(locators=locators, port=port, hostname_for_clients=hostname_for_clients,
-                             cache_xml_file=cache_xml_file)
+            self._core.start(
+                locators=locators, port=port, hostname_for_clients=hostname_for_clients, cache_xml_file=cache_xml_file
+            )
         except BaseException:
             self.close()
             raise

@@ -1,5 +1,6 @@
 """Owns the life of a member, and puts its parts together as the caller, the cache.xml and the cluster configuration
 say."""
+
 from __future__ import annotations
 
 import contextlib
@@ -40,40 +41,53 @@ from pywan.transport.sockets import reachable_address
 
 log = logging.getLogger("pywan.cache")
 
-DRAIN_LOOK_S = 0.01                 # Between two looks at queues that are to become empty.
+DRAIN_LOOK_S = 0.01  # Between two looks at queues that are to become empty.
 
 
 class MemberCore:
     """A member at work: what a `Cache` has. From `start` to `close`, which is called too if it cannot start."""
 
     def __init__(
-        self, name: str, *, bind_address: str, dir: str | PathLike[str] | None, join_timeout: float,
+        self,
+        name: str,
+        *,
+        bind_address: str,
+        dir: str | PathLike[str] | None,
+        join_timeout: float,
         conflict_resolver: Any,
-        maximum_shutdown_wait_time: float, allow_callbacks: Any, maximum_tombstone_memory: int,
+        maximum_shutdown_wait_time: float,
+        allow_callbacks: Any,
+        maximum_tombstone_memory: int,
     ) -> None:
         self.state = MemberState(name)
         self.name = name
         self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
         self.configuration_problems: list[str] = []
-        if (isinstance(join_timeout, bool) or not isinstance(join_timeout, (int, float))
-                or not 0 < join_timeout <= MAX_WAIT_S):
-            raise ConfigurationError(f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above"
-                                     f" 0, and at most {MAX_WAIT_S}")
+        if (
+            isinstance(join_timeout, bool)
+            or not isinstance(join_timeout, (int, float))
+            or not 0 < join_timeout <= MAX_WAIT_S
+        ):
+            raise ConfigurationError(
+                f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above"
+                f" 0, and at most {MAX_WAIT_S}"
+            )
         self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
-        self._waits_no_longer = threading.Event()           # Set when it is asked to end a second time.
-        self._close_lock = threading.Lock()                 # One close at a time; who comes second waits for the first.
+        self._waits_no_longer = threading.Event()  # Set when it is asked to end a second time.
+        self._close_lock = threading.Lock()  # One close at a time; who comes second waits for the first.
         self._closing_thread: int | None = None
-        self._is_ended = False                              # `close` is done, disk stores and all.
+        self._is_ended = False  # `close` is done, disk stores and all.
         self._is_ready = False
         self._started_at = time.time()
         self.folder = MemberFolder(dir, name)
         self.stores = DiskStores(self.state, self.folder)
         senders: dict[str, SenderCore] = {}
-        self.regions = Regions(self.state, self.stores, senders, resolver=conflict_resolver,
-                               tombstone_bytes=tombstone_bytes)
+        self.regions = Regions(
+            self.state, self.stores, senders, resolver=conflict_resolver, tombstone_bytes=tombstone_bytes
+        )
         self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
         self.receiving = Receiving(self.state, self.regions, bind_address)
         self.management = ManagementService(self)
@@ -85,7 +99,11 @@ class MemberCore:
     # The start
 
     def start(
-        self, *, locators: str, port: int, hostname_for_clients: str | None,
+        self,
+        *,
+        locators: str,
+        port: int,
+        hostname_for_clients: str | None,
         cache_xml_file: str | PathLike[str] | None,
     ) -> None:
         """Returns when it has joined its site, and has what the cache.xml and the site's configuration say."""
@@ -100,8 +118,9 @@ class MemberCore:
         file = None if folder.is_temporary else folder.path / f"gateway-sources-{self.name}.json"
         self.tombstones = Tombstones(state, self.regions, self.senders, file)
         self.repairs = ClockRepairs(state, self.regions, self.senders, self.tombstones)
-        self.stages = RowStages(site=state.site, member_name=self.name, directory=str(folder.overflow),
-                                find_region=self.regions.find)
+        self.stages = RowStages(
+            site=state.site, member_name=self.name, directory=str(folder.overflow), find_region=self.regions.find
+        )
         if configuration is not None:
             self._apply_xml(configuration)
         # The receiver last: other sites send at once, and would have to park what is for a region that is not there
@@ -111,29 +130,46 @@ class MemberCore:
         apply = self.management.apply_configuration
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
         if configuration is not None and configuration.receiver is not None:
-            self._make_from_xml(configuration, "gateway-receiver", "",
-                                functools.partial(self.create_gateway_receiver, configuration.receiver))
+            self._make_from_xml(
+                configuration,
+                "gateway-receiver",
+                "",
+                functools.partial(self.create_gateway_receiver, configuration.receiver),
+            )
         self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
         self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
         self.housekeeper.start()
         self._is_ready = True
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
-        server = self._server = ControlServer(self._bind_address, port, self._handle, name=f"member {self.name}",
-                                              other_protocols={b"PWD1": self._serve_rows})
+        server = self._server = ControlServer(
+            self._bind_address,
+            port,
+            self._handle,
+            name=f"member {self.name}",
+            other_protocols={b"PWD1": self._serve_rows},
+        )
         told = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
         self.host: str = told or reachable_address(self._bind_address, parse_locators(locators))
         self.port: int = server.port
         if not hostname and self._bind_address in WILDCARDS:
-            log.info("member %s listens on every interface, and is known to others as %s; another name can be given by"
-                     " hostname-for-clients", self.name, self.host)
+            log.info(
+                "member %s listens on every interface, and is known to others as %s; another name can be given by"
+                " hostname-for-clients",
+                self.name,
+                self.host,
+            )
         membership = self.state.membership = Membership(locators, new_profile(self.name, self.host, self.port))
         server.start()
         membership.join(self._join_timeout)
         others = [member["name"] for member in membership.servers() if member["name"] != self.name]
         if others:
-            log.warning("member %s: the site has %s already. Members of one site do not share their regions and senders"
-                        " in this version: each holds its own part of the data", self.name, ", ".join(others))
+            log.warning(
+                "member %s: the site has %s already. Members of one site do not share their regions and senders"
+                " in this version: each holds its own part of the data",
+                self.name,
+                ", ".join(others),
+            )
 
     @staticmethod
     def _make_from_xml(configuration: Any, kind: str, name: str, call: Callable[[], Any]) -> None:
@@ -171,8 +207,12 @@ class MemberCore:
     def status(self) -> dict[str, Any]:
         receiver = self.receiving.receiver
         return {
-            "name": self.name, "distributed_system_id": self.state.distributed_system_id, "host": self.host,
-            "port": self.port, "pid": os.getpid(), "directory": str(self.folder.path),
+            "name": self.name,
+            "distributed_system_id": self.state.distributed_system_id,
+            "host": self.host,
+            "port": self.port,
+            "pid": os.getpid(),
+            "directory": str(self.folder.path),
             "uptime_seconds": round(time.time() - self._started_at, 1),
             "locator_connected": self.state.has_membership and self.state.membership.is_connected,
             "regions": {region.name: 0 if region.is_closed else len(region) for region in self.regions.all()},
@@ -216,7 +256,7 @@ class MemberCore:
         check_no_callback(f"cache {self.name!r}")
         if self.state.closed.is_set():
             self._waits_no_longer.set()
-        if self._closing_thread == threading.get_ident():       # A handler of a signal that came meanwhile.
+        if self._closing_thread == threading.get_ident():  # A handler of a signal that came meanwhile.
             return
         with self._close_lock:
             if self._is_ended:
@@ -231,7 +271,7 @@ class MemberCore:
                 self._closing_thread = None
 
     def _close_all(self, wait_s: float) -> None:
-        with self.state.lock:       # What is being made is there, and ends with the rest.
+        with self.state.lock:  # What is being made is there, and ends with the rest.
             self.state.closed.set()
         self.state.bell.ring()
         self.shutdown_requested.set()
@@ -250,8 +290,12 @@ class MemberCore:
         senders = [sender for sender in self.senders.cores() if sender.is_draining]
         if not senders or not wait_s:
             return
-        log.info("cache %s waits for %s to empty its queue before it closes: %d events", self.name,
-                 ", ".join(sorted(sender.id for sender in senders)), sum(len(sender.queue) for sender in senders))
+        log.info(
+            "cache %s waits for %s to empty its queue before it closes: %d events",
+            self.name,
+            ", ".join(sorted(sender.id for sender in senders)),
+            sum(len(sender.queue) for sender in senders),
+        )
         deadline = time.monotonic() + wait_s
         with contextlib.ExitStack() as flushing:
             for sender in senders:
@@ -273,7 +317,7 @@ class MemberCore:
             try:
                 sender.close()
             except PywanError as error:
-                log.error("%s", error)      # What else there is ends all the same.
+                log.error("%s", error)  # What else there is ends all the same.
         self._warn_of_loss()
         if self.housekeeper is not None:
             self.housekeeper.join(10.0)
@@ -282,9 +326,12 @@ class MemberCore:
     def _warn_of_loss(self) -> None:
         lost = self.senders.volatile_events()
         if lost:
-            log.warning("cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
-                        " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time",
-                        self.name, volatile_text(lost))
+            log.warning(
+                "cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
+                " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time",
+                self.name,
+                volatile_text(lost),
+            )
 
     def _close_stores(self) -> None:
         self.stores.close()

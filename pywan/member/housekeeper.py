@@ -1,5 +1,6 @@
 """Owns the thread that looks after a member: tombstones, logs that are not written, the clock, memory that was
 freed."""
+
 from __future__ import annotations
 
 import logging
@@ -18,9 +19,9 @@ from pywan.member.tombstones import Tombstones
 log = logging.getLogger("pywan.cache")
 
 HOUSEKEEPING_S = 5.0
-DISK_LOOK_S = 0.2       # Until a look at tombstones that wait for a disk.
-TROUBLE_S = 60.0        # How often a log that cannot be written is told again.
-TRIM_BYTES = 16 << 20   # When so much was freed by regions and logs the process gives it back to the system.
+DISK_LOOK_S = 0.2  # Until a look at tombstones that wait for a disk.
+TROUBLE_S = 60.0  # How often a log that cannot be written is told again.
+TRIM_BYTES = 16 << 20  # When so much was freed by regions and logs the process gives it back to the system.
 
 
 class Housekeeper:
@@ -42,7 +43,7 @@ class Housekeeper:
             self._tombstones.sources.save()
 
     def _keep_house(self) -> None:
-        is_waiting = False          # Tombstones go as soon as the disk knows that they may be gone.
+        is_waiting = False  # Tombstones go as soon as the disk knows that they may be gone.
         while True:
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
             if self._state.closed.is_set():
@@ -68,8 +69,12 @@ class Housekeeper:
             if self._troubles.pop(what, None) is not None:
                 log.info("%s: its log is written again", what)
         elif self._is_due(what, reason):
-            log.error("%s: its log is not written: %s; what is staged waits in memory, and new changes are refused"
-                      " until the disk takes it", what, reason)
+            log.error(
+                "%s: its log is not written: %s; what is staged waits in memory, and new changes are refused"
+                " until the disk takes it",
+                what,
+                reason,
+            )
 
     def _watch_clock(self) -> None:
         """Says what is wrong with the clock, when that changes and once a minute while it lasts."""
@@ -78,8 +83,9 @@ class Housekeeper:
         trouble = clock_trouble(self._state.clock)
         if trouble is None:
             if self._troubles.pop("clock", None) is not None:
-                log.info("the clock of member %s is followed, and its stamps are not ahead of it any more",
-                         self._state.name)
+                log.info(
+                    "the clock of member %s is followed, and its stamps are not ahead of it any more", self._state.name
+                )
         elif self._is_due("clock", trouble.kind):
             log.error("the clock of member %s: %s", self._state.name, trouble.text)
 

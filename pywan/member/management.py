@@ -3,6 +3,7 @@
 A request's `op` is the command's name in gfsh ("create gateway-sender"), its other fields are the command's options in
 snake_case. What the site wants its members to have (protocol/configuration.py) is made by `apply_configuration`.
 """
+
 from __future__ import annotations
 
 import logging
@@ -12,10 +13,24 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, 
 
 from pywan.config import values
 from pywan.config.attributes import (
-    DiskStoreAttributes, ReceiverAttributes, RegionAttributes, RegionChanges, SenderAttributes, SenderChanges,
-    check_callbacks_allowed, rows_of,
+    DiskStoreAttributes,
+    ReceiverAttributes,
+    RegionAttributes,
+    RegionChanges,
+    SenderAttributes,
+    SenderChanges,
+    check_callbacks_allowed,
+    rows_of,
 )
-from pywan.errors import ConfigurationError, DataLossError, GatewayReceiverError, IllegalStateError, NotFoundError, PywanError, RegionNotFoundError
+from pywan.errors import (
+    ConfigurationError,
+    DataLossError,
+    GatewayReceiverError,
+    IllegalStateError,
+    NotFoundError,
+    PywanError,
+    RegionNotFoundError,
+)
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
 from pywan.base.names import check_name, printable, quoted
@@ -30,10 +45,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.management")
 
 MAX_SCAN_ENTRIES = 100_000
-MAX_SCAN_BYTES = 12 * 1024 * 1024      # Of one answer: a control message holds 16 MiB.
+MAX_SCAN_BYTES = 12 * 1024 * 1024  # Of one answer: a control message holds 16 MiB.
 MAX_PARKED_SHOWN = 10_000
-SHOWN_VALUE_CHARACTERS = 200            # Of each key and value in a list of parked events.
-PLAIN_DEPTH = 24                        # Containers in each other; a control message has room for 32, with what they are in.
+SHOWN_VALUE_CHARACTERS = 200  # Of each key and value in a list of parked events.
+PLAIN_DEPTH = 24  # Containers in each other; a control message has room for 32, with what they are in.
 PROGRESS_S = 1.0
 REPAIR_TIMEOUT_S = 60.0
 
@@ -63,7 +78,7 @@ def _ledger_fault(answer: Answer) -> str:
 def _lag_text(answer: Answer) -> str:
     events, cause = answer["lag"].get("events") or 0, answer["lag"].get("cause")
     if not events:
-        return cause or "none"      # A stopped one has none either, and drops what comes.
+        return cause or "none"  # A stopped one has none either, and drops what comes.
     cause = f", {cause}" if cause else ""
     size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
     return f"{events:,} event{'s' if events != 1 else ''}, {size:,} bytes, {age:.1f} s{cause}"
@@ -75,8 +90,14 @@ def _directories(answer: Answer) -> list[Answer]:
     return [{"store": store["name"], **each} for store in stores for each in store["directories"]]
 
 
-_DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {"Name": "store", "Member": "member", "Directory": "directory",
-                "Max size (MB)": lambda row: row["max_size"] or "", "Bytes": "bytes", "Logs": "logs"}
+_DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {
+    "Name": "store",
+    "Member": "member",
+    "Directory": "directory",
+    "Max size (MB)": lambda row: row["max_size"] or "",
+    "Bytes": "bytes",
+    "Logs": "logs",
+}
 
 
 class ManagementService:
@@ -97,7 +118,9 @@ class ManagementService:
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
         if operation is None or not isinstance(op, str):
-            raise NotFoundError(f"member {self._member.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}")
+            raise NotFoundError(
+                f"member {self._member.name} has no operation {quoted(op)}; it has {', '.join(self.operations)}"
+            )
         options = {key: value for key, value in request.items() if key not in _ENVELOPE}
         wanted, required, takes_all = _parameters(operation)
         for name in options:
@@ -148,20 +171,32 @@ class ManagementService:
 
     def _make(self, thing: Any, what: str) -> str | None:
         """Makes the thing; or says how the one that is there differs."""
-        if not isinstance(thing, dict) or not isinstance(thing.get("name"), str) or not isinstance(thing.get("attributes"), dict):
-            raise ConfigurationError("it is no thing with a kind, a name and attributes; is the locator of the same version?")
+        if (
+            not isinstance(thing, dict)
+            or not isinstance(thing.get("name"), str)
+            or not isinstance(thing.get("attributes"), dict)
+        ):
+            raise ConfigurationError(
+                "it is no thing with a kind, a name and attributes; is the locator of the same version?"
+            )
         member, kind, name, given = self._member, str(thing.get("kind")), thing["name"], thing["attributes"]
         check_callbacks_allowed(given, member.allowed_callbacks, what)
         wanted = make_attributes(kind, name, given)
         looks: dict[str, Callable[[], Any]] = {
-            "disk-store": lambda: member.stores.all().get(name), "gateway-sender": lambda: member.senders.by_id().get(name),
-            "region": lambda: member.regions.find(name), "gateway-receiver": lambda: member.receiving.receiver,
+            "disk-store": lambda: member.stores.all().get(name),
+            "gateway-sender": lambda: member.senders.by_id().get(name),
+            "region": lambda: member.regions.find(name),
+            "gateway-receiver": lambda: member.receiving.receiver,
         }
         there = looks[kind]()
         if there is not None:
             has, wants = to_plain(there.attributes), to_plain(wanted)
             different = [f"{key} {has[key]!r} and not {wants[key]!r}" for key in given if has[key] != wants[key]]
-            return f"{what} is there as the member's own configuration says, with {', '.join(different)}" if different else None
+            return (
+                f"{what} is there as the member's own configuration says, with {', '.join(different)}"
+                if different
+                else None
+            )
         make: Callable[[Any], Any] = getattr(member, f"create_{kind.replace('-', '_')}")
         make(wanted)
         return None
@@ -173,37 +208,55 @@ class ManagementService:
         problems = self.apply_configuration(things)
         if problems:
             raise ConfigurationError("; ".join(problems))
-        return {"status": f"{len(things)} things of the cluster configuration are there on \"{self._member.name}\""}
+        return {"status": f'{len(things)} things of the cluster configuration are there on "{self._member.name}"'}
 
     # --- disk stores ---
 
-    @command(STORES, "where queues and regions lie on the disk", attribute_options("disk-store"), IF_NOT_EXISTS,
-             keeps="put", more="`--dir=a#100,b`: each with the MB that it may take")
+    @command(
+        STORES,
+        "where queues and regions lie on the disk",
+        attribute_options("disk-store"),
+        IF_NOT_EXISTS,
+        keeps="put",
+        more="`--dir=a#100,b`: each with the MB that it may take",
+    )
     def on_create_disk_store(self, name: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if name in self._member.stores.all():
             if values.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"Disk store \"{name}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"disk store {name!r} exists already on member {self._member.name}; use it, or --if-not-exists")
+                return {"status": f'Disk store "{name}" exists already; skipped', "changed": False}
+            raise IllegalStateError(
+                f"disk store {name!r} exists already on member {self._member.name}; use it, or --if-not-exists"
+            )
         self._member.create_disk_store(DiskStoreAttributes.make(name, **attributes))
-        return {"status": f"Disk store \"{name}\" created on \"{self._member.name}\"", "changed": True}
+        return {"status": f'Disk store "{name}" created on "{self._member.name}"', "changed": True}
 
     @command(STORES, "remove one that holds no log any more", _named("disk store"), IF_EXISTS, keeps="remove")
     def on_destroy_disk_store(self, name: str, if_exists: Any = False) -> Answer:
         if name not in self._member.stores.all() and values.to_bool(if_exists, "if-exists"):
-            return {"status": f"Disk store \"{name}\" is not there; skipped", "changed": False}
+            return {"status": f'Disk store "{name}" is not there; skipped', "changed": False}
         self._member.stores.destroy(name)
-        return {"status": f"Disk store \"{name}\" destroyed on \"{self._member.name}\"", "changed": True}
+        return {"status": f'Disk store "{name}" destroyed on "{self._member.name}"', "changed": True}
 
-    @command(STORES, "their directories, sizes and logs",
-             shown=Shown(_DIRECTORIES, items=_directories, none="No Disk Stores Found"))
+    @command(
+        STORES,
+        "their directories, sizes and logs",
+        shown=Shown(_DIRECTORIES, items=_directories, none="No Disk Stores Found"),
+    )
     def on_list_disk_stores(self) -> Answer:
-        return {"disk_stores": [{"name": name, "directories": store.contents()} for name, store in sorted(self._member.stores.all().items())]}
+        return {
+            "disk_stores": [
+                {"name": name, "directories": store.contents()}
+                for name, store in sorted(self._member.stores.all().items())
+            ]
+        }
 
     @command(STORES, "one disk store", _named("disk store"), shown=Shown(_DIRECTORIES, items=_directories))
     def on_describe_disk_store(self, name: str) -> Answer:
         store = self._member.stores.all().get(name)
         if store is None:
-            raise NotFoundError(f"disk store {name!r} is not on member {self._member.name}; there are {', '.join(sorted(self._member.stores.all())) or 'none'}")
+            raise NotFoundError(
+                f"disk store {name!r} is not on member {self._member.name}; there are {', '.join(sorted(self._member.stores.all())) or 'none'}"
+            )
         return {"name": name, "time_interval": store.attributes.time_interval, "directories": store.contents()}
 
     # --- regions ---
@@ -213,36 +266,65 @@ class ManagementService:
         name = _region_name(name)
         if name in self._member.regions.faces():
             if values.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"Region \"/{name}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"region {name!r} exists already on member {self._member.name}; alter it, or use --if-not-exists")
+                return {"status": f'Region "/{name}" exists already; skipped', "changed": False}
+            raise IllegalStateError(
+                f"region {name!r} exists already on member {self._member.name}; alter it, or use --if-not-exists"
+            )
         self._member.create_region(RegionAttributes.make(name, **attributes))
-        return {"status": f"Region \"/{name}\" created on \"{self._member.name}\"{self._missing_senders(name)}", "changed": True}
+        return {
+            "status": f'Region "/{name}" created on "{self._member.name}"{self._missing_senders(name)}',
+            "changed": True,
+        }
 
-    @command(REGIONS, "attach and detach senders", attribute_options("region", RegionChanges), keeps="alter",
-             more="`--gateway-sender-id=\"\"` detaches all")
+    @command(
+        REGIONS,
+        "attach and detach senders",
+        attribute_options("region", RegionChanges),
+        keeps="alter",
+        more='`--gateway-sender-id=""` detaches all',
+    )
     def on_alter_region(self, name: str, **attributes: Any) -> Answer:
         region = self._region(name)
         altered = region.attributes.altered(RegionChanges, **attributes)
         region.alter(**{name: getattr(altered, name) for name in attributes})
-        return {"status": f"Region \"/{region.name}\" altered on \"{self._member.name}\"{self._missing_senders(region.name)}", "changed": True}
+        return {
+            "status": f'Region "/{region.name}" altered on "{self._member.name}"{self._missing_senders(region.name)}',
+            "changed": True,
+        }
 
     def _missing_senders(self, region: str) -> str:
         """A note about ids of gateway senders that the member does not have."""
         missing = [id for id in self._region(region).gateway_sender_ids if id not in self._member.senders.by_id()]
-        return f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created" if missing else ""
+        return (
+            f"; note: it has no gateway sender {', '.join(missing)}, and events are not queued for that until it is created"
+            if missing
+            else ""
+        )
 
     @command(REGIONS, "with all that is in it", _named("region"), IF_EXISTS, keeps="remove")
     def on_destroy_region(self, name: str, if_exists: Any = False) -> Answer:
         name = _region_name(name)
         if name not in self._member.regions.faces() and values.to_bool(if_exists, "if-exists"):
-            return {"status": f"Region \"/{name}\" is not there; skipped", "changed": False}
+            return {"status": f'Region "/{name}" is not there; skipped', "changed": False}
         self._region(name)
         self._member.regions.destroy(name)
-        return {"status": f"Region \"/{name}\" destroyed on \"{self._member.name}\"", "changed": True}
+        return {"status": f'Region "/{name}" destroyed on "{self._member.name}"', "changed": True}
 
-    @command(REGIONS, "names, types and sizes", shown=Shown(
-        {"Region": "name", "Member": "member", "Type": "type", "Size": "size", "Gateway Senders": "gateway_sender_ids"},
-        items="regions", none="No Regions Found"))
+    @command(
+        REGIONS,
+        "names, types and sizes",
+        shown=Shown(
+            {
+                "Region": "name",
+                "Member": "member",
+                "Type": "type",
+                "Size": "size",
+                "Gateway Senders": "gateway_sender_ids",
+            },
+            items="regions",
+            none="No Regions Found",
+        ),
+    )
     def on_list_regions(self) -> Answer:
         return {"regions": [_region_view(region) for _, region in sorted(self._member.regions.faces().items())]}
 
@@ -251,9 +333,16 @@ class ManagementService:
         state: dict[str, Any] = dict(self._member.regions.get(region.name).tombstone_state)
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
         attributes = to_plain(region.attributes)
-        given = {row.geode_name: attributes[row.name] for row in rows_of("region")
-                 if row.name != "name" and attributes[row.name] not in (row.default, [])}
-        return {**_region_view(region), "attributes": given, "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()}}
+        given = {
+            row.geode_name: attributes[row.name]
+            for row in rows_of("region")
+            if row.name != "name" and attributes[row.name] not in (row.default, [])
+        }
+        return {
+            **_region_view(region),
+            "attributes": given,
+            "stats": {**state, "tombstones_held_by": self._member.tombstones.held_by()},
+        }
 
     def on_query_size(self, region: str) -> Answer:
         found = self._region(region)
@@ -294,8 +383,10 @@ class ManagementService:
             if len(run) <= MAX_SCAN_BYTES:
                 return {"next": following, "entries": bytes(run)}
             if limit == 1:
-                raise IllegalStateError(f"region {found.name!r}: one entry of {len(run)} bytes does not fit into an answer")
-            limit = max(1, limit * MAX_SCAN_BYTES // (2 * len(run)))   # Keys are long here: fewer at once.
+                raise IllegalStateError(
+                    f"region {found.name!r}: one entry of {len(run)} bytes does not fit into an answer"
+                )
+            limit = max(1, limit * MAX_SCAN_BYTES // (2 * len(run)))  # Keys are long here: fewer at once.
 
     # --- senders ---
 
@@ -303,24 +394,26 @@ class ManagementService:
     def on_create_gateway_sender(self, id: str, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if id in self._member.senders.by_id():
             if values.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"GatewaySender \"{id}\" exists already; skipped", "changed": False}
-            raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it first, or choose another id")
+                return {"status": f'GatewaySender "{id}" exists already; skipped', "changed": False}
+            raise IllegalStateError(
+                f"a gateway sender with id {id!r} is already defined in member {self._member.name}; destroy it first, or choose another id"
+            )
         self._member.create_gateway_sender(SenderAttributes.make(id, **attributes))
-        return {"status": f"GatewaySender \"{id}\" created on \"{self._member.name}\"", "changed": True}
+        return {"status": f'GatewaySender "{id}" created on "{self._member.name}"', "changed": True}
 
     @command(GATEWAYS, "change it while it runs", attribute_options("gateway-sender", SenderChanges), keeps="alter")
     def on_alter_gateway_sender(self, id: str, **attributes: Any) -> Answer:
         sender = self._sender(id)
         altered = sender.attributes.altered(**attributes)
         sender.alter(**{name: getattr(altered, name) for name in attributes})
-        return {"status": f"GatewaySender \"{id}\" altered on \"{self._member.name}\"", "changed": True}
+        return {"status": f'GatewaySender "{id}" altered on "{self._member.name}"', "changed": True}
 
     @command(GATEWAYS, "remove it (detach it from regions first)", SENDER_ID, IF_EXISTS, keeps="remove")
     def on_destroy_gateway_sender(self, id: str, if_exists: Any = False) -> Answer:
         if id not in self._member.senders.by_id() and values.to_bool(if_exists, "if-exists"):
-            return {"status": f"GatewaySender \"{id}\" is not there; skipped", "changed": False}
+            return {"status": f'GatewaySender "{id}" is not there; skipped', "changed": False}
         self._sender(id).destroy()
-        return {"status": f"GatewaySender \"{id}\" destroyed on \"{self._member.name}\"", "changed": True}
+        return {"status": f'GatewaySender "{id}" destroyed on "{self._member.name}"', "changed": True}
 
     def on_start_gateway_sender(self, id: str, clean_queues: Any = False) -> Answer:
         sender, clean = self._sender(id), values.to_bool(clean_queues, "clean-queues")
@@ -353,30 +446,60 @@ class ManagementService:
         sender.resume()
         return {"status": f"GatewaySender {id} is resumed on member {self._member.name}"}
 
-    @command(GATEWAYS, "one sender's state", SENDER_ID, more="`--json` has the ledger, the lag, statistics and attributes",
-             shown=Shown({"Member": "member", "Type": "type",
-                          "Runtime Policy": lambda answer: "Primary" if answer["primary"] else "Secondary",
-                          "Status": "status", "Queued Events": "queue_size", "Parked": "parked_count", "Lag": _lag_text,
-                          "Receiver Location": "receiver_location"}, fault=_ledger_fault))
+    @command(
+        GATEWAYS,
+        "one sender's state",
+        SENDER_ID,
+        more="`--json` has the ledger, the lag, statistics and attributes",
+        shown=Shown(
+            {
+                "Member": "member",
+                "Type": "type",
+                "Runtime Policy": lambda answer: "Primary" if answer["primary"] else "Secondary",
+                "Status": "status",
+                "Queued Events": "queue_size",
+                "Parked": "parked_count",
+                "Lag": _lag_text,
+                "Receiver Location": "receiver_location",
+            },
+            fault=_ledger_fault,
+        ),
+    )
     def on_status_gateway_sender(self, id: str) -> Answer:
         sender = self._sender(id)
         return {**_sender_view(sender), "attributes": to_plain(sender.attributes), "stats": _plain_map(sender.stats)}
 
-    @command(GATEWAYS, "events that the other site refused", SENDER_ID, Option("limit", "how many (100)"),
-             shown=Shown(items="events", none="no events are parked"))
+    @command(
+        GATEWAYS,
+        "events that the other site refused",
+        SENDER_ID,
+        Option("limit", "how many (100)"),
+        shown=Shown(items="events", none="no events are parked"),
+    )
     def on_list_parked_events(self, id: str, limit: Any = 100) -> Answer:
         sender = self._sender(id)
         shown = sender.parked(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
-        return {"parked_count": sender.parked_count, "events": [{name: shown_value(value) for name, value in event.items()} for event in shown]}
+        return {
+            "parked_count": sender.parked_count,
+            "events": [{name: shown_value(value) for name, value in event.items()} for event in shown],
+        }
 
-    @command(GATEWAYS, "send them again", SENDER_ID,
-             Option("force", "also where the key may have been destroyed later", flag=True),
-             shown=Shown(line=lambda answer: f"{answer['replayed']} parked events are sent again"))
+    @command(
+        GATEWAYS,
+        "send them again",
+        SENDER_ID,
+        Option("force", "also where the key may have been destroyed later", flag=True),
+        shown=Shown(line=lambda answer: f"{answer['replayed']} parked events are sent again"),
+    )
     def on_replay_parked_events(self, id: str, force: Any = False) -> Answer:
         return {"replayed": self._sender(id).replay_parked(force=values.to_bool(force, "force"))}
 
-    @command(GATEWAYS, "forget them", SENDER_ID,
-             shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"))
+    @command(
+        GATEWAYS,
+        "forget them",
+        SENDER_ID,
+        shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"),
+    )
     def on_drop_parked_events(self, id: str) -> Answer:
         return {"dropped": self._sender(id).drop_parked()}
 
@@ -386,28 +509,47 @@ class ManagementService:
     def on_create_gateway_receiver(self, if_not_exists: Any = False, **attributes: Any) -> Answer:
         if self._member.receiving.receiver is not None:
             if values.to_bool(if_not_exists, "if-not-exists"):
-                return {"status": f"GatewayReceiver exists already on member \"{self._member.name}\"; skipped", "changed": False}
-            raise IllegalStateError(f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists")
+                return {
+                    "status": f'GatewayReceiver exists already on member "{self._member.name}"; skipped',
+                    "changed": False,
+                }
+            raise IllegalStateError(
+                f"member {self._member.name} has a gateway receiver already, and can have one; destroy it first, or use --if-not-exists"
+            )
         receiver = self._member.create_gateway_receiver(ReceiverAttributes.make(**attributes))
-        where = f" and will listen on the port {receiver.port}" if receiver.is_running else " and is not started (manual-start)"
-        return {"status": f"GatewayReceiver created on member \"{self._member.name}\"{where}", "port": receiver.port, "changed": True}
+        where = (
+            f" and will listen on the port {receiver.port}"
+            if receiver.is_running
+            else " and is not started (manual-start)"
+        )
+        return {
+            "status": f'GatewayReceiver created on member "{self._member.name}"{where}',
+            "port": receiver.port,
+            "changed": True,
+        }
 
     @command(GATEWAYS, "remove it", IF_EXISTS, keeps="remove", more="Stops it first")
     def on_destroy_gateway_receiver(self, if_exists: Any = False) -> Answer:
         receiver = self._member.receiving.receiver
         if receiver is None and values.to_bool(if_exists, "if-exists"):
-            return {"status": f"GatewayReceiver is not there on member \"{self._member.name}\"; skipped", "changed": False}
+            return {
+                "status": f'GatewayReceiver is not there on member "{self._member.name}"; skipped',
+                "changed": False,
+            }
         receiver = self._receiver()
         if receiver.is_running:
             receiver.stop()
         self._member.receiving.destroy()
-        return {"status": f"GatewayReceiver destroyed on member \"{self._member.name}\"", "changed": True}
+        return {"status": f'GatewayReceiver destroyed on member "{self._member.name}"', "changed": True}
 
     @command(GATEWAYS, "begin to listen")
     def on_start_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
         if receiver.is_running:
-            return {"status": f"GatewayReceiver is already started on member {self._member.name}", "port": receiver.port}
+            return {
+                "status": f"GatewayReceiver is already started on member {self._member.name}",
+                "port": receiver.port,
+            }
         receiver.start()
         return {"status": f"GatewayReceiver is started on member {self._member.name}", "port": receiver.port}
 
@@ -419,12 +561,27 @@ class ManagementService:
         receiver.stop()
         return {"status": f"GatewayReceiver is stopped on member {self._member.name}"}
 
-    @command(GATEWAYS, "the receiver's state", shown=Shown(
-        {"Member": "member", "Status": "status", "Host": "host", "Port": "port", "Sender Count": "sender_count",
-         "Senders Connected": "connected_senders"}))
+    @command(
+        GATEWAYS,
+        "the receiver's state",
+        shown=Shown(
+            {
+                "Member": "member",
+                "Status": "status",
+                "Host": "host",
+                "Port": "port",
+                "Sender Count": "sender_count",
+                "Senders Connected": "connected_senders",
+            }
+        ),
+    )
     def on_status_gateway_receiver(self) -> Answer:
         receiver = self._receiver()
-        return {**_receiver_view(receiver), "attributes": to_plain(receiver.attributes), "stats": _plain_map(receiver.stats)}
+        return {
+            **_receiver_view(receiver),
+            "attributes": to_plain(receiver.attributes),
+            "stats": _plain_map(receiver.stats),
+        }
 
     def on_list_gateways(self) -> Answer:
         receiver = self._member.receiving.receiver
@@ -435,12 +592,19 @@ class ManagementService:
 
     # --- what other sites may still send ---
 
-    @command(GATEWAYS, "wait no longer for what a site that is gone may still send",
-             Option("distributed-system-id", "of the site that is gone", required=True),
-             more="Destroyed keys are no longer remembered for it",
-             shown=Shown(line=lambda answer: f"{', '.join(answer['forgotten']) or 'what others forward of it'} forgotten"))
+    @command(
+        GATEWAYS,
+        "wait no longer for what a site that is gone may still send",
+        Option("distributed-system-id", "of the site that is gone", required=True),
+        more="Destroyed keys are no longer remembered for it",
+        shown=Shown(line=lambda answer: f"{', '.join(answer['forgotten']) or 'what others forward of it'} forgotten"),
+    )
     def on_forget_site(self, distributed_system_id: Any) -> Answer:
-        return {"forgotten": self._member.tombstones.sources.forget(values.to_int(distributed_system_id, "distributed-system-id", 0, 255))}
+        return {
+            "forgotten": self._member.tombstones.sources.forget(
+                values.to_int(distributed_system_id, "distributed-system-id", 0, 255)
+            )
+        }
 
     # --- a clock that was ahead ---
 
@@ -448,7 +612,10 @@ class ManagementService:
         given = regions.split(",") if isinstance(regions, str) else regions
         names = values.to_names(given and [_region_name(name) for name in given], "repair clock: region")
         steps = self._member.repairs.steps(
-            [self._region(name).name for name in names], dry_run=values.to_bool(dry_run, "dry-run"), timeout=REPAIR_TIMEOUT_S)
+            [self._region(name).name for name in names],
+            dry_run=values.to_bool(dry_run, "dry-run"),
+            timeout=REPAIR_TIMEOUT_S,
+        )
         return (report.to_dict() for report in steps)
 
     # --- the member ---
@@ -463,8 +630,12 @@ class ManagementService:
         if maximum_shutdown_wait_time is not None:
             wait = maximum_shutdown_wait_time
             values.to_wait_time(wait, "stop member: maximum_shutdown_wait_time")
-        return Reply(pid=os.getpid(), volatile_events=self._member.senders.volatile_events(), maximum_shutdown_wait_time=wait,
-                     after=lambda: self._member.request_shutdown(wait))
+        return Reply(
+            pid=os.getpid(),
+            volatile_events=self._member.senders.volatile_events(),
+            maximum_shutdown_wait_time=wait,
+            after=lambda: self._member.request_shutdown(wait),
+        )
 
     # --- finding things ---
 
@@ -480,7 +651,9 @@ class ManagementService:
         sender = self._member.senders.by_id().get(id)
         if sender is None:
             there = ", ".join(sorted(self._member.senders.by_id())) or "none"
-            raise NotFoundError(f"GatewaySender {id} is not available on member {self._member.name}; senders there: {there}")
+            raise NotFoundError(
+                f"GatewaySender {id} is not available on member {self._member.name}; senders there: {there}"
+            )
         return sender
 
     def _running_sender(self, id: Any) -> Any:
@@ -501,24 +674,31 @@ def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
     if value is None or isinstance(value, (str, bytes, bool, float)):
         return value
     if isinstance(value, int):
-        return value if -2**63 <= value < 2**64 else _text(value)
+        return value if -(2**63) <= value < 2**64 else _text(value)
     if depth and isinstance(value, (list, tuple, set, frozenset)):
         return [to_plain_value(item, depth - 1) for item in value]
     if depth and isinstance(value, dict):
-        return {key if isinstance(key, str) else _text(key): to_plain_value(item, depth - 1) for key, item in value.items()}
+        return {
+            key if isinstance(key, str) else _text(key): to_plain_value(item, depth - 1) for key, item in value.items()
+        }
     return _text(value)
 
 
 def _text(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:           # A class of the user's, or a number of more digits than Python writes.
+    except Exception:  # A class of the user's, or a number of more digits than Python writes.
         return quoted(value)
 
 
 def shown_value(value: Any) -> Any:
     """For a list of many: of a long value the beginning."""
-    if value is None or isinstance(value, (bool, float)) or isinstance(value, (str, bytes)) and len(value) <= SHOWN_VALUE_CHARACTERS:
+    if (
+        value is None
+        or isinstance(value, (bool, float))
+        or isinstance(value, (str, bytes))
+        and len(value) <= SHOWN_VALUE_CHARACTERS
+    ):
         return value
     text = quoted(value, SHOWN_VALUE_CHARACTERS + 1)
     return to_plain_value(value) if len(text) <= SHOWN_VALUE_CHARACTERS else f"{text[:SHOWN_VALUE_CHARACTERS]}..."
@@ -532,7 +712,10 @@ def _plain_map(value: Any) -> dict[str, Any]:
 
 def _region_view(region: Any) -> dict[str, Any]:
     return {
-        "name": region.name, "type": region.type, "size": len(region), "gateway_sender_ids": list(region.gateway_sender_ids),
+        "name": region.name,
+        "type": region.type,
+        "size": len(region),
+        "gateway_sender_ids": list(region.gateway_sender_ids),
     }
 
 
@@ -547,11 +730,19 @@ def _ledger(sender: Any) -> dict[str, Any]:
 
 def _sender_view(sender: Any) -> dict[str, Any]:
     return {
-        "id": sender.id, "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
-        "type": "Parallel" if sender.attributes.parallel else "Serial", "policy": sender.attributes.order_policy,
-        "running": bool(sender.is_running), "paused": bool(sender.is_paused), "connected": bool(sender.is_connected),
-        "primary": bool(sender.is_primary), "queue_size": sender.queue_size, "parked_count": sender.parked_count,
-        "receiver_location": sender.receiver_location, "ledger": _plain_map(_ledger(sender)), "lag": _plain_map(sender.lag()),
+        "id": sender.id,
+        "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
+        "type": "Parallel" if sender.attributes.parallel else "Serial",
+        "policy": sender.attributes.order_policy,
+        "running": bool(sender.is_running),
+        "paused": bool(sender.is_paused),
+        "connected": bool(sender.is_connected),
+        "primary": bool(sender.is_primary),
+        "queue_size": sender.queue_size,
+        "parked_count": sender.parked_count,
+        "receiver_location": sender.receiver_location,
+        "ledger": _plain_map(_ledger(sender)),
+        "lag": _plain_map(sender.lag()),
         "status": sender.status,
     }
 
@@ -559,8 +750,12 @@ def _sender_view(sender: Any) -> dict[str, Any]:
 def _receiver_view(receiver: Any) -> dict[str, Any]:
     senders = [str(name) for name in receiver.connected_senders]
     return {
-        "running": bool(receiver.is_running), "host": receiver.host, "port": receiver.port, "sender_count": len(senders),
-        "connected_senders": senders, "status": receiver_status(receiver.is_running),
+        "running": bool(receiver.is_running),
+        "host": receiver.host,
+        "port": receiver.port,
+        "sender_count": len(senders),
+        "connected_senders": senders,
+        "status": receiver_status(receiver.is_running),
     }
 
 
@@ -572,12 +767,14 @@ def _title(thing: Any) -> str:
     """What a message calls a thing of the cluster configuration."""
     if not isinstance(thing, dict):
         return quoted(thing)
-    return printable(" ".join(f"{part:.255}" for part in (thing.get("kind"), thing.get("name")) if isinstance(part, str) and part))
+    return printable(
+        " ".join(f"{part:.255}" for part in (thing.get("kind"), thing.get("name")) if isinstance(part, str) and part)
+    )
 
 
 def _parameters(operation: Any) -> tuple[list[str], list[str], bool]:
     """The options an operation takes, those it needs, and whether it takes others (attributes, checked by config)."""
     code = operation.__func__.__code__
-    names = list(code.co_varnames[1:code.co_argcount])
+    names = list(code.co_varnames[1 : code.co_argcount])
     needed = names[: len(names) - len(operation.__func__.__defaults__ or ())]
     return names, needed, bool(code.co_flags & 0x08)

@@ -3,6 +3,7 @@
 `<dir>/<name>/` holds what belongs to a member: `<name>.pid` (first line: pid and the process's start time; second line: JSON,
 where it listens) and `<name>.log`. A pid file is believed only if a process of that pid and that start time is there.
 """
+
 from __future__ import annotations
 
 import collections
@@ -24,7 +25,14 @@ from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from pywan import errors
 from pywan.config import values
-from pywan.errors import ConfigurationError, ConnectivityError, IllegalStateError, InternalError, NotFoundError, PywanError
+from pywan.errors import (
+    ConfigurationError,
+    ConnectivityError,
+    IllegalStateError,
+    InternalError,
+    NotFoundError,
+    PywanError,
+)
 from pywan.base.files import given_path, open_own
 from pywan.base.names import check_name, printable
 from pywan.forks import in_child
@@ -32,25 +40,35 @@ from pywan.forks import in_child
 log = logging.getLogger("pywan.process")
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0       # For a clean stop; then the process is told by signal, then killed.
+STOP_TIMEOUT_S = 30.0  # For a clean stop; then the process is told by signal, then killed.
 SIGNAL_TIMEOUT_S = 10.0
 ASK_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 65536
-MAX_PROBLEMS_TOLD = 20      # Of a member that starts; the others are in its log and its status.
+MAX_PROBLEMS_TOLD = 20  # Of a member that starts; the others are in its log and its status.
 LOG_TAIL_LINES = 12
 PID_FILE_LENGTH_MAX = 65536
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)s [%(threadName)s] %(name)s: %(message)s"
-LOG_LEVELS = {"none": logging.CRITICAL, "severe": logging.ERROR, "error": logging.ERROR, "warning": logging.WARNING,
-              "info": logging.INFO, "config": logging.INFO, "fine": logging.DEBUG, "finer": logging.DEBUG,
-              "finest": logging.DEBUG, "all": logging.DEBUG, "debug": logging.DEBUG}
+LOG_LEVELS = {
+    "none": logging.CRITICAL,
+    "severe": logging.ERROR,
+    "error": logging.ERROR,
+    "warning": logging.WARNING,
+    "info": logging.INFO,
+    "config": logging.INFO,
+    "fine": logging.DEBUG,
+    "finer": logging.DEBUG,
+    "finest": logging.DEBUG,
+    "all": logging.DEBUG,
+    "debug": logging.DEBUG,
+}
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a member keeps its files."""
 
-    directory: Path     # Of all members; the member's own folder is in it.
+    directory: Path  # Of all members; the member's own folder is in it.
     name: str
 
     @classmethod
@@ -95,6 +113,7 @@ class Recorded:
 
 # --- processes by number ---
 
+
 def start_time_of(pid: int) -> str | None:
     """When the process started, in the system's own words; None if there is none (or only its body, not yet collected)."""
     try:
@@ -102,11 +121,13 @@ def start_time_of(pid: int) -> str | None:
     except FileNotFoundError:
         if Path("/proc/self/stat").exists():
             return None
-        shown = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+        shown = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True
+        ).stdout.strip()
         return None if not shown or shown.startswith("Z") else shown.split(None, 1)[1].replace(" ", "_")
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()   # The command's name, in brackets, may hold anything.
+    fields = stat.rpartition(")")[2].split()  # The command's name, in brackets, may hold anything.
     return None if fields[0] in "ZX" and not _has_other_threads(pid) else fields[19]
 
 
@@ -125,14 +146,23 @@ def recorded(place: Place) -> Recorded | None:
         with open(open_own(place.pid_file, os.O_RDONLY)) as file:
             problem, text = "is damaged", file.read(PID_FILE_LENGTH_MAX)
     except PermissionError as error:
-        raise IllegalStateError(f"{place.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there") from None
+        raise IllegalStateError(
+            f"{place.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there"
+        ) from None
     except (OSError, ValueError) as error:
         problem, text = f"cannot be read ({getattr(error, 'strerror', None) or error})", ""
     try:
         first, _, rest = text.partition("\n")
         pid_text, start_time = first.split()
         details = json.loads(rest) if rest.strip() else {}
-        found = Recorded(int(pid_text), start_time, str(details.get("kind", "")), str(details.get("host", "")), int(details.get("port", 0)), details)
+        found = Recorded(
+            int(pid_text),
+            start_time,
+            str(details.get("kind", "")),
+            str(details.get("host", "")),
+            int(details.get("port", 0)),
+            details,
+        )
     except (ValueError, TypeError, AttributeError):
         found = None
     if found is not None and start_time_of(found.pid) == found.start_time:
@@ -145,7 +175,9 @@ def _holder(place: Place, problem: str) -> Recorded | None:
     try:
         descriptor = open_own(place.lock_file, os.O_RDONLY)
     except PermissionError as error:
-        raise IllegalStateError(f"{place.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there") from None
+        raise IllegalStateError(
+            f"{place.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there"
+        ) from None
     except OSError:
         return None
     try:
@@ -157,8 +189,19 @@ def _holder(place: Place, problem: str) -> Recorded | None:
         os.close(descriptor)
     start_time = start_time_of(pid) if pid else None
     if start_time is None:
-        raise IllegalStateError(f"a process holds {place.lock_file}, so {place.name!r} runs, but {place.pid_file} {problem}; find that process with `fuser`, and stop it by its pid")
-    return Recorded(pid, start_time, "", "", 0, {"problem": f"{place.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"})
+        raise IllegalStateError(
+            f"a process holds {place.lock_file}, so {place.name!r} runs, but {place.pid_file} {problem}; find that process with `fuser`, and stop it by its pid"
+        )
+    return Recorded(
+        pid,
+        start_time,
+        "",
+        "",
+        0,
+        {
+            "problem": f"{place.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"
+        },
+    )
 
 
 def _pid_with_lock(file: os.stat_result) -> int:
@@ -169,7 +212,9 @@ def _pid_with_lock(file: os.stat_result) -> int:
         return 0
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in lines:
-        fields = line.split()       # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; with "->" behind the number: one that waits.
+        fields = (
+            line.split()
+        )  # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; with "->" behind the number: one that waits.
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
             return int(fields[4])
     return 0
@@ -223,7 +268,15 @@ def send_signal(member: Recorded, number: int) -> None:
 
 # --- from outside: start, stop, status ---
 
-def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, timeout: float = START_TIMEOUT_S) -> dict[str, Any]:
+
+def start(
+    kind: str,
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    timeout: float = START_TIMEOUT_S,
+) -> dict[str, Any]:
     """Starts a member in a session of its own; returns when it is ready, with `pid`, `host`, `port` and `log_file`.
 
     What the member could not do is raised here in its own words, and no process is left then.
@@ -231,8 +284,16 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
     place = Place.of(directory, name)
     running = recorded(place)
     if running is not None:
-        raise IllegalStateError(f"{kind} {name!r} is running already ({running.where}) in {place.folder}; stop it first, or choose another name or --dir")
-    spec = {"kind": kind, "name": name, "directory": str(place.directory), "options": dict(options), "path": [os.getcwd()]}
+        raise IllegalStateError(
+            f"{kind} {name!r} is running already ({running.where}) in {place.folder}; stop it first, or choose another name or --dir"
+        )
+    spec = {
+        "kind": kind,
+        "name": name,
+        "directory": str(place.directory),
+        "options": dict(options),
+        "path": [os.getcwd()],
+    }
     read_end, write_end = os.pipe()
     environment = dict(os.environ)
     package_home = str(Path(__file__).resolve().parent.parent)
@@ -240,8 +301,13 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
     try:
         # The safe path: the current directory is no place from which a member's own modules should come.
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pywan.member.process", kind, name, str(write_end)], stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[write_end], start_new_session=True, env=environment,
+            [sys.executable, "-P", "-m", "pywan.member.process", kind, name, str(write_end)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[write_end],
+            start_new_session=True,
+            env=environment,
         )
     except BaseException:
         os.close(read_end)
@@ -270,7 +336,11 @@ def start(kind: str, name: str, options: Mapping[str, Any], *, directory: str | 
             child.wait(STOP_TIMEOUT_S)
         if report is not None:
             kind_of_error = getattr(errors, str(report.get("kind")), None)
-            known = kind_of_error if isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError) else PywanError
+            known = (
+                kind_of_error
+                if isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError)
+                else PywanError
+            )
             raise known(f"{kind} {name!r} did not start: {report['error']}")
         reason = reason or f"its process ended with status {child.returncode}"
         raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {place.log_file}{_log_tail(place)}")
@@ -306,13 +376,22 @@ def _log_lines(place: Place, begin: int, words: tuple[str, ...] = ("",)) -> list
     try:
         with open(open_own(place.log_file, os.O_RDONLY), errors="replace") as file:
             file.seek(begin)
-            return list(collections.deque((line.rstrip() for line in file if any(word in line for word in words)), LOG_TAIL_LINES))
+            return list(
+                collections.deque(
+                    (line.rstrip() for line in file if any(word in line for word in words)), LOG_TAIL_LINES
+                )
+            )
     except OSError:
         return []
 
 
 def stop(
-    kind: str, name: str, *, directory: str | os.PathLike[str] | None = None, timeout: float = STOP_TIMEOUT_S, maximum_shutdown_wait_time: float | None = None,
+    kind: str,
+    name: str,
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    timeout: float = STOP_TIMEOUT_S,
+    maximum_shutdown_wait_time: float | None = None,
     told: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
     """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
@@ -326,21 +405,29 @@ def stop(
     if member is None:
         raise NotFoundError(f"{kind} {name!r} is not running in {place.folder}; say where with --dir")
     if member.kind and member.kind != kind:
-        raise ConfigurationError(f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`")
+        raise ConfigurationError(
+            f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`"
+        )
     how, answer = "request", {}
     try:
         log_end = place.log_file.stat().st_size
     except OSError:
         log_end = 0
     try:
-        wanted = {} if maximum_shutdown_wait_time is None or kind == "locator" else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
+        wanted = (
+            {}
+            if maximum_shutdown_wait_time is None or kind == "locator"
+            else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
+        )
         answer = _ask(member, "stop" if kind == "locator" else "stop member", **wanted)
         told(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
-    if not wait_until_gone(member, timeout + values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")):
+    if not wait_until_gone(
+        member, timeout + values.to_wait_time(answer.get("maximum_shutdown_wait_time", 0), "maximum_shutdown_wait_time")
+    ):
         how = "SIGTERM"
         send_signal(member, signal.SIGTERM)
         if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
@@ -352,7 +439,13 @@ def stop(
         if recorded(place) is None:
             place.pid_file.unlink()
     said = _log_lines(place, log_end, (" WARNING ", " ERROR ")) if how != "request" else []
-    return {"name": name, "pid": member.pid, "how": how, **({"said": said} if said else {}), **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {})}
+    return {
+        "name": name,
+        "pid": member.pid,
+        "how": how,
+        **({"said": said} if said else {}),
+        **({"volatile_events": answer["volatile_events"]} if answer.get("volatile_events") else {}),
+    }
 
 
 def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -365,8 +458,14 @@ def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = N
     if member is None:
         return {"name": name, "kind": kind, "state": "stopped", "folder": str(place.folder)}
     found = {
-        "name": name, "kind": member.kind or kind, "state": "online", "pid": member.pid, "host": member.host, "port": member.port,
-        "folder": str(place.folder), "log_file": str(place.log_file),
+        "name": name,
+        "kind": member.kind or kind,
+        "state": "online",
+        "pid": member.pid,
+        "host": member.host,
+        "port": member.port,
+        "folder": str(place.folder),
+        "log_file": str(place.log_file),
     }
     try:
         found["status"] = _ask(member, "status" if found["kind"] == "locator" else "status member")
@@ -380,13 +479,22 @@ def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
 
     if not member.port:
         raise ConnectivityError(str(member.details.get("problem") or f"process {member.pid} does not listen yet"))
-    reply = call_once((member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S, **fields)
+    reply = call_once(
+        (member.details.get("connect_to") or member.host, member.port), op, timeout=ASK_TIMEOUT_S, **fields
+    )
     return {key: value for key, value in reply.items() if key != "ok"}
 
 
 # --- inside the member's process ---
 
-def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+
+def run_locator(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> None:
     """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
     from pywan.site.locator import Locator
 
@@ -401,18 +509,29 @@ def run_locator(name: str, options: Mapping[str, Any], *, directory: str | os.Pa
                 log.info("locator %s stops", name)
 
 
-def run_server(name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+def run_server(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> None:
     """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
     from pywan.member.cache import Cache
 
     place = Place.of(directory, name)
     with _own(place, "server") as record:
-        early = threading.Event()      # A signal that comes before there is a cache to stop.
+        early = threading.Event()  # A signal that comes before there is a cache to stop.
         with _stopping_by_signal(early.set) as watch:
             with Cache(name, dir=place.folder, **options) as cache:
                 watch(cache.request_shutdown)
                 found = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
-                ready({**found, "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]]})
+                ready(
+                    {
+                        **found,
+                        "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]],
+                    }
+                )
                 cache.shutdown_requested.wait()
                 log.info("server %s stops", name)
 
@@ -421,7 +540,9 @@ def _open_in(place: Place, file: Path, flags: int) -> int:
     try:
         return open_own(file, flags)
     except OSError as error:
-        raise errors.DiskError(f"the folder {place.folder} cannot be used: {error.strerror}; repair that, or choose another --dir") from error
+        raise errors.DiskError(
+            f"the folder {place.folder} cannot be used: {error.strerror}; repair that, or choose another --dir"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -438,7 +559,9 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise IllegalStateError(f"another process runs {place.name!r} in {place.folder}; stop it first, or choose another name or --dir") from None
+                    raise IllegalStateError(
+                        f"another process runs {place.name!r} in {place.folder}; stop it first, or choose another name or --dir"
+                    ) from None
                 threading.Event().wait(0.05)
 
         def record(host: str = "", port: int = 0, connect_to: str = "") -> dict[str, Any]:
@@ -452,14 +575,16 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
                     file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
                 os.replace(temporary, place.pid_file)
             except OSError as error:
-                raise errors.DiskError(f"{place.pid_file} cannot be written: {error.strerror}; free space, or repair its rights") from error
+                raise errors.DiskError(
+                    f"{place.pid_file} cannot be written: {error.strerror}; free space, or repair its rights"
+                ) from error
             return {**details, "pid": os.getpid()}
 
         record()
         try:
             yield record
         finally:
-            if os.getpid() == pid:      # Not in a child.
+            if os.getpid() == pid:  # Not in a child.
                 with contextlib.suppress(OSError):
                     place.pid_file.unlink()
     finally:
@@ -517,7 +642,7 @@ def _stopping_by_signal(stop: Callable[[], None]) -> Iterator[Callable[[Callable
         yield watch
     finally:
         taken.give_back()
-        if os.getpid() == pid:      # A child has no listener, and the pipe is its parent's.
+        if os.getpid() == pid:  # A child has no listener, and the pipe is its parent's.
             os.write(write_end, b"\0")
             listener.join()
         os.close(read_end)
@@ -544,7 +669,15 @@ def configure_logging(level: str = "info", stream: Any = None) -> None:
     logging.basicConfig(level=LOG_LEVELS[word], handlers=[handler], force=True)
 
 
-def run_foreground(kind: str, name: str, options: Mapping[str, Any], *, directory: str | os.PathLike[str] | None = None, path: Iterable[str] = (), ready: Callable[[dict[str, Any]], None] = lambda found: None) -> None:
+def run_foreground(
+    kind: str,
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    directory: str | os.PathLike[str] | None = None,
+    path: Iterable[str] = (),
+    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> None:
     """The member in this process, its log wherever logging goes. `options` may hold `log_level` and `classpath` besides."""
     options = dict(options)
     configure_logging(options.pop("log_level", None) or "info")
@@ -558,7 +691,7 @@ def _child(kind: str, name: str, descriptor: int) -> int:
     """The detached process: its standard streams become the log, its first word on `descriptor` is ready or an error."""
     os.set_inheritable(descriptor, False)
 
-    said: list[Mapping[str, Any]] = []      # At most one: then the descriptor's number may be another file's.
+    said: list[Mapping[str, Any]] = []  # At most one: then the descriptor's number may be another file's.
 
     def say(found: Mapping[str, Any]) -> None:
         if said:
@@ -579,7 +712,9 @@ def _child(kind: str, name: str, descriptor: int) -> int:
             log_descriptor = open_own(place.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.set_blocking(log_descriptor, True)
         except OSError as error:
-            raise ConfigurationError(f"the folder {place.folder} cannot be used: {error.strerror}; choose another --dir") from None
+            raise ConfigurationError(
+                f"the folder {place.folder} cannot be used: {error.strerror}; choose another --dir"
+            ) from None
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log_descriptor, 1), (log_descriptor, 2)):
             os.dup2(source, target)
@@ -595,7 +730,7 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         else:
             log.exception("%s %s ended by an error of its own", kind, name)
             found = {"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__}
-        with contextlib.suppress(OSError, PywanError):   # The starter may be gone.
+        with contextlib.suppress(OSError, PywanError):  # The starter may be gone.
             say(found)
         return 1
 

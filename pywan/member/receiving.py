@@ -1,4 +1,5 @@
 """Owns the gateway receiver of a member, and what it remembers while the receiver is stopped."""
+
 from __future__ import annotations
 
 
@@ -24,11 +25,20 @@ class Receiving:
         with state.lock:
             state.check_open()
             if self.receiver is not None:
-                raise IllegalStateError(f"member {state.name!r} has a gateway receiver already, and can have one;"
-                                        " destroy it first")
+                raise IllegalStateError(
+                    f"member {state.name!r} has a gateway receiver already, and can have one; destroy it first"
+                )
             receiver = GatewayReceiver(
-                made, site=state.site, member_name=state.name, bind_address=self._bind_address, memory=self._applied,
-                floors=floors, find_region=self._regions.find, peers=state.membership.peers, on_change=self._changed)
+                made,
+                site=state.site,
+                member_name=state.name,
+                bind_address=self._bind_address,
+                memory=self._applied,
+                floors=floors,
+                find_region=self._regions.find,
+                peers=state.membership.peers,
+                on_change=self._changed,
+            )
             if not made.manual_start:
                 receiver.start()
             self.receiver = receiver

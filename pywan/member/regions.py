@@ -1,4 +1,5 @@
 """Owns the regions of a member: which there are, and which senders take the events of each."""
+
 from __future__ import annotations
 
 import functools
@@ -24,14 +25,19 @@ class Regions:
     """Changed under the member's lock. `senders` are the member's, by id, as they come and go."""
 
     def __init__(
-        self, state: MemberState, stores: DiskStores, senders: Mapping[str, SenderCore], *, resolver: Any,
+        self,
+        state: MemberState,
+        stores: DiskStores,
+        senders: Mapping[str, SenderCore],
+        *,
+        resolver: Any,
         tombstone_bytes: int,
     ) -> None:
         self._state, self._stores, self._senders = state, stores, senders
         self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
-        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]     # Of the senders, which come later.
+        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Of the senders, which come later.
 
     def all(self) -> list[MemberRegion]:
         return list(self._by_name.values())
@@ -45,8 +51,10 @@ class Regions:
     def get(self, name: str) -> MemberRegion:
         found = self.find(name.lstrip("/")) if isinstance(name, str) else None
         if found is None:
-            raise RegionNotFoundError(f"member {self._state.name!r} has no region {name!r}; it has"
-                                      f" {', '.join(sorted(self._by_name)) or 'none'}")
+            raise RegionNotFoundError(
+                f"member {self._state.name!r} has no region {name!r}; it has"
+                f" {', '.join(sorted(self._by_name)) or 'none'}"
+            )
         return found
 
     def create(self, made: RegionAttributes) -> MemberRegion:
@@ -56,15 +64,27 @@ class Regions:
             self._check_new(made)
             self._validate(made)
             if made.redundant_copies:
-                log.warning("region %s: redundant_copies %d has no effect in this version: the members of a site keep"
-                            " no copies of each other's entries", made.name, made.redundant_copies)
+                log.warning(
+                    "region %s: redundant_copies %d has no effect in this version: the members of a site keep"
+                    " no copies of each other's entries",
+                    made.name,
+                    made.redundant_copies,
+                )
             what, methods = f"region {made.name!r}: cache_listener", CALLBACK_METHODS["cache_listeners"]
             listeners = [make_instance(listener, what, methods) for listener in made.cache_listeners]
             region = MemberRegion(
-                made.name, self._state.clock, site=self._state.site, member=self._state.membership.member_id,
-                stores="PROXY" not in made.type, forwards=made.feeds_gateways,
-                buckets=made.total_num_buckets if made.is_partitioned else 0, attributes=made, listeners=listeners,
-                resolver=self._resolver, alter=self._alter)
+                made.name,
+                self._state.clock,
+                site=self._state.site,
+                member=self._state.membership.member_id,
+                stores="PROXY" not in made.type,
+                forwards=made.feeds_gateways,
+                buckets=made.total_num_buckets if made.is_partitioned else 0,
+                attributes=made,
+                listeners=listeners,
+                resolver=self._resolver,
+                alter=self._alter,
+            )
             if made.is_persistent:
                 self._make_persistent(region, made)
             else:
@@ -80,8 +100,10 @@ class Regions:
             region = self.get(name)
             children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)
             if children:
-                raise IllegalStateError(f"region {region.name!r} cannot be destroyed while others are colocated with"
-                                        f" it; destroy {', '.join(children)} first")
+                raise IllegalStateError(
+                    f"region {region.name!r} cannot be destroyed while others are colocated with"
+                    f" it; destroy {', '.join(children)} first"
+                )
             region.close()
             region.attach_senders([])
             del self._by_name[region.name]
@@ -90,8 +112,11 @@ class Regions:
 
     def set_resolver(self, resolver: Any) -> None:
         with self._state.lock:
-            self._resolver = None if resolver is None else make_instance(
-                resolver, "gateway_conflict_resolver", CALLBACK_METHODS["gateway_conflict_resolver"])
+            self._resolver = (
+                None
+                if resolver is None
+                else make_instance(resolver, "gateway_conflict_resolver", CALLBACK_METHODS["gateway_conflict_resolver"])
+            )
             for region in self.all():
                 region.set_resolver(self._resolver)
 
@@ -126,15 +151,24 @@ class Regions:
         for region in self.of_sender(sender.id):
             if region.attributes.feeds_gateways:
                 others = [self._senders.get(id) for id in region.gateway_sender_ids]
-                sites = frozenset(other.attributes.remote_distributed_system_id for other in others
-                                  if other is not None and other.queue.running and other.queue.reachable)
+                sites = frozenset(
+                    other.attributes.remote_distributed_system_id
+                    for other in others
+                    if other is not None and other.queue.running and other.queue.reachable
+                )
                 reached = sites if reached is None else reached & sites
         return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
 
     def with_other_buckets(self, core: SenderCore) -> MemberRegion | None:
         """One of the regions that name a parallel sender, if they have not as many buckets as it has."""
-        return next((region for region in self.of_sender(core.id)
-                     if core.buckets not in (None, region.attributes.total_num_buckets)), None)
+        return next(
+            (
+                region
+                for region in self.of_sender(core.id)
+                if core.buckets not in (None, region.attributes.total_num_buckets)
+            ),
+            None,
+        )
 
     def _fit_senders(self, attributes: RegionAttributes, altered: MemberRegion | None = None) -> None:
         """Parallel senders that are about to get their first region get as many buckets as it has. Before the member's
@@ -144,16 +178,20 @@ class Regions:
             if altered is None:
                 self._check_new(attributes)
             elif self.find(attributes.name) is not altered:
-                return      # The caller is told under the lock.
+                return  # The caller is told under the lock.
             self._validate(attributes)
-            unfit = [core for core in self._named_by(attributes) if core.buckets not in (None, attributes.total_num_buckets)]
+            unfit = [
+                core for core in self._named_by(attributes) if core.buckets not in (None, attributes.total_num_buckets)
+            ]
         for core in unfit:
             self.fit_sender(core, attributes)
 
     def _check_new(self, attributes: RegionAttributes) -> None:
         if attributes.name in self._by_name:
-            raise IllegalStateError(f"region {attributes.name!r} exists already on member {self._state.name!r}; alter"
-                                    " it, or destroy it first")
+            raise IllegalStateError(
+                f"region {attributes.name!r} exists already on member {self._state.name!r}; alter"
+                " it, or destroy it first"
+            )
 
     def _named_by(self, attributes: RegionAttributes) -> list[SenderCore]:
         return [self._senders[id] for id in attributes.gateway_sender_ids if id in self._senders]
@@ -163,8 +201,11 @@ class Regions:
             sender = self._senders.get(id)
             if sender is not None:
                 validate_attachment(attributes, sender.attributes)
-        validate_colocation(attributes, [region.attributes for region in self.all()],
-                            {id: sender.attributes for id, sender in self._senders.items()})
+        validate_colocation(
+            attributes,
+            [region.attributes for region in self.all()],
+            {id: sender.attributes for id, sender in self._senders.items()},
+        )
 
     def _alter(self, region: MemberRegion, changes: dict[str, Any]) -> None:
         self._fit_senders(region.attributes.altered(RegionChanges, **changes), region)
@@ -181,15 +222,24 @@ class Regions:
     def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.gateway_sender_ids if id not in self._senders]
         if missing:
-            log.info("region %s names gateway sender %s, which member %s does not have; events are not queued for it"
-                     " until it is created", region.name, ", ".join(missing), self._state.name)
+            log.info(
+                "region %s names gateway sender %s, which member %s does not have; events are not queued for it"
+                " until it is created",
+                region.name,
+                ", ".join(missing),
+                self._state.name,
+            )
 
     def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:
         store = self._stores.needed(attributes.disk_store_name)
         owner = f"region-{attributes.name}"
         place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})
         region.make_persistent(
-            place.folder, log_id=secrets.randbits(63) | 1, synchronous=attributes.disk_synchronous,
-            flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS), log_budget=place.budget,
+            place.folder,
+            log_id=secrets.randbits(63) | 1,
+            synchronous=attributes.disk_synchronous,
+            flush_ms=min(store.attributes.time_interval, FLUSH_LIMIT_MS),
+            log_budget=place.budget,
             log_known=place.known,
-            start_writer=functools.partial(store.start_writer, owner))
+            start_writer=functools.partial(store.start_writer, owner),
+        )

@@ -1,4 +1,5 @@
 """Owns the repairs of a member's clock: one at a time, step by step."""
+
 from __future__ import annotations
 
 import logging
@@ -20,7 +21,7 @@ log = logging.getLogger("pywan.cache")
 class ClockRepairs:
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
-        self._lock = threading.Lock()       # Held by the one that runs.
+        self._lock = threading.Lock()  # Held by the one that runs.
 
     def steps(self, regions: Any, *, dry_run: bool, timeout: float) -> Iterator[ClockRepairReport]:
         """Gives its report again and again, the last time when all is done."""
@@ -29,31 +30,52 @@ class ClockRepairs:
         wanted = [self._regions.get(name) for name in names] or self._regions.all()
         others = [region for region in self._regions.all() if region not in wanted]
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= MAX_WAIT_S:
-            raise ConfigurationError(f"cache {self._state.name!r}: repair_clock: timeout {timeout!r} is not a number of"
-                                     f" seconds from 0 to {MAX_WAIT_S}")
+            raise ConfigurationError(
+                f"cache {self._state.name!r}: repair_clock: timeout {timeout!r} is not a number of"
+                f" seconds from 0 to {MAX_WAIT_S}"
+            )
         return self._steps(wanted, others, dry_run, timeout)
 
     def _steps(
-        self, regions: list[MemberRegion], others: list[MemberRegion], dry_run: bool, timeout: float,
+        self,
+        regions: list[MemberRegion],
+        others: list[MemberRegion],
+        dry_run: bool,
+        timeout: float,
     ) -> Iterator[ClockRepairReport]:
         member, clock = self._state.name, self._state.clock
         if not self._lock.acquire(blocking=False):
-            raise IllegalStateError(f"the clock of member {member!r} is being repaired already; nothing was changed."
-                                    " Wait until that is done")
+            raise IllegalStateError(
+                f"the clock of member {member!r} is being repaired already; nothing was changed."
+                " Wait until that is done"
+            )
         try:
             held_ms = clock.held_ms
             if held_ms and not dry_run:
-                raise IllegalStateError(f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead"
-                                        " the time that has passed; nothing was changed. Put it right first; if it is"
-                                        " right by now, restart the member")
+                raise IllegalStateError(
+                    f"the clock of member {member!r} jumped ahead, and is {held_ms // 1000} s ahead"
+                    " the time that has passed; nothing was changed. Put it right first; if it is"
+                    " right by now, restart the member"
+                )
             with self._tombstones.repairing():
                 repair = ClockRepair(
-                    clock, regions, self._senders.cores(), site=self._state.site, others=others, dry_run=dry_run,
-                    timeout=timeout, begin=self._tombstones.begin_repair, pause=self._state.closed.wait,
-                    floors_lock=self._tombstones.lock)
+                    clock,
+                    regions,
+                    self._senders.cores(),
+                    site=self._state.site,
+                    others=others,
+                    dry_run=dry_run,
+                    timeout=timeout,
+                    begin=self._tombstones.begin_repair,
+                    pause=self._state.closed.wait,
+                    floors_lock=self._tombstones.lock,
+                )
                 if not dry_run:
-                    log.warning("member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew",
-                                member, repair.report.ahead_ms // 1000)
+                    log.warning(
+                        "member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew",
+                        member,
+                        repair.report.ahead_ms // 1000,
+                    )
                 yield from repair.run()
                 if not dry_run:
                     log.warning("member %s: its clock is repaired: %s", member, repair.report.to_dict())

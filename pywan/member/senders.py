@@ -1,4 +1,5 @@
 """Owns the gateway senders of a member."""
+
 from __future__ import annotations
 
 from pywan.config.attributes import RegionAttributes, SenderAttributes
@@ -16,7 +17,11 @@ class Senders:
     """Changed under the member's lock. `cores` are those of the senders, by id: regions look at them."""
 
     def __init__(
-        self, state: MemberState, folder: MemberFolder, stores: DiskStores, regions: Regions,
+        self,
+        state: MemberState,
+        folder: MemberFolder,
+        stores: DiskStores,
+        regions: Regions,
         cores: dict[str, SenderCore],
     ) -> None:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
@@ -33,24 +38,29 @@ class Senders:
     def get(self, id: str) -> GatewaySender:
         try:
             return self._faces[id]
-        except (KeyError, TypeError):       # A list, say, is no key.
-            raise NotFoundError(f"member {self._state.name!r} has no gateway sender {id!r}; it has"
-                                f" {', '.join(sorted(self._faces)) or 'none'}") from None
+        except (KeyError, TypeError):  # A list, say, is no key.
+            raise NotFoundError(
+                f"member {self._state.name!r} has no gateway sender {id!r}; it has"
+                f" {', '.join(sorted(self._faces)) or 'none'}"
+            ) from None
 
     def create(self, made: SenderAttributes) -> GatewaySender:
         id, state = made.id, self._state
         with state.lock:
             state.check_open()
             if id in self._cores:
-                raise IllegalStateError(f"a gateway sender with id {id!r} is already defined in this cache (member"
-                                        f" {state.name!r}); destroy it first, or choose another id")
+                raise IllegalStateError(
+                    f"a gateway sender with id {id!r} is already defined in this cache (member"
+                    f" {state.name!r}); destroy it first, or choose another id"
+                )
             if len(self._cores) >= MAX_SENDERS:
-                raise IllegalStateError(f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the"
-                                        " most there can be")
+                raise IllegalStateError(
+                    f"gateway sender {id!r}: member {state.name!r} has {MAX_SENDERS} senders, the most there can be"
+                )
             made.check_site(state.distributed_system_id)
             core = self._make(made)
             region = self._regions.with_other_buckets(core)
-            if region is not None:      # Its log has another number, or none yet.
+            if region is not None:  # Its log has another number, or none yet.
                 buckets = region.attributes.total_num_buckets
                 core.retire(f"region {region.name!r} has {buckets} buckets")
                 core = self._make(made, buckets)
@@ -86,9 +96,17 @@ class Senders:
         if store is None:
             self._stores.warn_of_log(f"gateway sender {a.id}", f"queue-{a.id}")
         return SenderCore(
-            a, membership=state.membership, member_name=state.name, site=state.site,
-            directory=str(self._folder.overflow), buckets=buckets, store=store, clock=state.clock,
-            on_state=self._changed, on_destroy=self._forget)
+            a,
+            membership=state.membership,
+            member_name=state.name,
+            site=state.site,
+            directory=str(self._folder.overflow),
+            buckets=buckets,
+            store=store,
+            clock=state.clock,
+            on_state=self._changed,
+            on_destroy=self._forget,
+        )
 
     def _changed(self, core: SenderCore) -> None:
         """Whom events reach depends on which senders run: the regions have to know at once."""
@@ -99,7 +117,9 @@ class Senders:
         with self._state.lock:
             attached = sorted(region.name for region in self._regions.of_sender(core.id))
             if attached:
-                raise GatewaySenderError(f"gateway sender {core.id!r} is attached to region {', '.join(attached)};"
-                                         " detach it there first (alter region)")
+                raise GatewaySenderError(
+                    f"gateway sender {core.id!r} is attached to region {', '.join(attached)};"
+                    " detach it there first (alter region)"
+                )
             self._cores.pop(core.id, None)
             self._faces.pop(core.id, None)

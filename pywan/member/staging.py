@@ -1,4 +1,5 @@
 """Owns the rows that clients send in bulk until they are applied, and the memory of which tasks have been applied."""
+
 from __future__ import annotations
 
 import contextlib
@@ -9,7 +10,14 @@ from collections import OrderedDict
 from typing import Any, Callable
 
 from pywan import _core
-from pywan.errors import ConnectivityError, IllegalStateError, OutOfMemoryError, ProtocolError, PywanError, RegionNotFoundError
+from pywan.errors import (
+    ConnectivityError,
+    IllegalStateError,
+    OutOfMemoryError,
+    ProtocolError,
+    PywanError,
+    RegionNotFoundError,
+)
 from pywan.forks import of_one_process
 from pywan.protocol import gateway
 from pywan.transport import data
@@ -17,16 +25,16 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.staging")
 
-REPLY_TIMEOUT_S = 10.0           # For a client to take what it is answered.
+REPLY_TIMEOUT_S = 10.0  # For a client to take what it is answered.
 STOP_TIMEOUT_S = 10.0
 # A task may compute for long between two batches of rows, and says nothing then. That its machine is there is told by its
 # kernel (`keep_alive`); a process that hangs gives its place and its rows back after a day.
 SILENCE_MS = 86_400_000
-MAX_CLIENTS = 896               # Fewer than the port has places: the rest is for control requests.
-STAGED_ROWS_BYTES_MAX = 16 << 30      # Rows of all tasks that are staged at a member, in memory and overflow files.
-STAGED_ROWS_MEMORY_MAX = 256 << 20     # So much of them in memory.
-TASKS_REMEMBERED = 200_000      # (run, task) pairs; the oldest are forgotten first.
-PROGRESS_S = 1.0                # So often at most a client hears how far its task is.
+MAX_CLIENTS = 896  # Fewer than the port has places: the rest is for control requests.
+STAGED_ROWS_BYTES_MAX = 16 << 30  # Rows of all tasks that are staged at a member, in memory and overflow files.
+STAGED_ROWS_MEMORY_MAX = 256 << 20  # So much of them in memory.
+TASKS_REMEMBERED = 200_000  # (run, task) pairs; the oldest are forgotten first.
+PROGRESS_S = 1.0  # So often at most a client hears how far its task is.
 # Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
 FULL_WAIT_S = 30.0
 
@@ -35,23 +43,23 @@ class _Task:
     """One (run, task) whose rows are being applied, or have been."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()        # Held by the attempt that applies.
-        self.stage: Any = None              # Rows of the first attempt that committed, until all are applied.
-        self.rows: int | None = None        # Set when they are.
+        self.lock = threading.Lock()  # Held by the attempt that applies.
+        self.stage: Any = None  # Rows of the first attempt that committed, until all are applied.
+        self.rows: int | None = None  # Set when they are.
 
 
 class _Progress:
     """Tells a client that its task is worked on, so that it waits however long that takes."""
 
     def __init__(self, sock: Any, stage: _core.RowStage) -> None:
-        self._sock, self._stage = sock, stage       # Of the client's own connection.
+        self._sock, self._stage = sock, stage  # Of the client's own connection.
         self._steps, self._told_at = 0, time.monotonic()
 
     def tell(self, steps: int) -> None:
         now = time.monotonic()
         if steps > self._steps and now - self._told_at >= PROGRESS_S:
             self._steps, self._told_at = steps, now
-            with contextlib.suppress(OSError):      # It went away: the rows that it committed are applied all the same.
+            with contextlib.suppress(OSError):  # It went away: the rows that it committed are applied all the same.
                 self._stage.tell_progress(steps)
                 self._sock.sendall(self._stage.data_to_send())
 
@@ -64,7 +72,7 @@ class RowStages:
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)        # A connection is done with its stage.
+        self._left = threading.Condition(self._lock)  # A connection is done with its stage.
         self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
@@ -98,15 +106,21 @@ class RowStages:
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
         region = self._find_region(hello.region)
         if region is None:
-            raise RegionNotFoundError(f"region {hello.region!r} is not on member {self._member_name}; create it there first")
+            raise RegionNotFoundError(
+                f"region {hello.region!r} is not on member {self._member_name}; create it there first"
+            )
         if len(hello.run_id) != 16:
             raise ProtocolError(f"a run id has 16 bytes, not {len(hello.run_id)}")
         stage = _core.RowStage(self._directory, self._budget, run_id=hello.run_id, task=hello.task)
         with self._lock:
             if self._stopping.is_set():
-                raise ProtocolError(f"member {self._member_name} is stopping; send the rows to another one, or again later")
+                raise ProtocolError(
+                    f"member {self._member_name} is stopping; send the rows to another one, or again later"
+                )
             if len(self._open) >= MAX_CLIENTS:
-                raise IllegalStateError(f"member {self._member_name} takes rows of {MAX_CLIENTS} tasks already, the most at once; send them to another one, or again later")
+                raise IllegalStateError(
+                    f"member {self._member_name} takes rows of {MAX_CLIENTS} tasks already, the most at once; send them to another one, or again later"
+                )
             self._open.add(stage)
         try:
             connection.opened(stage.stop)
@@ -116,12 +130,12 @@ class RowStages:
             data.keep_alive(sock)
             outcome = stage.run(sock.fileno(), SILENCE_MS)
             if outcome == "closed":
-                return      # Without commit: the task failed, or runs again elsewhere.
+                return  # Without commit: the task failed, or runs again elsewhere.
             if outcome == "stopped":
                 raise ProtocolError(f"rows of task {hello.task} refused: member {self._member_name} is stopping")
             if outcome != "done":
                 connection.warning("client %s: rows of task %d refused: %s", connection.place, hello.task, outcome)
-                return      # It heard why.
+                return  # It heard why.
             sock.settimeout(REPLY_TIMEOUT_S)
             committed = self._commit(hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
@@ -162,7 +176,9 @@ class RowStages:
             self._apply(task.stage, region, progress)
             task.rows, applied, missing = task.stage.rows, task.stage.applied, task.stage.missing
             task.stage = None
-            return gateway.Committed(rows=stage.rows, applied=applied if is_first else 0, missing=missing, duplicate=not is_first)
+            return gateway.Committed(
+                rows=stage.rows, applied=applied if is_first else 0, missing=missing, duplicate=not is_first
+            )
         finally:
             task.lock.release()
 
@@ -175,7 +191,8 @@ class RowStages:
             elif time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise type(stage.refusal)(
                     f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing}"
-                    f" of the task's {stage.rows} rows are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room")
+                    f" of the task's {stage.rows} rows are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room"
+                )
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
         try:
@@ -184,7 +201,15 @@ class RowStages:
             if not isinstance(error, (PywanError, MemoryError)):
                 log.exception("applying rows of a task to region %s failed", region.name)
             what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
-            text = (f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
-                    f" at member {self._member_name}, and goes in when the same task is tried again there and this can be applied")
-            cls = type(error) if isinstance(error, PywanError) else OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError
+            text = (
+                f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
+                f" at member {self._member_name}, and goes in when the same task is tried again there and this can be applied"
+            )
+            cls = (
+                type(error)
+                if isinstance(error, PywanError)
+                else OutOfMemoryError
+                if isinstance(error, MemoryError)
+                else IllegalStateError
+            )
             raise cls(text) from error

@@ -1,4 +1,5 @@
 """Owns what the parts of a member share: its name and place in a site, its clock, and whether it is open."""
+
 from __future__ import annotations
 
 import shutil
@@ -38,7 +39,7 @@ class MemberState:
         self.lock = LifeCycleLock(f"cache {name!r}")
         self.closed = threading.Event()
         self.clock = _core.Clock()
-        self.bell = _core.Bell()                        # Calls the housekeeper.
+        self.bell = _core.Bell()  # Calls the housekeeper.
         self._membership: Membership | None = None
 
     @property

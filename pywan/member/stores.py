@@ -1,4 +1,5 @@
 """Owns the disk stores of a member."""
+
 from __future__ import annotations
 
 import logging
@@ -18,7 +19,7 @@ class DiskStores:
     def __init__(self, state: MemberState, folder: MemberFolder) -> None:
         self._state, self._folder = state, folder
         self._open: dict[str, StoreCore] = {}
-        self._faces: dict[str, DiskStore] = {}      # Of those that are open.
+        self._faces: dict[str, DiskStore] = {}  # Of those that are open.
 
     def all(self) -> dict[str, StoreCore]:
         return dict(self._open)
@@ -33,8 +34,10 @@ class DiskStores:
             if name in self._open:
                 raise IllegalStateError(f"disk store {name!r} exists already on member {member!r}")
             if not made.directories and self._folder.is_temporary:
-                raise ConfigurationError(f"disk store {name!r}: member {member!r} has no folder that stays: give the"
-                                         " store directories, or the cache dir")
+                raise ConfigurationError(
+                    f"disk store {name!r}: member {member!r} has no folder that stays: give the"
+                    " store directories, or the cache dir"
+                )
             self._make(made)
             return self._faces[name]
 
@@ -42,16 +45,18 @@ class DiskStores:
         with self._state.lock:
             self._state.check_open()
             if name not in self._open:
-                raise NotFoundError(f"disk store {name!r} is not on member {self._state.name!r}; there are"
-                                    f" {self._names()}")
+                raise NotFoundError(
+                    f"disk store {name!r} is not on member {self._state.name!r}; there are {self._names()}"
+                )
             self._open[name].destroy()
             self._forget(name)
 
     def check_there(self, name: str | None, what: str) -> None:
         """IllegalStateError if there is no such store, and none is made when it is needed."""
         if name not in (None, DEFAULT_STORE) and name not in self._open:
-            raise IllegalStateError(f"{what}: Disk store {name!r} not found; create it first (there are"
-                                    f" {self._names()})")
+            raise IllegalStateError(
+                f"{what}: Disk store {name!r} not found; create it first (there are {self._names()})"
+            )
 
     def needed(self, name: str | None) -> StoreCore:
         """The store of that name; not given: DEFAULT."""
@@ -59,8 +64,10 @@ class DiskStores:
         self.check_there(name, f"member {self._state.name!r}")
         if name not in self._open:
             if self._folder.is_temporary:
-                raise ConfigurationError(f"member {self._state.name!r}: persistence needs a folder that stays: give"
-                                         " dir, or create a disk store with directories")
+                raise ConfigurationError(
+                    f"member {self._state.name!r}: persistence needs a folder that stays: give"
+                    " dir, or create a disk store with directories"
+                )
             self._make(DiskStoreAttributes(name))
         return self._open[name]
 
@@ -71,9 +78,13 @@ class DiskStores:
             folders.append(self._folder.path / f"disk-store-{DEFAULT_STORE}")
         for folder in folders:
             if holds_log(folder / owner):
-                log.warning("%s is not persistent now, and %s holds what it had when it was: that is not used, and"
-                            " back as it is, however old, when it is persistent again; move the folder away if that is"
-                            " not wanted", what, folder / owner)
+                log.warning(
+                    "%s is not persistent now, and %s holds what it had when it was: that is not used, and"
+                    " back as it is, however old, when it is persistent again; move the folder away if that is"
+                    " not wanted",
+                    what,
+                    folder / owner,
+                )
 
     def close(self) -> None:
         """DiskError names those whose logs did not end in time; they stay, for another try."""

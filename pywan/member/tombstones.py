@@ -1,5 +1,6 @@
 """Owns how long a member's regions remember destroyed keys: what its senders tell other sites of that, and what those
 told."""
+
 from __future__ import annotations
 
 import contextlib

@@ -3,6 +3,7 @@
 A frame is 16 bytes (all little-endian: magic `PWC1`, u32 payload length, u32 CRC32C of the payload, u32 request id)
 and then one msgpack map with string keys. Only plain values travel: nothing in it can name code.
 """
+
 from __future__ import annotations
 
 import re
@@ -19,9 +20,9 @@ from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationEr
 MAGIC = b"PWC1"
 HEADER = struct.Struct("<4sIII")
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
-MAX_DEPTH = 32                      # Of maps and lists in each other.
-MAX_VALUES = 1 << 19                # Of one message, keys among them: decoded, a value takes up to a hundred times its bytes.
-MAX_ERROR_CHARACTERS = 4000         # Of an error's words in a reply: they may quote what was asked for.
+MAX_DEPTH = 32  # Of maps and lists in each other.
+MAX_VALUES = 1 << 19  # Of one message, keys among them: decoded, a value takes up to a hundred times its bytes.
+MAX_ERROR_CHARACTERS = 4000  # Of an error's words in a reply: they may quote what was asked for.
 
 _PLAIN = (str, bytes, bytearray, memoryview, int, float, bool, type(None))
 
@@ -49,7 +50,8 @@ def encode(request_id: int, body: dict[str, Any]) -> bytes:
     values, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
         raise SerializationError(
-            f"control message {str(body.get('op', 'reply')):.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time")
+            f"control message {str(body.get('op', 'reply')):.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time"
+        )
     return HEADER.pack(MAGIC, len(payload), crc32c(payload), request_id) + payload
 
 
@@ -77,7 +79,9 @@ class Decoder:
                 return messages
             _, length, checksum, request_id = HEADER.unpack_from(self._buffer)
             if length > self._max_payload_bytes:
-                raise ProtocolError(f"control message of {length} bytes announced; the limit is {self._max_payload_bytes}")
+                raise ProtocolError(
+                    f"control message of {length} bytes announced; the limit is {self._max_payload_bytes}"
+                )
             end = HEADER.size + length
             if len(self._buffer) < end:
                 return messages
@@ -92,8 +96,10 @@ class Decoder:
 
 
 _REFUSED = {
-    "too many": f"has more than {MAX_VALUES} values", "too deep": f"has more than {MAX_DEPTH} maps and lists in each other",
-    "cut": "is not msgpack: it announces more than it holds", "unknown code": "is not msgpack: it holds the byte c1",
+    "too many": f"has more than {MAX_VALUES} values",
+    "too deep": f"has more than {MAX_DEPTH} maps and lists in each other",
+    "cut": "is not msgpack: it announces more than it holds",
+    "unknown code": "is not msgpack: it holds the byte c1",
 }
 
 
@@ -133,7 +139,9 @@ def _check_plain(value: Any, depth: int, where: str, error: type[PywanError]) ->
             if not isinstance(item, _PLAIN):
                 _check_plain(item, depth + 1, where, error)
     else:
-        raise error(f"{printable(where[:SHOWN_CHARACTERS])}: a {type(value).__name__} cannot travel in a control message; only plain values can")
+        raise error(
+            f"{printable(where[:SHOWN_CHARACTERS])}: a {type(value).__name__} cannot travel in a control message; only plain values can"
+        )
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:
@@ -153,7 +161,11 @@ def out_of_memory(error: MemoryError) -> str:
 
 def cut(text: str) -> str:
     """The words of an error, which may quote megabytes of what was asked for, at a length that can be logged and answered."""
-    return text if len(text) <= MAX_ERROR_CHARACTERS else f"{text[:MAX_ERROR_CHARACTERS]} ... ({len(text)} characters in all)"
+    return (
+        text
+        if len(text) <= MAX_ERROR_CHARACTERS
+        else f"{text[:MAX_ERROR_CHARACTERS]} ... ({len(text)} characters in all)"
+    )
 
 
 def error_of(reply: dict[str, Any]) -> PywanError | None:

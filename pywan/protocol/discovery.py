@@ -6,6 +6,7 @@ requests; a request that shows that the asker knows something else is a reason t
 set, whatever the order of start, and an invented address stays with those to whom it was told. A locator that knows the same costs
 one ping with a digest. Time comes in as `now_ms` and never goes back.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -17,25 +18,25 @@ from pywan.base.names import is_host, is_name, quoted
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
 MAX_LOCATORS_PER_SITE = 64
-MAX_LOCATORS = 1024                # Of all sites together.
-MAX_CANDIDATES = 256               # Addresses of which others told, and that have not answered yet.
-CANDIDATES_AT_ONCE = 4             # So many of them are asked at a time: known locators do not wait behind invented ones.
-CANDIDATE_MS = 600_000             # One that never answered for so long is forgotten.
-DIFFERENCE_MS = 60_000             # Between joins with a locator that keeps knowing something else: it reaches others than we do.
+MAX_LOCATORS = 1024  # Of all sites together.
+MAX_CANDIDATES = 256  # Addresses of which others told, and that have not answered yet.
+CANDIDATES_AT_ONCE = 4  # So many of them are asked at a time: known locators do not wait behind invented ones.
+CANDIDATE_MS = 600_000  # One that never answered for so long is forgotten.
+DIFFERENCE_MS = 60_000  # Between joins with a locator that keeps knowing something else: it reaches others than we do.
 LOWEST_SYSTEM_ID, HIGHEST_SYSTEM_ID = -1, 255
 
-LOCAL, REMOTE, LEARNED = "local", "remote", "learned"   # Why we know an address; what we may expect there.
+LOCAL, REMOTE, LEARNED = "local", "remote", "learned"  # Why we know an address; what we may expect there.
 
 
 @dataclass(frozen=True)
 class Timings:
     """Milliseconds between one contact of a locator and the next."""
 
-    ping_ms: int = 5_000          # With a locator that has answered.
-    retry_ms: int = 500           # After the first failure; grows by half each time ...
-    retry_max_ms: int = 10_000    # ... up to this.
-    change_delay_ms: int = 30     # News wait this long, so that several travel together.
-    conflict_ms: int = 60_000     # With a locator that contradicts our configuration.
+    ping_ms: int = 5_000  # With a locator that has answered.
+    retry_ms: int = 500  # After the first failure; grows by half each time ...
+    retry_max_ms: int = 10_000  # ... up to this.
+    change_delay_ms: int = 30  # News wait this long, so that several travel together.
+    conflict_ms: int = 60_000  # With a locator that contradicts our configuration.
 
 
 class LocatorProfile(NamedTuple):
@@ -62,8 +63,11 @@ class LocatorProfile(NamedTuple):
             raise ProtocolError(f"{quoted(value)} is not a locator's profile") from None
         whole = type(profile.distributed_system_id) is int and type(profile.port) is int
         if not (
-            whole and LOWEST_SYSTEM_ID <= profile.distributed_system_id <= HIGHEST_SYSTEM_ID and 0 < profile.port < 65536
-            and is_host(profile.host) and is_name(profile.name)
+            whole
+            and LOWEST_SYSTEM_ID <= profile.distributed_system_id <= HIGHEST_SYSTEM_ID
+            and 0 < profile.port < 65536
+            and is_host(profile.host)
+            and is_name(profile.name)
         ):
             raise ProtocolError(f"a locator's profile holds a value out of range: {quoted(value, 200)}")
         return profile
@@ -83,18 +87,18 @@ class _Target:
     due_ms: int = 0
     in_flight: bool = False
     attempted: bool = False
-    failures: int = 0                  # In a row.
-    joined: bool = False               # It has had our set once since it (or the link) last failed.
-    asked_ms: int = 0                  # When it was last contacted,
-    joined_ms: int = 0                 # and when it last gave us its set.
+    failures: int = 0  # In a row.
+    joined: bool = False  # It has had our set once since it (or the link) last failed.
+    asked_ms: int = 0  # When it was last contacted,
+    joined_ms: int = 0  # and when it last gave us its set.
     peer_uid: str = ""
-    digests: tuple[str, str] = ("", "")     # Its and ours after that: while both are the same, another join tells nothing.
-    profile: LocatorProfile | None = None   # Who answered there; None: nobody so far.
-    news: bool = False                 # Something changed while it was being contacted.
+    digests: tuple[str, str] = ("", "")  # Its and ours after that: while both are the same, another join tells nothing.
+    profile: LocatorProfile | None = None  # Who answered there; None: nobody so far.
+    news: bool = False  # Something changed while it was being contacted.
     problem: str = ""
     conflict: bool = False
     is_self: bool = False
-    since_ms: int = 0                  # When we first heard of it.
+    since_ms: int = 0  # When we first heard of it.
 
     @property
     def is_candidate(self) -> bool:
@@ -167,7 +171,13 @@ class LocatorState:
 
     def peers(self) -> list[dict[str, Any]]:
         return [
-            {"address": str(t.address), "role": t.role, "joined": t.joined, "failures": t.failures, "problem": t.problem}
+            {
+                "address": str(t.address),
+                "role": t.role,
+                "joined": t.joined,
+                "failures": t.failures,
+                "problem": t.problem,
+            }
             for t in self._targets.values()
         ]
 
@@ -199,7 +209,9 @@ class LocatorState:
     def next_due_ms(self) -> int | None:
         """When `due` will next have something; None if only a message can change that."""
         places = self._places_for_candidates()
-        return min((t.due_ms for t in self._active() if not t.in_flight and (places > 0 or not t.is_candidate)), default=None)
+        return min(
+            (t.due_ms for t in self._active() if not t.in_flight and (places > 0 or not t.is_candidate)), default=None
+        )
 
     def _places_for_candidates(self) -> int:
         return CANDIDATES_AT_ONCE - sum(t.in_flight and t.is_candidate for t in self._targets.values())
@@ -208,7 +220,8 @@ class LocatorState:
         # A locator configured by one name and advertised by another is contacted once, by the name we were given.
         covered = {t.profile.address for t in self._targets.values() if t.role != LEARNED and t.profile and t.joined}
         return [
-            t for t in self._targets.values()
+            t
+            for t in self._targets.values()
             if not t.is_self and not (t.role == LEARNED and (t.address in covered or t.address == self.me.address))
         ]
 
@@ -216,7 +229,11 @@ class LocatorState:
         if target.joined and target.profile is not None:
             return {"op": "ping", "uid": self.uid}
         return {
-            "op": "locator-join", "role": target.role, "uid": self.uid, "from": self.me.to_map(), **self._digests(),
+            "op": "locator-join",
+            "role": target.role,
+            "uid": self.uid,
+            "from": self.me.to_map(),
+            **self._digests(),
             "extra": self.extra() if target.role != REMOTE else None,
         }
 
@@ -236,7 +253,12 @@ class LocatorState:
 
     def on_ping(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a ping; changes nothing."""
-        return {"uid": self.uid, "name": self.me.name, "distributed_system_id": self.me.distributed_system_id, **self._digests()}
+        return {
+            "uid": self.uid,
+            "name": self.me.name,
+            "distributed_system_id": self.me.distributed_system_id,
+            **self._digests(),
+        }
 
     def on_join(self, request: dict[str, Any], now_ms: int) -> dict[str, Any]:
         """The answer to a locator that asks what we know. Of the asker itself nothing is believed: it is asked in its turn, if it
@@ -250,15 +272,27 @@ class LocatorState:
         self._check_role(request.get("role"), self.me, peer)
         if peer.distributed_system_id == self.me.distributed_system_id:
             self._merge_extra(request, now_ms)
-        target = next((t for t in self._targets.values() if t.profile is not None and t.profile.address == peer.address), self._targets.get(peer.address))
+        target = next(
+            (t for t in self._targets.values() if t.profile is not None and t.profile.address == peer.address),
+            self._targets.get(peer.address),
+        )
         if target is None:
             self._add_candidates([peer.address], now_ms)
         else:
             digests = self._both_digests(request, peer.distributed_system_id)
-            if target.failures or not target.joined or request.get("uid") != target.peer_uid or digests[0] != digests[1] and digests != target.digests:
+            if (
+                target.failures
+                or not target.joined
+                or request.get("uid") != target.peer_uid
+                or digests[0] != digests[1]
+                and digests != target.digests
+            ):
                 self._ask_soon(target, now_ms)
         return {
-            "from": self.me.to_map(), "uid": self.uid, "sites": self._sites_map(), **self._digests(),
+            "from": self.me.to_map(),
+            "uid": self.uid,
+            "sites": self._sites_map(),
+            **self._digests(),
             "extra": self.extra() if peer.distributed_system_id == self.me.distributed_system_id else None,
         }
 
@@ -268,7 +302,9 @@ class LocatorState:
             target.news = True
         else:
             target.joined = False
-            target.due_ms = min(target.due_ms, max(now_ms + self.timings.change_delay_ms, target.asked_ms + self.timings.retry_ms))
+            target.due_ms = min(
+                target.due_ms, max(now_ms + self.timings.change_delay_ms, target.asked_ms + self.timings.retry_ms)
+            )
 
     def heard(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
         """`address` answered `request`. ProtocolError or IncompatibleSystemError if the answer cannot be right: call
@@ -358,12 +394,16 @@ class LocatorState:
     def _believe(self, target: _Target, peer: LocatorProfile, now_ms: int) -> None:
         """`peer` is what answered at the target's address. ProtocolError if it cannot be that, or if there is no room for it."""
         if peer.address == self.me.address:
-            raise ProtocolError(f"what answers at {target.address} tells this locator's own address {peer.address} as its own")
+            raise ProtocolError(
+                f"what answers at {target.address} tells this locator's own address {peer.address} as its own"
+            )
         if target.role == LEARNED and peer.address != target.address:
             raise ProtocolError(f"what answers at {target.address} tells another address as its own, {peer.address}")
         direct = self._targets.get(peer.address)
         if direct is not None and direct is not target and direct.profile is not None and not direct.failures:
-            peer = direct.profile      # What answers at the address itself is believed before what answers elsewhere in its name.
+            peer = (
+                direct.profile
+            )  # What answers at the address itself is believed before what answers elsewhere in its name.
         before = target.profile
         if self._known.get(peer.address) != peer:
             known = self._known.get(peer.address)
@@ -376,8 +416,16 @@ class LocatorState:
         target.profile = peer
 
     def _make_room(self, peer: LocatorProfile) -> None:
-        site = [p for p in self._known.values() if p.distributed_system_id == peer.distributed_system_id and p != self.me]
-        choices = site if len(site) >= MAX_LOCATORS_PER_SITE else [p for p in self._known.values() if p != self.me] if len(self._known) >= MAX_LOCATORS else None
+        site = [
+            p for p in self._known.values() if p.distributed_system_id == peer.distributed_system_id and p != self.me
+        ]
+        choices = (
+            site
+            if len(site) >= MAX_LOCATORS_PER_SITE
+            else [p for p in self._known.values() if p != self.me]
+            if len(self._known) >= MAX_LOCATORS
+            else None
+        )
         if choices is None:
             return
         failures = self._failures()
@@ -385,7 +433,8 @@ class LocatorState:
         if not failures.get(worst.address, 0):
             raise ProtocolError(
                 f"locator {peer.name} at {peer.address} of site {peer.distributed_system_id}: there is no room for another one; at most {MAX_LOCATORS_PER_SITE} of a site and "
-                f"{MAX_LOCATORS} of all are kept, and all that are kept answer")
+                f"{MAX_LOCATORS} of all are kept, and all that are kept answer"
+            )
         del self._known[worst.address]
         target = self._targets.get(worst.address)
         if target is not None and target.role == LEARNED:
@@ -406,10 +455,16 @@ class LocatorState:
                 del self._targets[failed.pop().address]
             else:
                 return
-            self._targets[address] = _Target(address, LEARNED, due_ms=now_ms + self.timings.change_delay_ms, since_ms=now_ms)
+            self._targets[address] = _Target(
+                address, LEARNED, due_ms=now_ms + self.timings.change_delay_ms, since_ms=now_ms
+            )
 
     def _forget_candidates(self, now_ms: int) -> None:
-        for target in [t for t in self._targets.values() if t.is_candidate and not t.in_flight and now_ms - t.since_ms > CANDIDATE_MS]:
+        for target in [
+            t
+            for t in self._targets.values()
+            if t.is_candidate and not t.in_flight and now_ms - t.since_ms > CANDIDATE_MS
+        ]:
             del self._targets[target.address]
 
     def _merge_extra(self, message: dict[str, Any], now_ms: int) -> None:

@@ -1,5 +1,6 @@
 """Owns the opening of a data connection: what a sender or a client says first, and what it is answered. Bytes in, bytes
 and values out; docs/wire_format.md has the same, byte by byte."""
+
 from __future__ import annotations
 
 import re
@@ -14,10 +15,10 @@ from pywan.base.names import check_name, printable, quoted
 from pywan.errors import ProtocolError
 from pywan.protocol.control import describe
 
-VERSION = _core.RECORD_FORMAT       # That is a part of it, and changes with it.
+VERSION = _core.RECORD_FORMAT  # That is a part of it, and changes with it.
 HEADER_BYTES = 32
 MAGIC = b"PWD1"
-HELLO_BYTES_MAX = 65536     # Names and numbers only; a longer one is somebody else's.
+HELLO_BYTES_MAX = 65536  # Names and numbers only; a longer one is somebody else's.
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class SenderHello:
 
     kind: ClassVar[str] = "gateway"
     site: int
-    remote_site: int        # The site the sender is configured for.
+    remote_site: int  # The site the sender is configured for.
     member: str
     sender: str
     dispatcher: int
-    incarnation: int        # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
-    mount: int              # Of this opening of its disk store, or of this process without one.
+    incarnation: (
+        int  # Of the queue: new whenever it is created afresh, so that its sequences are not taken for older ones.
+    )
+    mount: int  # Of this opening of its disk store, or of this process without one.
     partitions: int
     version: int = VERSION
 
@@ -42,7 +45,7 @@ class ClientHello:
 
     kind: ClassVar[str] = "rows"
     region: str
-    run_id: bytes           # With `task`: what may be applied once.
+    run_id: bytes  # With `task`: what may be applied once.
     task: int
     version: int = VERSION
 
@@ -56,8 +59,10 @@ class Welcome:
     member: str
     credit_events: int
     credit_bytes: int
-    maximum_time_between_pings: int = 60000     # ms; a sender that is silent for longer is disconnected.
-    known: int = 0          # Partitions of which it has events from other mounts of the queue's disk store: their `Known` follow.
+    maximum_time_between_pings: int = 60000  # ms; a sender that is silent for longer is disconnected.
+    known: int = (
+        0  # Partitions of which it has events from other mounts of the queue's disk store: their `Known` follow.
+    )
     version: int = VERSION
 
 
@@ -67,9 +72,9 @@ class Committed:
 
     kind: ClassVar[str] = "committed"
     rows: int
-    applied: int            # Rows with an effect now: 0 if `duplicate`.
-    missing: int            # Destroys of keys that were not there.
-    duplicate: bool         # An earlier attempt of the same task had been applied.
+    applied: int  # Rows with an effect now: 0 if `duplicate`.
+    missing: int  # Destroys of keys that were not there.
+    duplicate: bool  # An earlier attempt of the same task had been applied.
 
 
 class Known(NamedTuple):
@@ -81,9 +86,16 @@ class Known(NamedTuple):
     settled: int = 0
 
 
-_KNOWN = struct.Struct("<IIQQ")     # Partition, how much of `last` is not settled and 1 (0: nobody knows), `last`, mount.
+_KNOWN = struct.Struct("<IIQQ")  # Partition, how much of `last` is not settled and 1 (0: nobody knows), `last`, mount.
 KNOWN_OF_FRAME = HELLO_BYTES_MAX // _KNOWN.size
-_INT_LIMITS = {"known": 65536, "site": 256, "remote_site": 256, "dispatcher": 65536, "partitions": 65536, "credit_events": 1 << 32}
+_INT_LIMITS = {
+    "known": 65536,
+    "site": 256,
+    "remote_site": 256,
+    "dispatcher": 65536,
+    "partitions": 65536,
+    "credit_events": 1 << 32,
+}
 _NAMES = frozenset({"member", "sender", "region"})
 _KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (SenderHello, ClientHello, Welcome, Committed)}
 Message = SenderHello | ClientHello | Welcome | Committed
@@ -97,13 +109,15 @@ def encode(message: Any, frame_type: int) -> bytes:
 
 def encode_known(known: list[Known]) -> bytes:
     """Frames with each of these, behind the welcome that told their number."""
+
     def packed(each: Known) -> bytes:
         unsettled = each.last - each.settled + 1 if each.settled else 0
         return _KNOWN.pack(each.partition, unsettled if unsettled < 1 << 32 else 0, each.last, each.mount)
 
     return b"".join(
-        _core.pack_frame(_core.FRAME_KNOWN, b"".join(map(packed, known[at:at + KNOWN_OF_FRAME])))
-        for at in range(0, len(known), KNOWN_OF_FRAME))
+        _core.pack_frame(_core.FRAME_KNOWN, b"".join(map(packed, known[at : at + KNOWN_OF_FRAME])))
+        for at in range(0, len(known), KNOWN_OF_FRAME)
+    )
 
 
 def decode_known(frame: bytes) -> list[Known]:
@@ -112,8 +126,13 @@ def decode_known(frame: bytes) -> list[Known]:
     if frame_type == _core.FRAME_ERROR:
         raise error_of(payload)
     if frame_type != _core.FRAME_KNOWN or len(payload) % _KNOWN.size or not payload:
-        raise ProtocolError(f"a frame of type {frame_type} with {len(payload)} bytes where positions of partitions should come")
-    return [Known(partition, last, mount, max(0, last + 1 - unsettled) if unsettled else 0) for partition, unsettled, last, mount in _KNOWN.iter_unpack(payload)]
+        raise ProtocolError(
+            f"a frame of type {frame_type} with {len(payload)} bytes where positions of partitions should come"
+        )
+    return [
+        Known(partition, last, mount, max(0, last + 1 - unsettled) if unsettled else 0)
+        for partition, unsettled, last, mount in _KNOWN.iter_unpack(payload)
+    ]
 
 
 def encode_error(error: Exception) -> bytes:
@@ -129,13 +148,13 @@ def error_of(payload: bytes) -> errors.PywanError:
     named = re.match(r"\[(\w+)\] ", text)
     cls = getattr(errors, named[1], None) if named else None
     if named and isinstance(cls, type) and issubclass(cls, errors.PywanError):
-        return cls(text[named.end():])
+        return cls(text[named.end() :])
     return errors.ProtocolError(text)
 
 
 def check_magic(first: bytes) -> None:
     """ProtocolError unless a frame of ours can begin with these bytes."""
-    if first[:len(MAGIC)] != MAGIC:
+    if first[: len(MAGIC)] != MAGIC:
         raise ProtocolError(f"what came is not of this protocol: {describe(first)}")
 
 
@@ -157,7 +176,9 @@ def decode(frame: bytes, *expected: type[M]) -> M:
         cls = _KINDS[fields.pop("kind")]
         message = cls(**fields)
     except (ValueError, KeyError, TypeError, AttributeError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a frame of type {frame_type} does not hold an opening message: {quoted(str(error))}") from None
+        raise ProtocolError(
+            f"a frame of type {frame_type} does not hold an opening message: {quoted(str(error))}"
+        ) from None
     if not isinstance(message, expected):
         raise ProtocolError(f"{message.kind!r} where {' or '.join(cls.kind for cls in expected)} should come")
     for name, kind in cls.__annotations__.items():
@@ -170,6 +191,8 @@ def decode(frame: bytes, *expected: type[M]) -> M:
             raise ProtocolError(f"{message.kind}: {name} {quoted(getattr(message, name))} is out of range")
     version = getattr(message, "version", VERSION)
     if version != VERSION:
-        raise ProtocolError(f"protocol version {version}, with record format {version}; this side speaks version {VERSION}, with record format {VERSION}: "
-                            "upgrade the older one")
+        raise ProtocolError(
+            f"protocol version {version}, with record format {version}; this side speaks version {VERSION}, with record format {VERSION}: "
+            "upgrade the older one"
+        )
     return message

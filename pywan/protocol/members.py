@@ -1,4 +1,5 @@
 """Owns a locator's table of its site's members: who is alive, where their receivers are, which one is least loaded."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -8,8 +9,8 @@ from pywan.base.names import check_name, is_host, quoted
 from pywan.errors import ConfigurationError, ProtocolError
 
 MAX_MEMBERS = 1024
-MAX_RECEIVERS = 16          # Of one member; Geode has one.
-LEASE_MS = 5_000            # A member that was not heard for so long is dead.
+MAX_RECEIVERS = 16  # Of one member; Geode has one.
+LEASE_MS = 5_000  # A member that was not heard for so long is dead.
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 600_000_000
 
 
@@ -48,7 +49,9 @@ class MemberTable:
         """Takes a member in, in place of an earlier run of the same name; gives the checked profile."""
         profile = check_profile(value)
         if profile["name"] not in self._members and len(self._members) >= MAX_MEMBERS:
-            raise ConfigurationError(f"member {profile['name']}: the site has {MAX_MEMBERS} members already, the most a locator keeps")
+            raise ConfigurationError(
+                f"member {profile['name']}: the site has {MAX_MEMBERS} members already, the most a locator keeps"
+            )
         self._members[profile["name"]] = Member(profile, now_ms)
         return profile
 
@@ -67,7 +70,7 @@ class MemberTable:
     def leave(self, name: Any, member_id: Any) -> bool:
         member = self._members.get(name) if isinstance(name, str) else None
         if member is None or member.member_id != member_id:
-            return False   # An earlier run's goodbye must not remove its successor.
+            return False  # An earlier run's goodbye must not remove its successor.
         del self._members[name]
         return True
 
@@ -85,8 +88,16 @@ class MemberTable:
         """The receiver with the fewest senders, counting those just sent to it; equal ones take turns."""
         excluded = set(exclude)
         choices = [
-            (self._load_of(member, index, receiver), member.given_at.get(index, 0), member.member_id, index, member, receiver)
-            for member in self._members.values() if member.member_id not in excluded
+            (
+                self._load_of(member, index, receiver),
+                member.given_at.get(index, 0),
+                member.member_id,
+                index,
+                member,
+                receiver,
+            )
+            for member in self._members.values()
+            if member.member_id not in excluded
             for index, receiver in enumerate(member.profile["receivers"])
         ]
         if not choices:
@@ -95,7 +106,12 @@ class MemberTable:
         self._turn += 1
         member.handed_out[index] = member.handed_out.get(index, 0) + 1
         member.given_at[index] = self._turn
-        return {"host": receiver["host"], "port": receiver["port"], "member": member.name, "member_id": member.member_id}
+        return {
+            "host": receiver["host"],
+            "port": receiver["port"],
+            "member": member.name,
+            "member_id": member.member_id,
+        }
 
     @staticmethod
     def _load_of(member: Member, index: int, receiver: dict[str, Any]) -> int:
@@ -114,9 +130,12 @@ def check_profile(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ProtocolError(f"a member's profile is a map, not {quoted(value)}")
     profile: dict[str, Any] = {
-        "name": check_name(value.get("name"), "a member's name", ProtocolError), "member_id": _number(value, "member_id", 0, 2**32 - 1),
-        "host": _host(value), "port": _number(value, "port", 0, 65535),
-        "pid": _number(value, "pid", 0, 2**31 - 1), "load": _number(value, "load", 0, 2**31 - 1),
+        "name": check_name(value.get("name"), "a member's name", ProtocolError),
+        "member_id": _number(value, "member_id", 0, 2**32 - 1),
+        "host": _host(value),
+        "port": _number(value, "port", 0, 65535),
+        "pid": _number(value, "pid", 0, 2**31 - 1),
+        "load": _number(value, "load", 0, 2**31 - 1),
         "distributed_system_id": value.get("distributed_system_id"),
     }
     receivers = value.get("receivers", [])
@@ -147,8 +166,12 @@ def check_receiver(value: Any) -> dict[str, Any]:
     """A receiver as `MemberTable.least_loaded` gives it."""
     if not isinstance(value, dict):
         raise ProtocolError(f"a receiver is a map, not {quoted(value)}")
-    return {"host": _host(value), "port": _number(value, "port", 1, 65535), "member": check_name(value.get("member"), "a receiver's member", ProtocolError),
-            "member_id": _number(value, "member_id", 0, 2**32 - 1)}
+    return {
+        "host": _host(value),
+        "port": _number(value, "port", 1, 65535),
+        "member": check_name(value.get("member"), "a receiver's member", ProtocolError),
+        "member_id": _number(value, "member_id", 0, 2**32 - 1),
+    }
 
 
 def _host(value: dict[str, Any]) -> str:
@@ -161,5 +184,7 @@ def _host(value: dict[str, Any]) -> str:
 def _number(value: dict[str, Any], key: str, lowest: int, highest: int) -> int:
     number = value.get(key, 0 if key in ("pid", "load") else None)
     if type(number) is not int or not lowest <= number <= highest:
-        raise ProtocolError(f"a member's profile needs {key}, a number from {lowest} to {highest}, not {quoted(number)}")
+        raise ProtocolError(
+            f"a member's profile needs {key}, a number from {lowest} to {highest}, not {quoted(number)}"
+        )
     return number

@@ -1,5 +1,6 @@
 """Owns the order between the locks of life cycles (senders, caches) and those under which a region's callbacks run: the
 first are taken before the second, and a callback that would take them the other way round is told so instead of waiting for ever."""
+
 from __future__ import annotations
 
 import threading
@@ -7,7 +8,7 @@ from typing import Callable
 
 from pywan.errors import IllegalStateError
 
-_held = threading.local()       # .regions: names of the regions whose callback lock this thread has, innermost last.
+_held = threading.local()  # .regions: names of the regions whose callback lock this thread has, innermost last.
 
 
 class CallbackLock:
@@ -25,7 +26,7 @@ class CallbackLock:
         self._lock.acquire()
         try:
             held.append(self._region)
-        except BaseException:       # No memory: `__exit__` is not called then.
+        except BaseException:  # No memory: `__exit__` is not called then.
             self._lock.release()
             raise
 
@@ -38,9 +39,11 @@ def check_no_callback(what: str) -> None:
     """IllegalStateError if this thread runs a callback of a region."""
     regions = getattr(_held, "regions", None)
     if regions:
-        raise IllegalStateError(f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a"
-                                f" callback of region {regions[-1]!r}, since that waits "
-                                "for the region's callbacks to end; do it in another thread")
+        raise IllegalStateError(
+            f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a"
+            f" callback of region {regions[-1]!r}, since that waits "
+            "for the region's callbacks to end; do it in another thread"
+        )
 
 
 class LifeCycleLock:
@@ -60,8 +63,10 @@ class LifeCycleLock:
             return
         while not self._lock.acquire(timeout=0.05):
             if self._is_waited_for():
-                raise IllegalStateError(f"{self._what} is being stopped, which waits for its own filter to return; the"
-                                        " filter cannot change it meanwhile")
+                raise IllegalStateError(
+                    f"{self._what} is being stopped, which waits for its own filter to return; the"
+                    " filter cannot change it meanwhile"
+                )
 
     def __exit__(self, *exc: object) -> None:
         self._lock.release()

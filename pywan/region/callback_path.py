@@ -1,4 +1,5 @@
 """Owns the way of a region's changes through user code: filters of its senders, the conflict resolver, listeners."""
+
 from __future__ import annotations
 
 import logging
@@ -21,12 +22,13 @@ log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
 
-Found = tuple[Any, int, int, bool]      # What there is under a key: value, stamp, site, whether it is live.
+Found = tuple[Any, int, int, bool]  # What there is under a key: value, stamp, site, whether it is live.
 Verdicts = dict[_core.EventQueue, Any]  # What the filters of attached queues said, of those that were asked.
 
 
 class Origin(NamedTuple):
     """Who made an event, and whom it has reached: what `RegionCore.change` takes."""
+
     site: int
     recipients: bytes
     event_id: tuple[int, int, int]
@@ -36,12 +38,13 @@ class Origin(NamedTuple):
 
 class Change(NamedTuple):
     """One change, in the bytes in which it came, whatever user code makes of its objects."""
+
     operation: int
     key: Encoded
     value: Encoded
     argument: Encoded
-    origin: Origin                              # By one identity at every place where it is seen.
-    version: tuple[int, int] | None = None      # (stamp, site) of a remote one.
+    origin: Origin  # By one identity at every place where it is seen.
+    version: tuple[int, int] | None = None  # (stamp, site) of a remote one.
     timestamp_ms: int = 0
     condition: _core.Condition | None = None
 
@@ -59,7 +62,10 @@ class CallbackPath:
     the order of the queue."""
 
     def __init__(
-        self, region: "MemberRegion", site: int, listeners: Iterable[CacheListener],
+        self,
+        region: "MemberRegion",
+        site: int,
+        listeners: Iterable[CacheListener],
         resolver: GatewayConflictResolver | None,
     ) -> None:
         self._region, self._site = region, site
@@ -67,8 +73,8 @@ class CallbackPath:
         # Guarded by the lock:
         self._listeners = tuple(listeners)
         self._resolver = resolver
-        self._senders: dict[_core.EventQueue, Any] = {}     # Attached queue -> SenderCore.
-        self._lines = Lines(log)                            # About callbacks and events that fail.
+        self._senders: dict[_core.EventQueue, Any] = {}  # Attached queue -> SenderCore.
+        self._lines = Lines(log)  # About callbacks and events that fail.
 
     # Who is on the way. Each of these says, under the lock, whether changes have to come by here from now on.
 
@@ -83,19 +89,35 @@ class CallbackPath:
 
     @property
     def is_needed(self) -> bool:
-        return bool(self._listeners) or self._resolver is not None or any(
-            sender.filters.decides_enqueue for sender in self._senders.values())
+        return (
+            bool(self._listeners)
+            or self._resolver is not None
+            or any(sender.filters.decides_enqueue for sender in self._senders.values())
+        )
 
     # Changes
 
     def change_locally(
-        self, operation: int, key: Any, value: Any, callback_argument: Any, timestamp_ms: int = 0,
-        condition: _core.Condition | None = None, *, event_id: tuple[int, int, int] | None = None,
+        self,
+        operation: int,
+        key: Any,
+        value: Any,
+        callback_argument: Any,
+        timestamp_ms: int = 0,
+        condition: _core.Condition | None = None,
+        *,
+        event_id: tuple[int, int, int] | None = None,
     ) -> str:
         """What became of it, in the words of `RegionCore.change`. `event_id`: of one that has an identity already."""
-        change = Change(operation, _core.encoded_key(key), _core.encoded_value(value),
-                        _core.encoded_value(callback_argument), self._made_here(event_id), timestamp_ms=timestamp_ms,
-                        condition=condition)
+        change = Change(
+            operation,
+            _core.encoded_key(key),
+            _core.encoded_value(value),
+            _core.encoded_value(callback_argument),
+            self._made_here(event_id),
+            timestamp_ms=timestamp_ms,
+            condition=condition,
+        )
         with self.lock:
             return self._make(change)
 
@@ -105,8 +127,14 @@ class CallbackPath:
         QueueFullError, DiskError: one of our queues or logs does not take it now."""
         fields = _core.record_fields(record)
         origin = Origin(fields["origin_site"], fields["recipients"], fields["event_id"], place[2], fields["flags"])
-        change = Change(fields["operation"], Encoded(*fields["key"]), Encoded(*fields["value"]),
-                        Encoded(*fields["callback"]), origin, (fields["stamp"], fields["stamp_site"]))
+        change = Change(
+            fields["operation"],
+            Encoded(*fields["key"]),
+            Encoded(*fields["value"]),
+            Encoded(*fields["callback"]),
+            origin,
+            (fields["stamp"], fields["stamp_site"]),
+        )
         try:
             with self.lock:
                 outcome = self._make(change)
@@ -114,12 +142,13 @@ class CallbackPath:
         except (QueueFullError, DiskError):
             raise
         except MemoryError:
-            return _core.FAILED_NO_MEMORY        # The receiver says it.
+            return _core.FAILED_NO_MEMORY  # The receiver says it.
         except RegionNotFoundError:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
-            self._lines.exception("region %s: a remote %s of key %r failed", self._region.name,
-                                  OPERATIONS[change.operation], change.key)
+            self._lines.exception(
+                "region %s: a remote %s of key %r failed", self._region.name, OPERATIONS[change.operation], change.key
+            )
             return _core.FAILED_OTHER
 
     def _made_here(self, event_id: tuple[int, int, int] | None = None) -> Origin:
@@ -132,32 +161,44 @@ class CallbackPath:
         origin, flags = change.origin, change.origin.flags
         value, ask = change.value, _core.ASK_NOBODY
         may_ask = _core.ASK_RESOLVER if self._resolver is not None and is_remote else _core.ASK_NOBODY
-        outcome = region.judge(operation, key, version, may_ask,
-                               value if is_remote else None, change.condition, flags)
+        outcome = region.judge(operation, key, version, may_ask, value if is_remote else None, change.condition, flags)
         if outcome == "ask":
             helper = self._resolve(change, old)
-            if helper is None:              # Without a decision the later version wins.
+            if helper is None:  # Without a decision the later version wins.
                 outcome = region.judge(operation, key, version, _core.ASK_NOBODY, value, flags=flags)
             else:
                 if helper.is_disallowed:
                     return "lost"
                 if helper.is_changed:
                     value = _core.encoded_value(helper.value)
-                ask = _core.ASK_DECIDED     # So it is applied.
+                ask = _core.ASK_DECIDED  # So it is applied.
                 outcome = "destroyed" if operation == _core.DESTROY else "updated"
         if outcome in ("missing", "unmet", "forgotten"):
             return outcome
         if outcome == "lost":
             return region.change(operation, key, value, change.argument, (), version, origin)
         # "same": it was applied before and may have to be forwarded again.
-        name = {"created": "create", "updated": "update", "destroyed": "destroy",
-                "same": OPERATIONS[operation]}[outcome]
+        name = {"created": "create", "updated": "update", "destroyed": "destroy", "same": OPERATIONS[operation]}[
+            outcome
+        ]
         verdicts: Verdicts = {}
         outcome = "slow"
-        while outcome == "slow":        # A sender that starts meanwhile is asked, too: what it was not asked about does not enter.
+        while (
+            outcome == "slow"
+        ):  # A sender that starts meanwhile is asked, too: what it was not asked about does not enter.
             self._ask(name, change, value, verdicts)
-            outcome = region.change(operation, key, value, change.argument, verdicts, version, origin, ask,
-                                    change.timestamp_ms, change.condition)
+            outcome = region.change(
+                operation,
+                key,
+                value,
+                change.argument,
+                verdicts,
+                version,
+                origin,
+                ask,
+                change.timestamp_ms,
+                change.condition,
+            )
         if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
@@ -169,10 +210,16 @@ class CallbackPath:
         for queue in self._region.unasked(change.origin, verdicts):
             if event is None:
                 event = GatewayQueueEvent(
-                    self._region.name, operation, change.key, None if operation == "destroy" else value,
-                    change.argument, creation_timestamp=change.made_ms, origin_site=change.origin.site,
+                    self._region.name,
+                    operation,
+                    change.key,
+                    None if operation == "destroy" else value,
+                    change.argument,
+                    creation_timestamp=change.made_ms,
+                    origin_site=change.origin.site,
                     possible_duplicate=change.origin.possible_duplicate,
-                    event_id=EventSequenceID(*change.origin.event_id))
+                    event_id=EventSequenceID(*change.origin.event_id),
+                )
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
 
     def _resolve(self, change: Change, old: Found | None) -> GatewayConflictHelper | None:
@@ -184,30 +231,55 @@ class CallbackPath:
         # There is an entry, whatever the change was where it comes from.
         name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
-            self._region.face, name, change.key.plain, old_value, change.value.plain, old_stamp >> 16, stamp >> 16,
-            old_site, site, change.argument.plain, EventSequenceID(*change.origin.event_id))
+            self._region.face,
+            name,
+            change.key.plain,
+            old_value,
+            change.value.plain,
+            old_stamp >> 16,
+            stamp >> 16,
+            old_site,
+            site,
+            change.argument.plain,
+            EventSequenceID(*change.origin.event_id),
+        )
         try:
             self._resolver.on_event(event, helper)
         except BaseException as error:
             let_through(error)
-            self._lines.exception("region %s: the conflict resolver failed for key %r; the later version wins",
-                                  self._region.name, change.key)
+            self._lines.exception(
+                "region %s: the conflict resolver failed for key %r; the later version wins",
+                self._region.name,
+                change.key,
+            )
             return None
         return helper
 
     def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Found | None) -> None:
         origin = change.origin
         event = EntryEvent(
-            self._region.face, operation, change.key.plain, old[0] if old else None,
-            None if operation == "destroy" else value.plain, change.argument.plain, change.version is not None,
-            origin.site, EventSequenceID(*origin.event_id))
+            self._region.face,
+            operation,
+            change.key.plain,
+            old[0] if old else None,
+            None if operation == "destroy" else value.plain,
+            change.argument.plain,
+            change.version is not None,
+            origin.site,
+            EventSequenceID(*origin.event_id),
+        )
         for listener in self._listeners:
             try:
                 getattr(listener, f"after_{operation}")(event)
             except BaseException as error:
                 let_through(error)
-                self._lines.exception("region %s: the listener %r failed after a %s of key %r", self._region.name,
-                                      listener, operation, change.key)
+                self._lines.exception(
+                    "region %s: the listener %r failed after a %s of key %r",
+                    self._region.name,
+                    listener,
+                    operation,
+                    change.key,
+                )
 
     # Repair of the clock
 
@@ -219,8 +291,13 @@ class CallbackPath:
             old = region.lookup(key)
             if old is None:
                 return False
-            change = Change(_core.UPDATE if old[3] else _core.DESTROY, key, _core.encoded_value(old[0]),
-                            _core.encoded_value(None), self._made_here())
+            change = Change(
+                _core.UPDATE if old[3] else _core.DESTROY,
+                key,
+                _core.encoded_value(old[0]),
+                _core.encoded_value(None),
+                self._made_here(),
+            )
             verdicts: Verdicts = {}
             done: bool | None = None
             while done is None:

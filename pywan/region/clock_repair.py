@@ -1,6 +1,7 @@
 """Owns the way of a repair of a member's clock: what is ahead of the time, in its regions and in its senders' queues,
 is stamped anew and sent again, in rounds until nothing is found. The cache says what there is, and how floors are
 told."""
+
 from __future__ import annotations
 
 import time
@@ -8,18 +9,18 @@ from typing import Any, Callable, ContextManager, Generator, Iterable, Iterator,
 
 from pywan import _core
 
-IN_FLIGHT_LOOK_S = 0.02     # Between two looks at events that are on their way: they will be parked, or taken.
+IN_FLIGHT_LOOK_S = 0.02  # Between two looks at events that are on their way: they will be parked, or taken.
 
 
 class ClockRepairReport:
     """What was found so far, or stamped anew."""
 
     def __init__(self, regions: Iterable[Any], senders: Iterable[Any], ahead_ms: int, dry_run: bool) -> None:
-        self.ahead_ms = ahead_ms                    # By which the highest stamp was ahead of the member's clock.
-        self.now_ms = time.time_ns() // 1_000_000   # That clock, for whoever compares it with another one.
+        self.ahead_ms = ahead_ms  # By which the highest stamp was ahead of the member's clock.
+        self.now_ms = time.time_ns() // 1_000_000  # That clock, for whoever compares it with another one.
         self.dry_run = dry_run
         self.rounds = 0
-        self.left = 0                               # Events that were on their way all the time, and stay ahead.
+        self.left = 0  # Events that were on their way all the time, and stay ahead.
         self.regions = {region.name: {"entries": 0, "tombstones": 0} for region in regions}
         self.senders = {sender.id: {"queued": 0, "parked": 0} for sender in senders}
 
@@ -28,10 +29,16 @@ class ClockRepairReport:
         return sum(count for counts in (*self.regions.values(), *self.senders.values()) for count in counts.values())
 
     def to_dict(self) -> dict[str, Any]:
-        return {"ahead_ms": self.ahead_ms, "now_ms": self.now_ms, "dry_run": self.dry_run, "rounds": self.rounds,
-                "left": self.left, "total": self.total,
-                "regions": {name: dict(counts) for name, counts in self.regions.items()},
-                "senders": {id: dict(counts) for id, counts in self.senders.items()}}
+        return {
+            "ahead_ms": self.ahead_ms,
+            "now_ms": self.now_ms,
+            "dry_run": self.dry_run,
+            "rounds": self.rounds,
+            "left": self.left,
+            "total": self.total,
+            "regions": {name: dict(counts) for name, counts in self.regions.items()},
+            "senders": {id: dict(counts) for id, counts in self.senders.items()},
+        }
 
 
 class ClockRepair:
@@ -41,9 +48,18 @@ class ClockRepair:
     tombstones go."""
 
     def __init__(
-        self, clock: _core.Clock, regions: Iterable[Any], senders: Iterable[Any], *, site: int, others: Iterable[Any],
-        dry_run: bool, timeout: float,
-        begin: Callable[[_core.ClockRepair], bool], pause: Callable[[float], bool], floors_lock: ContextManager[Any],
+        self,
+        clock: _core.Clock,
+        regions: Iterable[Any],
+        senders: Iterable[Any],
+        *,
+        site: int,
+        others: Iterable[Any],
+        dry_run: bool,
+        timeout: float,
+        begin: Callable[[_core.ClockRepair], bool],
+        pause: Callable[[float], bool],
+        floors_lock: ContextManager[Any],
     ) -> None:
         self._clock, self._regions, self._senders, self._others = clock, list(regions), list(senders), list(others)
         self._timeout, self._begin, self._pause, self._floors_lock = timeout, begin, pause, floors_lock
@@ -91,8 +107,10 @@ class ClockRepair:
             counts = self.report.regions[region.name]
             counts["entries"], counts["tombstones"] = self._core.count_entries(region)
         for sender in self._senders:
-            self.report.senders[sender.id] = {"queued": self._core.count_events(sender.queue),
-                                              "parked": self._core.count_events(sender.parked.queue)}
+            self.report.senders[sender.id] = {
+                "queued": self._core.count_events(sender.queue),
+                "parked": self._core.count_events(sender.parked.queue),
+            }
 
     def _round(self) -> Generator[ClockRepairReport, None, int]:
         """Stamps anew what is ahead now. Returns how many events were found that were ahead."""
@@ -153,7 +171,7 @@ class ClockRepair:
                     self._core.settle_region(region)
                 region.wait_durable()
         for sender in self._senders:
-            if sender.id in queues and not self._others:        # Else it may have events that are ahead.
+            if sender.id in queues and not self._others:  # Else it may have events that are ahead.
                 self._core.settle_queue(sender.queue)
 
 

@@ -1,4 +1,5 @@
 """Owns a region as its member works with it: its log, the senders that take its events, its end."""
+
 from __future__ import annotations
 
 import logging
@@ -22,8 +23,17 @@ class MemberRegion(_core.RegionCore):
     """
 
     def __init__(
-        self, name: str, clock: _core.Clock, *, site: int, member: int, stores: bool, forwards: bool, buckets: int,
-        attributes: RegionAttributes, listeners: Iterable[CacheListener] = (),
+        self,
+        name: str,
+        clock: _core.Clock,
+        *,
+        site: int,
+        member: int,
+        stores: bool,
+        forwards: bool,
+        buckets: int,
+        attributes: RegionAttributes,
+        listeners: Iterable[CacheListener] = (),
         resolver: GatewayConflictResolver | None = None,
         alter: Callable[["MemberRegion", dict[str, Any]], None] | None = None,
     ) -> None:
@@ -40,16 +50,25 @@ class MemberRegion(_core.RegionCore):
     # Its log
 
     def make_persistent(
-        self, directory: str, *, log_id: int, synchronous: DiskLevel, flush_ms: int,
-        start_writer: Callable[[str, Callable[[], None]], None], **room: Any,
+        self,
+        directory: str,
+        *,
+        log_id: int,
+        synchronous: DiskLevel,
+        flush_ms: int,
+        start_writer: Callable[[str, Callable[[], None]], None],
+        **room: Any,
     ) -> None:
         """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk
         store, which runs its writer in a thread (by name) with `start_writer`, and waits for it. Before the region is
         used."""
         found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if found["cut_bytes"]:
-            log.warning("region %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
-                        self.name, found["cut_bytes"])
+            log.warning(
+                "region %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
+                self.name,
+                found["cut_bytes"],
+            )
         if found["records"]:
             log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
         start_writer(f"region-{self.name}-log", self.commit_loop)
@@ -80,7 +99,9 @@ class MemberRegion(_core.RegionCore):
         by_queue = {sender.queue: sender for sender in senders}
         with self.callbacks.lock:
             self.callbacks.set_senders(by_queue)
-            self.attach(by_queue, self._way(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue])
+            self.attach(
+                by_queue, self._way(), [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
+            )
 
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()

@@ -1,4 +1,5 @@
 """Owns what users see of a region: a mutable mapping."""
+
 from __future__ import annotations
 
 import itertools
@@ -10,7 +11,12 @@ from pywan.base.faces import Face
 from pywan.config.attributes import RegionAttributes, RegionChanges
 from pywan.config.table import takes_changes
 from pywan.errors import (
-    BatchError, ConfigurationError, DiskError, IllegalStateError, QueueFullError, RegionNotFoundError,
+    BatchError,
+    ConfigurationError,
+    DiskError,
+    IllegalStateError,
+    QueueFullError,
+    RegionNotFoundError,
 )
 
 if TYPE_CHECKING:
@@ -44,10 +50,10 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         """A region is itself, not its contents."""
         return self is other
 
-    if TYPE_CHECKING:       # They are compiled: see pywan._core.
+    if TYPE_CHECKING:  # They are compiled: see pywan._core.
 
         def put(self, key: K, value: V, callback_argument: Any = None) -> None: ...
-        @overload                   # type: ignore[override]  # They take `default` by its name too.
+        @overload  # type: ignore[override]  # They take `default` by its name too.
         def get(self, key: K) -> V | None: ...
         @overload
         def get(self, key: K, default: V | D) -> V | D: ...
@@ -94,7 +100,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         value = self.get(key, _MISSING)
         if value is _MISSING:
             if key in self:
-                return None     # type: ignore[return-value]  # Invalidated: the key is there, its value is not.
+                return None  # type: ignore[return-value]  # Invalidated: the key is there, its value is not.
             raise KeyError(key)
         return value
 
@@ -125,38 +131,47 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         core.check_usable()
         failures: list[tuple[int, str]] = []
         put, row = self.put, -1
-        with core.one_wait():       # A synchronous region's disk is waited for once.
+        with core.one_wait():  # A synchronous region's disk is waited for once.
             for row, (key, value) in enumerate(self._pairs(entries)):
                 try:
                     put(key, value, callback_argument)
                 except (QueueFullError, DiskError, RegionNotFoundError) as error:
                     others = ""
                     if failures:
-                        others = (f", but for {len(failures)} that were refused; first: entry {failures[0][0]}:"
-                                  f" {failures[0][1]}")
-                    raise type(error)(f"put_all stopped at entry {row}: {error} (the entries before it were stored"
-                                      f"{others})"
-                                      ) from error
-                except (TypeError, ValueError) as error:    # A key or value that cannot be carried.
+                        others = (
+                            f", but for {len(failures)} that were refused; first: entry {failures[0][0]}:"
+                            f" {failures[0][1]}"
+                        )
+                    raise type(error)(
+                        f"put_all stopped at entry {row}: {error} (the entries before it were stored{others})"
+                    ) from error
+                except (TypeError, ValueError) as error:  # A key or value that cannot be carried.
                     reason = str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")
                     failures.append((row, reason))
         if failures:
-            raise BatchError(f"region {self.name!r}: {len(failures)} of {row + 1} entries were refused, the others were"
-                             f" stored; first: entry {failures[0][0]}: {failures[0][1]}", failures)
+            raise BatchError(
+                f"region {self.name!r}: {len(failures)} of {row + 1} entries were refused, the others were"
+                f" stored; first: entry {failures[0][0]}: {failures[0][1]}",
+                failures,
+            )
 
     def _pairs(self, entries: Any) -> Iterator[tuple[Any, Any]]:
         """ConfigurationError at the first entry that is no pair."""
         try:
             given = iter(entries.items() if isinstance(entries, Mapping) else entries)
         except TypeError:
-            raise ConfigurationError(f"region {self.name!r}: {entries!r:.80} is neither a mapping nor pairs of keys and"
-                                     " values; nothing was stored") from None
+            raise ConfigurationError(
+                f"region {self.name!r}: {entries!r:.80} is neither a mapping nor pairs of keys and"
+                " values; nothing was stored"
+            ) from None
         for row, pair in enumerate(given):
             try:
                 key, value = pair
             except (TypeError, ValueError):
-                raise ConfigurationError(f"region {self.name!r}: entry {row} is no pair of a key and a value:"
-                                         f" {pair!r:.80} (the entries before it were stored)") from None
+                raise ConfigurationError(
+                    f"region {self.name!r}: entry {row} is no pair of a key and a value:"
+                    f" {pair!r:.80} (the entries before it were stored)"
+                ) from None
             yield key, value
 
     def update(self, entries: Any = (), /, **more: Any) -> None:
@@ -182,11 +197,12 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
                 except KeyError:
                     pass
                 except (QueueFullError, DiskError, RegionNotFoundError) as error:
-                    raise type(error)(f"remove_all stopped at key {key!r}: {error} ({removed} were destroyed before)"
-                                      ) from error
+                    raise type(error)(
+                        f"remove_all stopped at key {key!r}: {error} ({removed} were destroyed before)"
+                    ) from error
         return removed
 
-    def clear(self, local: bool = False) -> int:        # type: ignore[override]  # It says how many there were.
+    def clear(self, local: bool = False) -> int:  # type: ignore[override]  # It says how many there were.
         """Removes every entry of this site's region, and returns how many. Nothing is sent, so on a region that feeds
         gateway senders it is refused unless `local` says that other sites are to keep theirs."""
         core = core_of(self)
@@ -195,7 +211,8 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             raise IllegalStateError(
                 f"region {self.name!r} feeds gateway senders ({', '.join(self.gateway_sender_ids)}), and clear() sends"
                 " nothing was removed. Use clear(local=True) to empty this site's region alone, or"
-                " remove_all(list(region)) to destroy the entries everywhere")
+                " remove_all(list(region)) to destroy the entries everywhere"
+            )
         return core.clear()
 
     # Conditional changes: what is there is looked at and changed as one step, for all who change the key. They travel
@@ -224,8 +241,9 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         if len(values) == 2:
             return core_of(self).change_if("equal", _core.UPDATE, key, values[1], values[0])[0]
         if len(values) != 1:
-            raise TypeError(f"replace(key, value) or replace(key, old, new), not {1 + len(values)} arguments; nothing"
-                            " was changed")
+            raise TypeError(
+                f"replace(key, value) or replace(key, old, new), not {1 + len(values)} arguments; nothing was changed"
+            )
         found: V | None = core_of(self).change_if("value", _core.UPDATE, key, values[0])[2]
         return found
 
@@ -272,7 +290,7 @@ class _Items(ItemsView[K, V]):
             if value is not _MISSING:
                 yield key, value
             elif key in region:
-                yield key, None         # type: ignore[misc]  # Invalidated.
+                yield key, None  # type: ignore[misc]  # Invalidated.
 
 
 class _Values(ValuesView[V]):

@@ -1,5 +1,6 @@
 """Owns a locator process's part of a site: it serves members, senders and other locators, and keeps the exchange with
 the locators of all sites going."""
+
 from __future__ import annotations
 
 import logging
@@ -11,7 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
-from pywan.base.addresses import WILDCARDS, Address, check_port, check_told_host, is_loopback, is_number, parse_locators, resolve
+from pywan.base.addresses import (
+    WILDCARDS,
+    Address,
+    check_port,
+    check_told_host,
+    is_loopback,
+    is_number,
+    parse_locators,
+    resolve,
+)
 from pywan.base.faces import Face
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import check_name
@@ -19,11 +29,21 @@ from pywan.base.threads import start_thread
 from pywan.config.cluster import ClusterConfiguration
 from pywan.config.values import to_int
 from pywan.errors import (
-    ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError,
+    ConfigurationError,
+    ConnectivityError,
+    IllegalStateError,
+    IncompatibleSystemError,
+    ProtocolError,
+    PywanError,
 )
 from pywan.forks import of_one_process
 from pywan.protocol.discovery import (
-    HIGHEST_SYSTEM_ID, LOWEST_SYSTEM_ID, Contact, LocatorProfile, LocatorState, Timings,
+    HIGHEST_SYSTEM_ID,
+    LOWEST_SYSTEM_ID,
+    Contact,
+    LocatorProfile,
+    LocatorState,
+    Timings,
 )
 from pywan.protocol.members import LEASE_MS, MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, check_profile
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
@@ -33,13 +53,13 @@ log = logging.getLogger("pywan.locator")
 
 DEFAULT_PORT = 10334
 DEFAULT_BIND_ADDRESS = "127.0.0.1"
-CONTACT_TIMEOUT_S = 5.0        # For one exchange with another locator.
-CONTACTS_AT_ONCE = 8           # More wait their turn.
-FIRST_ROUND_S = 3.0            # How long start() waits to learn whether a configured locator contradicts us.
-PROBE_TIMEOUT_S = 1.0          # For asking whether the member that holds a name is still there.
-FRESH_MS = 2_000               # A member without a port of its own counts as alive for so long after a heartbeat.
+CONTACT_TIMEOUT_S = 5.0  # For one exchange with another locator.
+CONTACTS_AT_ONCE = 8  # More wait their turn.
+FIRST_ROUND_S = 3.0  # How long start() waits to learn whether a configured locator contradicts us.
+PROBE_TIMEOUT_S = 1.0  # For asking whether the member that holds a name is still there.
+FRESH_MS = 2_000  # A member without a port of its own counts as alive for so long after a heartbeat.
 CONFIGURATION_FILE = "cluster_config.json"
-MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024     # Of that file: several times what a configuration may hold.
+MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024  # Of that file: several times what a configuration may hold.
 
 
 def _now_ms() -> int:
@@ -74,9 +94,18 @@ class Locator(Face):
     """
 
     def __init__(
-        self, name: str, *, distributed_system_id: int, bind_address: str | None = DEFAULT_BIND_ADDRESS, port: int = DEFAULT_PORT,
-        locators: str = "", remote_locators: str = "", hostname_for_clients: str | None = None, dir: str | os.PathLike[str] | None = None,
-        member_timeout_ms: int = LEASE_MS, timings: Timings = Timings(),
+        self,
+        name: str,
+        *,
+        distributed_system_id: int,
+        bind_address: str | None = DEFAULT_BIND_ADDRESS,
+        port: int = DEFAULT_PORT,
+        locators: str = "",
+        remote_locators: str = "",
+        hostname_for_clients: str | None = None,
+        dir: str | os.PathLike[str] | None = None,
+        member_timeout_ms: int = LEASE_MS,
+        timings: Timings = Timings(),
     ) -> None:
         check_name(name, "locator")
         if type(distributed_system_id) is not int or not LOWEST_SYSTEM_ID <= distributed_system_id <= HIGHEST_SYSTEM_ID:
@@ -89,29 +118,35 @@ class Locator(Face):
         self._locators = parse_locators(locators)
         self._remote_locators = parse_locators(remote_locators)
         if self._remote_locators and distributed_system_id < 0:
-            raise ConfigurationError(f"locator {name}: remote-locators need a distributed-system-id of 0 to {HIGHEST_SYSTEM_ID}")
+            raise ConfigurationError(
+                f"locator {name}: remote-locators need a distributed-system-id of 0 to {HIGHEST_SYSTEM_ID}"
+            )
         both = set(self._locators) & set(self._remote_locators)
         if both:
-            raise ConfigurationError(f"locator {name}: {min(both)} is in both locators and remote-locators; a site is not remote to itself")
+            raise ConfigurationError(
+                f"locator {name}: {min(both)} is in both locators and remote-locators; a site is not remote to itself"
+            )
         self.bind_address = choose_bind_address(bind_address, self._wanted_port, self._locators)
         self._host = check_told_host(hostname_for_clients, f"locator {name}: hostname_for_clients") or self.bind_address
         self._file = Path(dir) / name / CONFIGURATION_FILE if dir is not None else None
         self._timings = timings
-        self._members = MemberTable(to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS))   # Guarded by _lock, like everything that changes below.
+        self._members = MemberTable(
+            to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
+        )  # Guarded by _lock, like everything that changes below.
         self._configuration = ClusterConfiguration()
-        self._merge_problem = ""                         # Why another locator's configuration could not be taken over last.
-        self._save_problem: str | None = None            # Why the file does not hold the newest configuration.
+        self._merge_problem = ""  # Why another locator's configuration could not be taken over last.
+        self._save_problem: str | None = None  # Why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # Something may be due, or the first round may be over.
-        self._life = threading.Lock()                    # Held by start and stop, so that they do not overlap.
+        self._life = threading.Lock()  # Held by start and stop, so that they do not overlap.
         self._contacting: set[ControlClient] = set()
         self._running = False
         self._gossip: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._started_ms = 0
-        self.shutdown_requested = threading.Event()      # Set when a `stop` request has come in, and by stop().
+        self.shutdown_requested = threading.Event()  # Set when a `stop` request has come in, and by stop().
         self._stopped = threading.Event()
 
     # --- life cycle ---
@@ -126,34 +161,56 @@ class Locator(Face):
             if self._server is not None:
                 raise IllegalStateError(f"locator {self.name} was started already; make a new one to start again")
             self._load_configuration()
-            self._server = ControlServer(self.bind_address, self._wanted_port, self._handler(), name=f"locator {self.name}")
+            self._server = ControlServer(
+                self.bind_address, self._wanted_port, self._handler(), name=f"locator {self.name}"
+            )
             if self._host in WILDCARDS:
                 self._host = reachable_address(self.bind_address, [*self._remote_locators, *self._locators])
-                log.info("locator %s listens on every interface, and is known to others as %s; another name can be given by hostname-for-clients", self.name, self._host)
+                log.info(
+                    "locator %s listens on every interface, and is known to others as %s; another name can be given by hostname-for-clients",
+                    self.name,
+                    self._host,
+                )
             self._started_ms = _now_ms()
             me = LocatorProfile(self.distributed_system_id, self.host, self.port, self.name)
             self._state = LocatorState(
-                me, secrets.token_hex(8), self._without_self(self._locators), self._remote_locators, self._timings,
-                extra=self._configuration.entries, extra_digest=self._configuration.digest, merge_extra=self._merge_configuration,
+                me,
+                secrets.token_hex(8),
+                self._without_self(self._locators),
+                self._remote_locators,
+                self._timings,
+                extra=self._configuration.entries,
+                extra_digest=self._configuration.digest,
+                merge_extra=self._merge_configuration,
             )
             self._running = True
             reason: PywanError | None = None
             try:
                 self._server.start()
                 self._pool = ThreadPoolExecutor(CONTACTS_AT_ONCE, thread_name_prefix=f"locator {self.name}-contact")
-                self._gossip = start_thread(f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run)
+                self._gossip = start_thread(
+                    f"locator {self.name} cannot start", f"locator {self.name}-gossip", self._run
+                )
             except IllegalStateError as error:
                 reason = error
             else:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._exchange.first_round_done() or self._exchange.conflicts(), FIRST_ROUND_S)
+                    self._changed.wait_for(
+                        lambda: self._exchange.first_round_done() or self._exchange.conflicts(), FIRST_ROUND_S
+                    )
                     conflicts = self._exchange.conflicts()
                 if conflicts:
                     reason = IncompatibleSystemError(f"locator {self.name} cannot start: {'; '.join(conflicts)}")
         if reason is not None:
             self.stop()
             raise reason
-        log.info("locator %s: listening on %s[%d], distributed-system-id %d", self.name, self.bind_address, self.port, self.distributed_system_id)
+        log.info(
+            "locator %s: listening on %s[%d], distributed-system-id %d",
+            self.name,
+            self.bind_address,
+            self.port,
+            self.distributed_system_id,
+        )
         return self
 
     def stop(self) -> None:
@@ -225,12 +282,21 @@ class Locator(Face):
     def status(self) -> dict[str, Any]:
         with self._lock:
             return {
-                "name": self.name, "type": "locator", "state": "running" if self._running else "stopped",
-                "distributed_system_id": self.distributed_system_id, "host": self.host, "port": self.port,
-                "bind_address": self.bind_address, "pid": os.getpid(), "uptime_ms": _now_ms() - self._started_ms if self._started_ms else 0,
-                "members": self.members(), "sites": self._sites(), "peers": self._state.peers() if self._state else [],
+                "name": self.name,
+                "type": "locator",
+                "state": "running" if self._running else "stopped",
+                "distributed_system_id": self.distributed_system_id,
+                "host": self.host,
+                "port": self.port,
+                "bind_address": self.bind_address,
+                "pid": os.getpid(),
+                "uptime_ms": _now_ms() - self._started_ms if self._started_ms else 0,
+                "members": self.members(),
+                "sites": self._sites(),
+                "peers": self._state.peers() if self._state else [],
                 "problems": self._state.problems() if self._state else [],
-                "cluster_configuration_things": len(self._configuration.things()), "cluster_configuration_problem": self._save_problem,
+                "cluster_configuration_things": len(self._configuration.things()),
+                "cluster_configuration_problem": self._save_problem,
             }
 
     @property
@@ -242,22 +308,25 @@ class Locator(Face):
     # --- requests ---
 
     def _handler(self) -> Handler:
-        return dispatch({
-            "ping": self._on_ping,
-            "locator-join": self._on_locator_join,
-            "member-join": self._on_member_join,
-            "member-heartbeat": self._on_member_heartbeat,
-            "member-leave": self._on_member_leave,
-            "remote-locators": self._on_remote_locators,
-            "receiver": self._on_receiver,
-            "servers": lambda request, peer: self._locked(lambda: {"servers": self._members.servers()}),
-            "members": lambda request, peer: {"members": self.members()},
-            "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
-            "status": lambda request, peer: self.status(),
-            "stop": self._on_stop,
-            "cluster-configuration": lambda request, peer: {"cluster_configuration": self.cluster_configuration()},
-            "change-configuration": self._on_change_configuration,
-        }, f"locator {self.name}")
+        return dispatch(
+            {
+                "ping": self._on_ping,
+                "locator-join": self._on_locator_join,
+                "member-join": self._on_member_join,
+                "member-heartbeat": self._on_member_heartbeat,
+                "member-leave": self._on_member_leave,
+                "remote-locators": self._on_remote_locators,
+                "receiver": self._on_receiver,
+                "servers": lambda request, peer: self._locked(lambda: {"servers": self._members.servers()}),
+                "members": lambda request, peer: {"members": self.members()},
+                "known-sites": lambda request, peer: self._locked(lambda: {"sites": self._sites()}),
+                "status": lambda request, peer: self.status(),
+                "stop": self._on_stop,
+                "cluster-configuration": lambda request, peer: {"cluster_configuration": self.cluster_configuration()},
+                "change-configuration": self._on_change_configuration,
+            },
+            f"locator {self.name}",
+        )
 
     def _locked(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         with self._lock:
@@ -291,10 +360,20 @@ class Locator(Face):
         with self._changed:
             self._members.join(profile, _now_ms())
             self._changed.notify_all()
-            log.info("locator %s: member %s joined (%s[%d], pid %d)", self.name, profile["name"], profile["host"], profile["port"], profile["pid"])
+            log.info(
+                "locator %s: member %s joined (%s[%d], pid %d)",
+                self.name,
+                profile["name"],
+                profile["host"],
+                profile["port"],
+                profile["pid"],
+            )
             return {
-                "distributed_system_id": self.distributed_system_id, "cluster_configuration": self._configuration.things(),
-                "locator": self.name, "lease_ms": self._members.lease_ms, **self._sites_reply(""),
+                "distributed_system_id": self.distributed_system_id,
+                "cluster_configuration": self._configuration.things(),
+                "locator": self.name,
+                "lease_ms": self._members.lease_ms,
+                **self._sites_reply(""),
             }
 
     def _refuse_second_of_a_name(self, profile: dict[str, Any]) -> None:
@@ -307,7 +386,7 @@ class Locator(Face):
             heard_ms_ago = _now_ms() - held.heard_ms
         old = held.profile
         if (old["host"], old["port"]) == (profile["host"], profile["port"]) and old["port"]:
-            return   # One port has one listener: the earlier one is gone.
+            return  # One port has one listener: the earlier one is gone.
         if self._is_alive(held, heard_ms_ago):
             raise IllegalStateError(
                 f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']}, {old['host']}[{old['port']}]); "
@@ -323,8 +402,11 @@ class Locator(Face):
         except (ConnectivityError, ProtocolError):
             return False
         except PywanError:
-            return True   # It answers, be it with a refusal.
-        return bool(reply.get("member_id", member.member_id) == member.member_id and reply.get("name", member.name) == member.name)
+            return True  # It answers, be it with a refusal.
+        return bool(
+            reply.get("member_id", member.member_id) == member.member_id
+            and reply.get("name", member.name) == member.name
+        )
 
     def _on_member_heartbeat(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._lock:
@@ -375,13 +457,20 @@ class Locator(Face):
             elif action == "replace":
                 changed = kept.replace(request.get("things"), id)
             else:
-                raise ConfigurationError(f"change-configuration: action {action!r:.80} is not one of put, alter, remove, replace")
+                raise ConfigurationError(
+                    f"change-configuration: action {action!r:.80} is not one of put, alter, remove, replace"
+                )
             if changed:
                 self._save_configuration()
                 self._exchange.extra_changed(_now_ms())
                 self._changed.notify_all()
             is_there = isinstance(name, str) and kept.find(str(kind), name) is not None
-            return {"changed": changed, "is_there": is_there, "things": len(kept.things()), "problem": self._save_problem}
+            return {
+                "changed": changed,
+                "is_there": is_there,
+                "things": len(kept.things()),
+                "problem": self._save_problem,
+            }
 
     def _sites(self) -> dict[str, list[str]]:
         return {str(site): [str(a) for a in found] for site, found in self.known_sites().items()}
@@ -403,7 +492,9 @@ class Locator(Face):
                 self._expire()
                 contacts = self._exchange.due(_now_ms())
                 if not contacts:
-                    upcoming = [t for t in (self._exchange.next_due_ms(), self._members.next_expiry_ms()) if t is not None]
+                    upcoming = [
+                        t for t in (self._exchange.next_due_ms(), self._members.next_expiry_ms()) if t is not None
+                    ]
                     self._changed.wait(max(1, min(upcoming) - _now_ms()) / 1000 if upcoming else None)
                     continue
             for contact in contacts:
@@ -449,11 +540,22 @@ class Locator(Face):
             failures = self._exchange.failed(address, str(error), _now_ms(), conflict=conflict)
         # One line at the first, second, fourth ... failure: for ever is long. Candidates may be invented, and many.
         if conflict or failures & (failures - 1) == 0:
-            log.log(logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING, "locator %s: %s (attempt %d, goes on)", self.name, error, failures)
+            log.log(
+                logging.DEBUG if is_candidate else logging.ERROR if conflict else logging.WARNING,
+                "locator %s: %s (attempt %d, goes on)",
+                self.name,
+                error,
+                failures,
+            )
 
     def _expire(self) -> None:
         for member in self._members.expire(_now_ms()):
-            log.warning("locator %s: member %s was not heard for %d ms; taken off the list", self.name, member.name, self._members.lease_ms)
+            log.warning(
+                "locator %s: member %s was not heard for %d ms; taken off the list",
+                self.name,
+                member.name,
+                self._members.lease_ms,
+            )
 
     def _without_self(self, addresses: list[Address]) -> list[Address]:
         """`locators` without the entry that is this locator under a name of its own."""
@@ -463,9 +565,14 @@ class Locator(Face):
             if not same and address.port == self.port:
                 try:
                     ip = resolve(address.host, 2.0)
-                    same = is_own_address(ip) if self.bind_address in WILDCARDS else ip == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
+                    same = (
+                        is_own_address(ip)
+                        if self.bind_address in WILDCARDS
+                        else ip
+                        == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
+                    )
                 except (ConnectivityError, ConfigurationError):
-                    pass   # Unknown here: trying it will show.
+                    pass  # Unknown here: trying it will show.
             if not same:
                 rest.append(address)
         return rest
@@ -479,7 +586,9 @@ class Locator(Face):
             # The locators go on as neighbours, and meet every few seconds: this is told when it changes.
             if str(error) != self._merge_problem:
                 self._merge_problem = str(error)
-                log.error("locator %s: another locator's cluster configuration was not taken over: %s", self.name, error)
+                log.error(
+                    "locator %s: another locator's cluster configuration was not taken over: %s", self.name, error
+                )
             return False
         self._merge_problem = ""
         if changed:
@@ -501,7 +610,8 @@ class Locator(Face):
             raise ConfigurationError(
                 f"locator {self.name}: {self._file}: {error}; repair the file, or move it away: the locator then starts with the"
                 " configuration of the site's other locators, or with none, and `import cluster-configuration` brings back what was"
-                " exported") from None
+                " exported"
+            ) from None
 
     def _save_configuration(self) -> None:
         """Replaces the file whole, so that a crash leaves the old or the new one."""

@@ -1,5 +1,6 @@
 """Owns a member's place in its site: it joins the site's locators, tells them every second that it lives and what load
 its receiver has, and asks them for other members and for other sites' receivers."""
+
 from __future__ import annotations
 
 import logging
@@ -14,7 +15,13 @@ from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.base.names import quoted
 from pywan.base.threads import Thread
 from pywan.errors import (
-    ConfigurationError, ConnectivityError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError, PywanError,
+    ConfigurationError,
+    ConnectivityError,
+    IllegalStateError,
+    IncompatibleSystemError,
+    NoLocatorError,
+    ProtocolError,
+    PywanError,
 )
 from pywan.forks import of_one_process
 from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
@@ -23,13 +30,13 @@ from pywan.transport.control import ControlClient, call_once
 log = logging.getLogger("pywan.membership")
 
 HEARTBEAT_S = 1.0
-HEARTBEATS_A_LEASE = 4        # At least: a locator with a short lease is told more often.
-REQUEST_TIMEOUT_S = 3.0       # To one locator: less than a lease, so that one hung answer does not cost membership.
+HEARTBEATS_A_LEASE = 4  # At least: a locator with a short lease is told more often.
+REQUEST_TIMEOUT_S = 3.0  # To one locator: less than a lease, so that one hung answer does not cost membership.
 LEAVE_TIMEOUT_S = 1.0
-MAX_LINKS = 16                # Locators of the own site that are kept told.
+MAX_LINKS = 16  # Locators of the own site that are kept told.
 MAX_DIGEST_CHARACTERS = 64
-MAX_SITES = 257               # -1 to 255.
-AVOID_S = 5.0                 # A remote locator that failed is asked last for so long.
+MAX_SITES = 257  # -1 to 255.
+AVOID_S = 5.0  # A remote locator that failed is asked last for so long.
 
 
 _SITE = re.compile(r"-1|[0-9]{1,3}")
@@ -37,8 +44,16 @@ _SITE = re.compile(r"-1|[0-9]{1,3}")
 
 def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
     """A member's profile with a fresh random id, no receiver and no load."""
-    return {"name": name, "member_id": secrets.randbits(32), "host": host, "port": port, "pid": os.getpid(),
-            "receivers": [], "load": 0, "distributed_system_id": None}
+    return {
+        "name": name,
+        "member_id": secrets.randbits(32),
+        "host": host,
+        "port": port,
+        "pid": os.getpid(),
+        "receivers": [],
+        "load": 0,
+        "distributed_system_id": None,
+    }
 
 
 @of_one_process(lambda membership: f"the membership of {membership._profile['name']!r}", nothing_in_child=("leave",))
@@ -50,24 +65,30 @@ class Membership:
     """
 
     def __init__(
-        self, locators: str | Iterable[str], profile: dict[str, Any], *,
-        on_reconnect: Callable[[Address], None] | None = None, heartbeat_s: float = HEARTBEAT_S,
+        self,
+        locators: str | Iterable[str],
+        profile: dict[str, Any],
+        *,
+        on_reconnect: Callable[[Address], None] | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._configured = parse_locators(locators)
         if not self._configured:
-            raise NoLocatorError(f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]")
+            raise NoLocatorError(
+                f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]"
+            )
         self._on_reconnect = on_reconnect
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._profile = check_profile(profile)                # Guarded by _lock, like everything below.
-        self._version = 1                                     # Of the profile; grows with each update.
+        self._profile = check_profile(profile)  # Guarded by _lock, like everything below.
+        self._version = 1  # Of the profile; grows with each update.
         self._links: dict[Address, _Link] = {}
         self._sites: dict[int, list[Address]] = {}
         self._distributed_system_id: int | None = self._profile["distributed_system_id"]
         self._cluster_configuration: list[dict[str, Any]] = []
         self._stopping = False
-        self._avoid: dict[Address, float] = {}                # Remote locators that failed, until when.
+        self._avoid: dict[Address, float] = {}  # Remote locators that failed, until when.
 
     @property
     def name(self) -> str:
@@ -113,7 +134,9 @@ class Membership:
             for address in self._configured:
                 self._add_link(address)
             if not self._links:
-                raise IllegalStateError(f"member {self.name}: the system gives this process no thread to ask the locators with; end other processes, or raise the limit (ulimit -u)")
+                raise IllegalStateError(
+                    f"member {self.name}: the system gives this process no thread to ask the locators with; end other processes, or raise the limit (ulimit -u)"
+                )
             self._changed.wait_for(self._joined_or_hopeless, timeout)
             if any(link.joined for link in self._links.values()):
                 # The others usually answer as fast, and one that says another site must not go unnoticed.
@@ -147,7 +170,9 @@ class Membership:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error
         reasons = "; ".join(str(link.error or f"{link.address}: no answer yet") for link in links)
-        return NoLocatorError(f"member {self.name}: no locator answers at {', '.join(str(link.address) for link in links)} ({reasons})")
+        return NoLocatorError(
+            f"member {self.name}: no locator answers at {', '.join(str(link.address) for link in links)} ({reasons})"
+        )
 
     def _close(self, *, goodbye: bool) -> None:
         with self._changed:
@@ -160,12 +185,12 @@ class Membership:
             try:
                 thread.start()
                 threads.append(thread)
-            except RuntimeError:    # The interpreter ends, and starts no thread any more: one after another then.
+            except RuntimeError:  # The interpreter ends, and starts no thread any more: one after another then.
                 link.end(goodbye)
         if links:
             links[0].end(goodbye)
         for thread in threads:
-            thread.join()   # Bounded: `end` has its own limit.
+            thread.join()  # Bounded: `end` has its own limit.
 
     def _add_link(self, address: Address) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._stopping:
@@ -179,7 +204,9 @@ class Membership:
 
     # --- telling ---
 
-    def update(self, *, receivers: list[dict[str, Any]] | None = None, load: int | None = None, timeout: float = 0.0) -> bool:
+    def update(
+        self, *, receivers: list[dict[str, Any]] | None = None, load: int | None = None, timeout: float = 0.0
+    ) -> bool:
         """Changes what the locators know, at once rather than at the next heartbeat. With a `timeout`, waits until every
         connected locator has it; whether they all do."""
         with self._changed:
@@ -193,7 +220,8 @@ class Membership:
             if timeout <= 0:
                 return False
             return self._changed.wait_for(
-                lambda: self._stopping or all(link.told >= version for link in self._links.values() if link.joined), timeout
+                lambda: self._stopping or all(link.told >= version for link in self._links.values() if link.joined),
+                timeout,
             )
 
     # --- asking ---
@@ -228,7 +256,9 @@ class Membership:
             others = [address for site, found in sorted(self._sites.items()) if site != own for address in found]
         return others + self._own_locators()
 
-    def find_receiver(self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0) -> dict[str, Any] | None:
+    def find_receiver(
+        self, distributed_system_id: int, exclude: Iterable[int] = (), timeout: float = 5.0
+    ) -> dict[str, Any] | None:
         """The least loaded receiver of another site as {host, port, member, member_id}, but none of the members in
         `exclude`; None if the site, its locators or such a receiver cannot be found now."""
         deadline = time.monotonic() + timeout
@@ -322,8 +352,8 @@ class _Link:
         self.address = address
         self.joined = False
         self.attempts = 0
-        self.failures = 0                     # In a row.
-        self.told = 0                         # The version of the profile this locator has.
+        self.failures = 0  # In a row.
+        self.told = 0  # The version of the profile this locator has.
         self.error: PywanError | None = None
         self._owner = owner
         self._digest = ""
@@ -346,7 +376,13 @@ class _Link:
         self.thread.join(REQUEST_TIMEOUT_S)
         if goodbye and self.joined:
             try:
-                call_once(self.address, "member-leave", timeout=LEAVE_TIMEOUT_S, name=self._owner.name, member_id=self._owner.member_id)
+                call_once(
+                    self.address,
+                    "member-leave",
+                    timeout=LEAVE_TIMEOUT_S,
+                    name=self._owner.name,
+                    member_id=self._owner.member_id,
+                )
             except PywanError as error:
                 log.debug("member %s: could not say goodbye to %s: %s", self._owner.name, self.address, error)
 
@@ -412,15 +448,19 @@ class _Link:
     def _heartbeat(self, version: int, profile: dict[str, Any]) -> bool:
         owner = self._owner
         reply = self._client.call(
-            "member-heartbeat", name=profile["name"], member_id=profile["member_id"], load=profile["load"],
-            receivers=profile["receivers"], digest=self._digest,
+            "member-heartbeat",
+            name=profile["name"],
+            member_id=profile["member_id"],
+            load=profile["load"],
+            receivers=profile["receivers"],
+            digest=self._digest,
         )
         with owner._changed:
             self._digest = _digest(reply)
             owner._take_sites(reply)
             self.failures = 0
             if reply.get("known") is not True:
-                self.joined, self._digest = False, ""   # It was restarted, or gave us up: join at once.
+                self.joined, self._digest = False, ""  # It was restarted, or gave us up: join at once.
                 return True
             self.told = version
             owner._changed.notify_all()

@@ -1,4 +1,5 @@
 """Owns a TCP proxy that makes a link slow, narrow, silent, broken or wrong, on command and while connections are open."""
+
 from __future__ import annotations
 
 import asyncio
@@ -20,22 +21,22 @@ log = logging.getLogger("pywan.fault_proxy")
 
 TO_TARGET, TO_CLIENT = "to_target", "to_client"
 CHUNK_BYTES = 256 * 1024
-IN_FLIGHT_BYTES = 64 * 1024 * 1024    # What one direction of one connection holds for its delay; then it reads no more.
+IN_FLIGHT_BYTES = 64 * 1024 * 1024  # What one direction of one connection holds for its delay; then it reads no more.
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 1024
-SLICE_S = 0.01                        # With a narrow bandwidth, no piece is longer than this.
+SLICE_S = 0.01  # With a narrow bandwidth, no piece is longer than this.
 
 
 @dataclass
 class _Faults:
     """What is wrong with one direction, over all connections."""
 
-    bandwidth: float = 0.0        # Bytes a second; 0 is no limit.
-    free_at: float = 0.0          # When the line, which has that width, has carried all it was given.
-    corrupt: int = 0              # Chunks still to be damaged.
+    bandwidth: float = 0.0  # Bytes a second; 0 is no limit.
+    free_at: float = 0.0  # When the line, which has that width, has carried all it was given.
+    corrupt: int = 0  # Chunks still to be damaged.
     cut_after: int | None = None  # Bytes until the connection that carries them is cut.
-    carried: int = 0              # Bytes so far.
+    carried: int = 0  # Bytes so far.
 
 
 @of_one_process(lambda proxy: "a fault proxy", nothing_in_child=("stop",))
@@ -47,7 +48,9 @@ class FaultProxy:
     for each chunk, bandwidth is shared by all connections of a direction.
     """
 
-    def __init__(self, target: Address | tuple[str, int] | str, listen_host: str = "127.0.0.1", listen_port: int = 0) -> None:
+    def __init__(
+        self, target: Address | tuple[str, int] | str, listen_host: str = "127.0.0.1", listen_port: int = 0
+    ) -> None:
         self.target = parse_address(target) if isinstance(target, str) else Address(*target)
         self.listen_host = listen_host
         self._wanted_port = listen_port
@@ -60,7 +63,7 @@ class FaultProxy:
         self._latency_s = 0.0
         self._links: set[_Connection] = set()
         self._acceptor: asyncio.Task[None] | None = None
-        self._running = asyncio.Event()                  # Clear while the link hangs.
+        self._running = asyncio.Event()  # Clear while the link hangs.
         self._accepted = 0
 
     @property
@@ -142,10 +145,16 @@ class FaultProxy:
 
     def statistics(self) -> dict[str, int]:
         """connections open, connections accepted so far, and bytes carried in each direction."""
-        counts: dict[str, int] = self._do(self._call(lambda: {
-            "open": len(self._links), "accepted": self._accepted,
-            TO_TARGET: self._faults[TO_TARGET].carried, TO_CLIENT: self._faults[TO_CLIENT].carried,
-        }))
+        counts: dict[str, int] = self._do(
+            self._call(
+                lambda: {
+                    "open": len(self._links),
+                    "accepted": self._accepted,
+                    TO_TARGET: self._faults[TO_TARGET].carried,
+                    TO_CLIENT: self._faults[TO_CLIENT].carried,
+                }
+            )
+        )
         return counts
 
     def _direction(self, direction: str) -> _Faults:
@@ -243,12 +252,15 @@ class _Connection:
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def run(self) -> None:
-        gentle: set[socket.socket] = set()   # To be closed with an end rather than a reset.
+        gentle: set[socket.socket] = set()  # To be closed with an end rather than a reset.
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._proxy._running.wait()
             target = await self._connect()
-            pipes = (_Pipe(self._proxy, TO_TARGET, self._client, target), _Pipe(self._proxy, TO_CLIENT, target, self._client))
+            pipes = (
+                _Pipe(self._proxy, TO_TARGET, self._client, target),
+                _Pipe(self._proxy, TO_CLIENT, target, self._client),
+            )
             tasks = [asyncio.create_task(work()) for pipe in pipes for work in (pipe.read, pipe.write)]
             await asyncio.gather(*tasks)
             gentle = {self._client, target}
@@ -274,7 +286,7 @@ class _Connection:
         sock = self._target = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):   # TimeoutError is an OSError.
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # TimeoutError is an OSError.
             await asyncio.get_running_loop().sock_connect(sock, (ip, self._proxy.target.port))
         return sock
 
@@ -287,9 +299,9 @@ class _Pipe:
         self._faults = proxy._faults[direction]
         self._source = source
         self._sink = sink
-        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()   # (when to write, b"" = the end)
+        self._waiting: collections.deque[tuple[float, bytes]] = collections.deque()  # (when to write, b"" = the end)
         self._bytes = 0
-        self._moved = asyncio.Event()     # Something was put in or taken out.
+        self._moved = asyncio.Event()  # Something was put in or taken out.
 
     async def read(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,5 @@
 """Owns two sites in one process, for the tests of programs that use pywan."""
+
 from __future__ import annotations
 
 import contextlib
@@ -17,7 +18,7 @@ from pywan.testing.waiting import eventually
 class TestSite:
     """One site: its locator, its only member, and the sender to the other site."""
 
-    __test__ = False        # Its name begins as those of pytest's test classes do.
+    __test__ = False  # Its name begins as those of pytest's test classes do.
 
     def __init__(self, name: str, locator: Locator, cache: Cache, sender: GatewaySender) -> None:
         self.name = name
@@ -27,7 +28,9 @@ class TestSite:
 
     def create_region(self, name: str, **attributes: Any) -> Region[Any, Any]:
         """A region whose changes go to the other site. It takes the attributes of `Cache.create_region`."""
-        return self.cache.create_region(name, **{"type": "PARTITION", "gateway_sender_ids": [self.sender.id], **attributes})
+        return self.cache.create_region(
+            name, **{"type": "PARTITION", "gateway_sender_ids": [self.sender.id], **attributes}
+        )
 
     def region(self, name: str) -> Region[Any, Any]:
         """The region of that name; KeyError if there is none."""
@@ -57,8 +60,9 @@ class TwoSites:
         """
         for site in self:
             if not site.sender.wait_until_flushed(timeout=timeout):
-                raise TimeoutError(f"{site.sender.queue_size} events of {site!r} still wait after {timeout:g} s: "
-                                   f"{site.sender.lag()}")
+                raise TimeoutError(
+                    f"{site.sender.queue_size} events of {site!r} still wait after {timeout:g} s: {site.sender.lag()}"
+                )
 
     def __iter__(self) -> Iterator[TestSite]:
         return iter((self.ny, self.ln))
@@ -83,18 +87,28 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
         for name, id in ids.items():
             known = ",".join(str(locator.address) for locator in locators.values())
             locators[name] = stack.enter_context(
-                Locator(f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known))
-        eventually(lambda: all(set(locator.known_sites()) == set(ids.values()) for locator in locators.values()),
-                   what="that each site's locator knows the other site")
-        caches = {name: stack.enter_context(Cache(
-            f"server_{name}", locators=str(locator.address), dir=None if dir is None else Path(dir, f"server_{name}")))
-            for name, locator in locators.items()}
+                Locator(f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known)
+            )
+        eventually(
+            lambda: all(set(locator.known_sites()) == set(ids.values()) for locator in locators.values()),
+            what="that each site's locator knows the other site",
+        )
+        caches = {
+            name: stack.enter_context(
+                Cache(
+                    f"server_{name}",
+                    locators=str(locator.address),
+                    dir=None if dir is None else Path(dir, f"server_{name}"),
+                )
+            )
+            for name, locator in locators.items()
+        }
         for cache in caches.values():
             cache.create_gateway_receiver(start_port=0, end_port=0)
         sites = {}
         for name, other in (("ny", "ln"), ("ln", "ny")):
             made = caches[name].create_gateway_sender(other, remote_distributed_system_id=ids[other], **attributes)
-            stack.callback(made.stop)       # Before either receiver ends: neither sender complains of that.
+            stack.callback(made.stop)  # Before either receiver ends: neither sender complains of that.
             sites[name] = TestSite(name, locators[name], caches[name], made)
         found = TwoSites(**sites)
         for region in regions:

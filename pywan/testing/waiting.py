@@ -1,4 +1,5 @@
 """Waiting for what another thread or process makes true."""
+
 from __future__ import annotations
 
 import threading

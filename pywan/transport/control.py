@@ -2,6 +2,7 @@
 
 One listening port serves control connections and, told apart by their first four bytes, other protocols.
 """
+
 from __future__ import annotations
 
 import logging
@@ -19,14 +20,17 @@ from pywan.transport.openings import MAX_CONNECTIONS, OPENING_TIMEOUT_S, STOP_TI
 
 log = logging.getLogger("pywan.control")
 
-FIRST_BYTES = 4               # Enough to tell protocols apart.
-FRAME_TIMEOUT_S = 30.0        # A frame that has begun is whole within this time; a reply is taken within it.
-IDLE_TIMEOUT_S = 600.0        # A control connection that asks nothing for so long is closed.
+FIRST_BYTES = 4  # Enough to tell protocols apart.
+FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time; a reply is taken within it.
+IDLE_TIMEOUT_S = 600.0  # A control connection that asks nothing for so long is closed.
 RECEIVE_BYTES = 1 << 16
-FREE_BYTES = 1 << 16          # Of a request that is not whole yet; what is beyond counts to the next.
-MAX_UNFINISHED_BYTES = 256 << 20    # Of all requests of a port that are not whole yet.
+FREE_BYTES = 1 << 16  # Of a request that is not whole yet; what is beyond counts to the next.
+MAX_UNFINISHED_BYTES = 256 << 20  # Of all requests of a port that are not whole yet.
 
-Handler = Callable[[dict[str, Any], tuple[Any, ...]], "Mapping[str, Any] | Generator[dict[str, Any], None, Mapping[str, Any] | None] | None"]
+Handler = Callable[
+    [dict[str, Any], tuple[Any, ...]],
+    "Mapping[str, Any] | Generator[dict[str, Any], None, Mapping[str, Any] | None] | None",
+]
 OtherProtocol = Callable[[Connection, bytes], None]
 
 
@@ -50,9 +54,16 @@ class ControlServer:
     """
 
     def __init__(
-        self, host: str, port: int, handler: Handler, *, name: str,
-        other_protocols: Mapping[bytes, OtherProtocol] | None = None, max_connections: int = MAX_CONNECTIONS,
-        first_bytes_timeout: float = OPENING_TIMEOUT_S, frame_timeout: float = FRAME_TIMEOUT_S,
+        self,
+        host: str,
+        port: int,
+        handler: Handler,
+        *,
+        name: str,
+        other_protocols: Mapping[bytes, OtherProtocol] | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        first_bytes_timeout: float = OPENING_TIMEOUT_S,
+        frame_timeout: float = FRAME_TIMEOUT_S,
         idle_timeout: float = IDLE_TIMEOUT_S,
     ) -> None:
         self.name = name
@@ -61,10 +72,17 @@ class ControlServer:
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
         self._lock = threading.Lock()
-        self._unfinished_bytes = 0              # Guarded by _lock.
+        self._unfinished_bytes = 0  # Guarded by _lock.
         listener = sockets.listen(host, port, what=name)
         self.host, self.port = listener.getsockname()[:2]
-        self._acceptor = Acceptor(listener, self._serve, name=name, log=log, opening_timeout=first_bytes_timeout, max_connections=max_connections)
+        self._acceptor = Acceptor(
+            listener,
+            self._serve,
+            name=name,
+            log=log,
+            opening_timeout=first_bytes_timeout,
+            max_connections=max_connections,
+        )
 
     def start(self) -> "ControlServer":
         self._acceptor.start()
@@ -88,7 +106,7 @@ class ControlServer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             first = self._first_bytes(connection)
             if not first:
-                return   # A port scan, or a health check: nothing to say about it.
+                return  # A port scan, or a health check: nothing to say about it.
             other = self._other_protocols.get(first)
             if other is not None:
                 other(connection, first)
@@ -132,7 +150,7 @@ class ControlServer:
                 pass
         data = first
         is_open = False
-        counted = 0     # Of this connection, in _unfinished_bytes.
+        counted = 0  # Of this connection, in _unfinished_bytes.
         frame_deadline = time.monotonic() + self._frame_timeout
         try:
             while True:
@@ -165,7 +183,7 @@ class ControlServer:
                 except TimeoutError:
                     if decoder.buffered:
                         raise
-                    return   # Idle: the client connects again when it has something to ask.
+                    return  # Idle: the client connects again when it has something to ask.
                 if not data:
                     if decoder.buffered and not connection.given_up:
                         raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
@@ -178,7 +196,9 @@ class ControlServer:
         if now != before:
             with self._lock:
                 if now > before and self._unfinished_bytes + now - before > MAX_UNFINISHED_BYTES:
-                    raise ProtocolError(f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most {MAX_UNFINISHED_BYTES} are possible; ask again later")
+                    raise ProtocolError(
+                        f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most {MAX_UNFINISHED_BYTES} are possible; ask again later"
+                    )
                 self._unfinished_bytes += now - before
         return now
 
@@ -196,10 +216,16 @@ class ControlServer:
         except PywanError as error:
             frame = wire.encode(message.request_id, wire.error_reply(error))
         except OSError:
-            raise   # Our own connection broke while progress was sent.
+            raise  # Our own connection broke while progress was sent.
         except MemoryError as error:
             frame = wire.encode(message.request_id, wire.error_reply(error))
-            connection.warning("%s: request %.80r from %s: %s", self.name, request.get("op"), connection.place, wire.out_of_memory(error))
+            connection.warning(
+                "%s: request %.80r from %s: %s",
+                self.name,
+                request.get("op"),
+                connection.place,
+                wire.out_of_memory(error),
+            )
         except Exception as error:
             log.exception("%s: request %.80r from %s:%s failed", self.name, request.get("op"), peer[0], peer[1])
             frame = wire.encode(message.request_id, wire.error_reply(error))
@@ -213,7 +239,9 @@ class ControlServer:
         sock.settimeout(self._frame_timeout)
         sock.sendall(frame)
 
-    def _stream(self, sock: socket.socket, request_id: int, progress: Generator[dict[str, Any], None, Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
+    def _stream(
+        self, sock: socket.socket, request_id: int, progress: Generator[dict[str, Any], None, Mapping[str, Any] | None]
+    ) -> Mapping[str, Any] | None:
         try:
             while True:
                 try:
@@ -239,13 +267,18 @@ class ControlClient:
         self.timeout = timeout
         self._what = what
         self._lock = threading.Lock()
-        self._sock: socket.socket | None = None   # Used under _lock; `close` may shut it from any thread.
+        self._sock: socket.socket | None = None  # Used under _lock; `close` may shut it from any thread.
         self._decoder = wire.Decoder()
         self._request_id = 0
         self._closed = False
 
     def call(
-        self, op: str, *, _timeout: float | None = None, _progress: Callable[[dict[str, Any]], None] | None = None, **fields: Any
+        self,
+        op: str,
+        *,
+        _timeout: float | None = None,
+        _progress: Callable[[dict[str, Any]], None] | None = None,
+        **fields: Any,
     ) -> dict[str, Any]:
         """The reply to `op`. Raises what the server raised, by name (RemoteError if unknown here), ConnectivityError if
         there is no answer in time (whether the request was carried out is then unknown), ProtocolError if what answers
@@ -268,7 +301,11 @@ class ControlClient:
                     raise
                 if self._closed:
                     raise ConnectivityError(f"{self}: {op}: the connection was closed on this side") from None
-                reason = f"no reply within {limit:.1f} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+                reason = (
+                    f"no reply within {limit:.1f} s"
+                    if isinstance(error, TimeoutError)
+                    else error.strerror or str(error)
+                )
                 raise ConnectivityError(f"{self}: {op}: {reason}") from None
             except BaseException:
                 self._drop()
@@ -284,7 +321,7 @@ class ControlClient:
         """Ends the connection; a call under way fails with ConnectivityError, later ones too."""
         self._closed = True
         sockets.shut(self._sock)
-        if self._lock.acquire(timeout=1.0):   # Whoever holds it closes the socket itself.
+        if self._lock.acquire(timeout=1.0):  # Whoever holds it closes the socket itself.
             try:
                 self._drop()
             finally:
@@ -322,7 +359,7 @@ class ControlClient:
         whether a request was carried out."""
         try:
             sock.setblocking(False)
-            sock.recv(1, socket.MSG_PEEK)       # Its end, or what nobody asked for.
+            sock.recv(1, socket.MSG_PEEK)  # Its end, or what nobody asked for.
             return False
         except BlockingIOError:
             return True
@@ -330,7 +367,11 @@ class ControlClient:
             return False
 
     def _receive(
-        self, sock: socket.socket, request_id: int, deadline: float, progress: Callable[[dict[str, Any]], None] | None,
+        self,
+        sock: socket.socket,
+        request_id: int,
+        deadline: float,
+        progress: Callable[[dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
         while True:
             left = deadline - time.monotonic()

@@ -1,4 +1,5 @@
 """Owns the opening exchange on a data connection's socket, and its options; afterwards compiled code moves the bytes."""
+
 from __future__ import annotations
 
 import array
@@ -15,12 +16,12 @@ from pywan.protocol import gateway
 
 log = logging.getLogger("pywan.transport")
 
-_HELD_BACK_OFFSET = 176             # tcpi_rwnd_limited in struct tcp_info.
-REFUSE_TIMEOUT_S = 2.0              # For the words why a connection is not taken.
-KEEPALIVE_IDLE_S = 60               # After so long without a byte the kernel asks whether the other one is there,
-KEEPALIVE_INTERVAL_S = 15           # so often,
-KEEPALIVE_PROBES = 6                # and so many times.
-DEFAULT_SOCKET_BUFFER = 524288      # As configured by nobody: the kernel's own tuning is left alone.
+_HELD_BACK_OFFSET = 176  # tcpi_rwnd_limited in struct tcp_info.
+REFUSE_TIMEOUT_S = 2.0  # For the words why a connection is not taken.
+KEEPALIVE_IDLE_S = 60  # After so long without a byte the kernel asks whether the other one is there,
+KEEPALIVE_INTERVAL_S = 15  # so often,
+KEEPALIVE_PROBES = 6  # and so many times.
+DEFAULT_SOCKET_BUFFER = 524288  # As configured by nobody: the kernel's own tuning is left alone.
 
 
 def receive_exactly(sock: socket.socket, count: int, first: bytes = b"", deadline: float | None = None) -> bytes:
@@ -85,7 +86,7 @@ def refuse(sock: socket.socket, reason: Exception) -> None:
         sock.settimeout(REFUSE_TIMEOUT_S)
         sock.sendall(gateway.encode_error(reason))
     except OSError:
-        pass    # It hears it as a closed connection.
+        pass  # It hears it as a closed connection.
 
 
 def set_socket_options(sock: socket.socket, buffer_bytes: int, option: int) -> None:
@@ -100,8 +101,11 @@ def keep_alive(sock: socket.socket) -> None:
     connection to a machine that is gone breaks within three minutes, and what forgets idle connections on the way
     does not forget this one."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-                          ("TCP_KEEPCNT", KEEPALIVE_PROBES)):
+    for option, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
@@ -136,9 +140,25 @@ def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:
         return False
     if buffer_bytes <= maximum:
         return False
-    log.warning("%s: socket-buffer-size %d is above the system's maximum %d (net.core.%s), which is used instead; raise it with sysctl",
-                what, buffer_bytes, maximum, name)
+    log.warning(
+        "%s: socket-buffer-size %d is above the system's maximum %d (net.core.%s), which is used instead; raise it with sysctl",
+        what,
+        buffer_bytes,
+        maximum,
+        name,
+    )
     return True
 
 
-__all__ = ["ProtocolError", "held_back_us", "keep_alive", "receive_exactly", "receive_known", "receive_message", "refuse", "set_socket_options", "untaken_bytes", "warn_if_buffer_too_large"]
+__all__ = [
+    "ProtocolError",
+    "held_back_us",
+    "keep_alive",
+    "receive_exactly",
+    "receive_known",
+    "receive_message",
+    "refuse",
+    "set_socket_options",
+    "untaken_bytes",
+    "warn_if_buffer_too_large",
+]

@@ -4,6 +4,7 @@ A connection is *half open* until its opening is done (`Connection.opened`). Hal
 for each address among them, and a deadline. So who opens connections and says nothing takes no place of those that are open, and
 none of the half-open ones of other addresses.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -20,13 +21,13 @@ from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.forks import end_strayed_child, is_inherited, of_one_process
 from pywan.transport import sockets
 
-OPENING_TIMEOUT_S = 10.0        # From accept to the end of the opening, all of it.
-MAX_OPENINGS = 512              # Half-open connections of a port.
-MAX_OPENINGS_OF_ADDRESS = 128   # The share of one address among them.
-YOUNG_S = 1.0                   # A half-open connection that is younger does not make room: honest ones need no longer.
-MAX_CONNECTIONS = 1024          # Open connections of a port.
+OPENING_TIMEOUT_S = 10.0  # From accept to the end of the opening, all of it.
+MAX_OPENINGS = 512  # Half-open connections of a port.
+MAX_OPENINGS_OF_ADDRESS = 128  # The share of one address among them.
+YOUNG_S = 1.0  # A half-open connection that is younger does not make room: honest ones need no longer.
+MAX_CONNECTIONS = 1024  # Open connections of a port.
 STOP_TIMEOUT_S = 10.0
-ACCEPT_PAUSE_S = 0.05           # After an accept that failed: a descriptor may be free by then.
+ACCEPT_PAUSE_S = 0.05  # After an accept that failed: a descriptor may be free by then.
 
 
 class Connection:
@@ -38,9 +39,9 @@ class Connection:
         self.place = f"{peer[0]}:{peer[1]}"
         self.address = share_of(peer[0])
         self.began = time.monotonic()
-        self.given_up = ""                              # Why its place was taken away, once it was. The log has a line about it then.
+        self.given_up = ""  # Why its place was taken away, once it was. The log has a line about it then.
         self._owner = owner
-        self._stop: Callable[[], None] | None = None    # What ends the work on it, besides shutting the socket.
+        self._stop: Callable[[], None] | None = None  # What ends the work on it, besides shutting the socket.
 
     def time_left(self) -> float:
         """Seconds until the opening must be done, for `settimeout`."""
@@ -83,23 +84,37 @@ class Acceptor:
     """
 
     def __init__(
-        self, listener: socket.socket, serve: Callable[[Connection], None], *, name: str, log: logging.Logger,
-        ended: Callable[[Connection], None] = lambda connection: None, opening_timeout: float = OPENING_TIMEOUT_S,
-        max_openings: int = MAX_OPENINGS, max_openings_of_address: int = MAX_OPENINGS_OF_ADDRESS, max_connections: int = MAX_CONNECTIONS,
+        self,
+        listener: socket.socket,
+        serve: Callable[[Connection], None],
+        *,
+        name: str,
+        log: logging.Logger,
+        ended: Callable[[Connection], None] = lambda connection: None,
+        opening_timeout: float = OPENING_TIMEOUT_S,
+        max_openings: int = MAX_OPENINGS,
+        max_openings_of_address: int = MAX_OPENINGS_OF_ADDRESS,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self.name = name
         self.opening_timeout = opening_timeout
         self.lines = Lines(log)
         self._listener = listener
         self._serve, self._ended = serve, ended
-        self._max_openings, self._max_openings_of_address, self._max_connections = max_openings, max_openings_of_address, max_connections
+        self._max_openings, self._max_openings_of_address, self._max_connections = (
+            max_openings,
+            max_openings_of_address,
+            max_connections,
+        )
         self._log = log
         self._lock = threading.Lock()
-        self._openings: dict[str, dict[Connection, None]] = {}          # Address -> its half-open ones, the oldest first. Guarded by _lock, like all below.
+        self._openings: dict[
+            str, dict[Connection, None]
+        ] = {}  # Address -> its half-open ones, the oldest first. Guarded by _lock, like all below.
         self._opening_count = 0
         self._open: dict[Connection, None] = {}
-        self._waiting: dict[Connection, None] = {}                      # Those of _open that wait, the longest first.
-        self._threads: set[threading.Thread] = set()                    # Of all connections; some done with theirs, and not gone yet.
+        self._waiting: dict[Connection, None] = {}  # Those of _open that wait, the longest first.
+        self._threads: set[threading.Thread] = set()  # Of all connections; some done with theirs, and not gone yet.
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -146,7 +161,7 @@ class Acceptor:
                     sock.close()
                 if self._stopping:
                     return
-                with contextlib.suppress(MemoryError):      # Not even for the line.
+                with contextlib.suppress(MemoryError):  # Not even for the line.
                     self.lines.warning("%s: could not take a connection: %s", self.name, error or type(error).__name__)
                     if sock is None:
                         self._make_descriptor(error)
@@ -171,7 +186,7 @@ class Acceptor:
                 self._openings.setdefault(connection.address, {})[connection] = None
                 self._opening_count += 1
                 try:
-                    thread.start()      # Under the lock: who stops us joins only what was started.
+                    thread.start()  # Under the lock: who stops us joins only what was started.
                     return
                 except BaseException:
                     self._threads.discard(thread)
@@ -187,7 +202,10 @@ class Acceptor:
             oldest = next(iter(share))
             if connection.began - oldest.began < YOUNG_S:
                 return f"{len(share)} connections of {connection.address} are half open, the most that one address may have"
-            self._give_up(oldest, f"{len(share)} connections of {connection.address} are half open, and a newer one takes its place")
+            self._give_up(
+                oldest,
+                f"{len(share)} connections of {connection.address} are half open, and a newer one takes its place",
+            )
         elif self._opening_count >= self._max_openings:
             first = self._oldest_of_most()
             fewer = first is not None and len(share) + 1 < len(self._openings[first.address])
@@ -206,7 +224,7 @@ class Acceptor:
     def _give_up(self, connection: Connection, reason: str) -> None:
         connection.given_up = reason
         self._forget(connection)
-        sockets.shut(connection.sock)       # Its thread wakes, and ends.
+        sockets.shut(connection.sock)  # Its thread wakes, and ends.
         self.lines.warning("%s: gave up the connection from %s: %s", self.name, connection.place, reason)
 
     def _forget(self, connection: Connection) -> None:
@@ -236,7 +254,9 @@ class Acceptor:
                 end_strayed_child(self.name)
             with self._lock:
                 self._forget(connection)
-                self._threads = {thread for thread in self._threads if thread.is_alive()}    # This one stays until the next ends.
+                self._threads = {
+                    thread for thread in self._threads if thread.is_alive()
+                }  # This one stays until the next ends.
             connection.sock.close()
             self._ended(connection)
 
@@ -248,8 +268,13 @@ class Acceptor:
                 raise ConnectivityError(f"{self.name}: {connection.given_up}; try again later")
             if len(self._open) >= self._max_connections:
                 if not self._waiting:
-                    raise ConnectivityError(f"{self.name}: {len(self._open)} connections are open already, the most that this port has; try again later")
-                self._give_up(next(iter(self._waiting)), f"{len(self._open)} connections are open; it waited for longest, and a newer one takes its place")
+                    raise ConnectivityError(
+                        f"{self.name}: {len(self._open)} connections are open already, the most that this port has; try again later"
+                    )
+                self._give_up(
+                    next(iter(self._waiting)),
+                    f"{len(self._open)} connections are open; it waited for longest, and a newer one takes its place",
+                )
             if self._forget_opening(connection):
                 self._open[connection] = None
             connection._stop = stop

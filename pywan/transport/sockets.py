@@ -1,4 +1,5 @@
 """Owns opening TCP sockets, listening and connecting, with errors that say which host, which port and what to do."""
+
 from __future__ import annotations
 
 import errno
@@ -45,17 +46,24 @@ def listen(host: str, port: int, *, what: str = "listener", backlog: int = BACKL
         sock.close()
         place = f"{what}: cannot listen on port {port} of {host or 'every interface'}"
         if error.errno == errno.EADDRINUSE:
-            raise PortInUseError(f"{place}: port {port} is in use; stop who listens there or choose another port") from None
+            raise PortInUseError(
+                f"{place}: port {port} is in use; stop who listens there or choose another port"
+            ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigurationError(f"{place}: {host!r} ({ip}) is not an address of this machine") from None
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise ConfigurationError(f"{place}: not permitted; ports below 1024 need privileges, choose a higher one") from None
+            raise ConfigurationError(
+                f"{place}: not permitted; ports below 1024 need privileges, choose a higher one"
+            ) from None
         raise ConnectivityError(f"{place}: {error.strerror or error}") from None
     return sock
 
 
 def connect(
-    address: Address | tuple[str, int], timeout: float, *, what: str = "",
+    address: Address | tuple[str, int],
+    timeout: float,
+    *,
+    what: str = "",
     on_socket: Callable[[socket.socket], None] | None = None,
 ) -> socket.socket:
     """A connected socket to `address`, within `timeout` seconds; ConnectivityError says where to and why not.
@@ -98,10 +106,12 @@ def connect(
     return sock
 
 
-_ELSEWHERE = ("192.0.2.1", "2001:db8::1")   # Addresses of nobody (RFC 5737, 3849), behind the default route.
+_ELSEWHERE = ("192.0.2.1", "2001:db8::1")  # Addresses of nobody (RFC 5737, 3849), behind the default route.
 
 
-def reachable_address(bind_address: str, towards: Iterable[Address | tuple[str, int]] = (), timeout: float = 2.0) -> str:
+def reachable_address(
+    bind_address: str, towards: Iterable[Address | tuple[str, int]] = (), timeout: float = 2.0
+) -> str:
     """The address to tell others of a port that listens on `bind_address`: that itself, unless it is every interface. Then the address of
     the interface from which packets leave for one of `towards`, or by the default route; a loopback one only if there is no other. Sends nothing."""
     if bind_address not in WILDCARDS:
@@ -112,11 +122,18 @@ def reachable_address(bind_address: str, towards: Iterable[Address | tuple[str, 
         try:
             candidates.append((resolve(host, max(0.001, deadline - time.monotonic())), port))
         except ConnectivityError:
-            continue        # Unknown for now: another one may tell.
-    found = [address for address in (_own_address(ip, port) for ip, port in [*candidates, *((ip, 9) for ip in _ELSEWHERE)]) if address is not None]
+            continue  # Unknown for now: another one may tell.
+    found = [
+        address
+        for address in (_own_address(ip, port) for ip, port in [*candidates, *((ip, 9) for ip in _ELSEWHERE)])
+        if address is not None
+    ]
     if bind_address != "::":
-        found = [address for address in found if ":" not in address]     # It listens on IPv4 only.
-    return next((address for address in found if not is_loopback(address)), found[0] if found else "::1" if bind_address == "::" else "127.0.0.1")
+        found = [address for address in found if ":" not in address]  # It listens on IPv4 only.
+    return next(
+        (address for address in found if not is_loopback(address)),
+        found[0] if found else "::1" if bind_address == "::" else "127.0.0.1",
+    )
 
 
 def is_own_address(ip: str) -> bool:
@@ -146,4 +163,4 @@ def shut(sock: socket.socket | None) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass   # Already gone: what we wanted.
+        pass  # Already gone: what we wanted.

@@ -1,6 +1,6 @@
 /* The driver of a fuzzer: fuzz_x [seconds] [runs] [seed]. Ends after either limit (0: none); prints the seed first and,
- * where a run fails, the seed that repeats that run alone. Built for libFuzzer (FUZZ_LIBFUZZER), that one drives: it makes
- * the bytes out of which a run takes its random numbers, and keeps those that reach new code. */
+ * where a run fails, the seed that repeats that run alone. Built for libFuzzer (FUZZ_LIBFUZZER), that one drives: it
+ * makes the bytes out of which a run takes its random numbers, and keeps those that reach new code. */
 #include "fuzz.h"
 
 #include <inttypes.h>
@@ -11,8 +11,30 @@
 
 void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length)
 {
-    static const uint64_t edges[] = {0, 1, 7, 8, 9, 55, 56, 57, 63, 64, 127, 128, 255, 256, 65535, 65536, 0x7fffffff, 0x80000000,
-                                     0xffffffff, 0xfffffff8, 0x7fffffffffffffff, UINT64_MAX - 7, UINT64_MAX - 1, UINT64_MAX};
+    static const uint64_t edges[] = {0,
+                                     1,
+                                     7,
+                                     8,
+                                     9,
+                                     55,
+                                     56,
+                                     57,
+                                     63,
+                                     64,
+                                     127,
+                                     128,
+                                     255,
+                                     256,
+                                     65535,
+                                     65536,
+                                     0x7fffffff,
+                                     0x80000000,
+                                     0xffffffff,
+                                     0xfffffff8,
+                                     0x7fffffffffffffff,
+                                     UINT64_MAX - 7,
+                                     UINT64_MAX - 1,
+                                     UINT64_MAX};
     if (!length) return;
     for (uint32_t change = 1 + random_below(source, 5); change; change--) {
         size_t at = random_below(source, (uint32_t)length), left = length - at;
@@ -21,11 +43,11 @@ void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length)
         switch (random_below(source, 6)) {
         case 0: bytes[at] ^= (uint8_t)(1u << random_below(source, 8)); break;
         case 1: bytes[at] = (uint8_t)random_next(source); break;
-        case 2:     /* A field, mostly where fields begin. */
+        case 2: /* A field, mostly where fields begin. */
             at -= at % width;
             memcpy(bytes + at, &number, width < length - at ? width : length - at);
             break;
-        case 3:     /* A field a little more or less. */
+        case 3: /* A field a little more or less. */
             at -= at % width;
             if (length - at < width) break;
             number = 0;
@@ -73,7 +95,7 @@ void fuzz_touch_record(const uint8_t *at, uint64_t bytes)
     fuzz_touch(wan_record_value(record), record->value_length);
     fuzz_touch(wan_record_callback(record), record->callback_length);
     fuzz_touch(wan_record_recipients(record), record->recipients_count);
-    uint8_t *copy = malloc(length);      /* As a queue takes it. */
+    uint8_t *copy = malloc(length); /* As a queue takes it. */
     FUZZ_CHECK(copy);
     wan_copy_small(copy, at, length);
     free(copy);
@@ -86,11 +108,26 @@ static uint8_t *fuzz_key_object(random_source *source, uint8_t *to, size_t room,
     uint32_t kind = random_below(source, room < 20 ? 3 : 9);
     switch (kind) {
     case 0: *to++ = (uint8_t)random_below(source, 128); return to;
-    case 1: *to++ = 0xa1; *to++ = (uint8_t)random_below(source, 128); return to;
+    case 1:
+        *to++ = 0xa1;
+        *to++ = (uint8_t)random_below(source, 128);
+        return to;
     case 2: *to++ = 0xc2 + (uint8_t)random_below(source, 2); return to;
-    case 3: *to++ = 0xcf; *to++ = 0x80; for (int n = 0; n < 7; n++) *to++ = (uint8_t)random_next(source); return to;
-    case 4: *to++ = 0xd6; *to++ = random_below(source, 2) ? 0x03 : 0x04; for (int n = 0; n < 4; n++) *to++ = (uint8_t)random_next(source); return to;
-    case 5: *to++ = 0xd8; *to++ = 0x0b; for (int n = 0; n < 16; n++) *to++ = (uint8_t)random_next(source); return to;
+    case 3:
+        *to++ = 0xcf;
+        *to++ = 0x80;
+        for (int n = 0; n < 7; n++) *to++ = (uint8_t)random_next(source);
+        return to;
+    case 4:
+        *to++ = 0xd6;
+        *to++ = random_below(source, 2) ? 0x03 : 0x04;
+        for (int n = 0; n < 4; n++) *to++ = (uint8_t)random_next(source);
+        return to;
+    case 5:
+        *to++ = 0xd8;
+        *to++ = 0x0b;
+        for (int n = 0; n < 16; n++) *to++ = (uint8_t)random_next(source);
+        return to;
     case 6: memcpy(to, "\xd7\x0a-1234E-5", 10); return to + 10;
     case 7: memcpy(to, "\xc7\x0a\x0d\x92\xa5trade\xc4\x01\x07", 13); return to + 13;
     }
@@ -101,7 +138,8 @@ static uint8_t *fuzz_key_object(random_source *source, uint8_t *to, size_t room,
     *end++ = 7;
     size_t length = (size_t)(end - inner);
     int fixed = -1;
-    for (int n = 0; n < 5; n++) if (extension_of[n] == length) fixed = n;
+    for (int n = 0; n < 5; n++)
+        if (extension_of[n] == length) fixed = n;
     if (fixed >= 0) *to++ = (uint8_t)(0xd4 + fixed);
     else *to++ = 0xc7, *to++ = (uint8_t)length;
     *to++ = WAN_TAG_TUPLE;
@@ -115,10 +153,14 @@ uint16_t fuzz_key(random_source *source, uint8_t *to, uint8_t form)
 {
     uint16_t length = (uint16_t)random_below(source, 40);
     switch (form) {
-    case WAN_FORM_TEXT: for (int n = 0; n < length; n++) to[n] = (uint8_t)random_below(source, 128); return length;
-    case WAN_FORM_INT: case WAN_FORM_FLOAT: length = 8; break;
+    case WAN_FORM_TEXT:
+        for (int n = 0; n < length; n++) to[n] = (uint8_t)random_below(source, 128);
+        return length;
+    case WAN_FORM_INT:
+    case WAN_FORM_FLOAT: length = 8; break;
     case WAN_FORM_TAGGED:
-        do length = (uint16_t)(fuzz_key_object(source, to, 60, 5) - to); while (has_own_form(to[0]));
+        do length = (uint16_t)(fuzz_key_object(source, to, 60, 5) - to);
+        while (has_own_form(to[0]));
         return length;
     case WAN_FORM_USER: memcpy(to, "\x92\xa5trade\xc4\x02xy", 11); return 11;
     }
@@ -128,7 +170,8 @@ uint16_t fuzz_key(random_source *source, uint8_t *to, uint8_t form)
 
 uint64_t fuzz_record(random_source *source, uint8_t *to)
 {
-    static const uint8_t key_forms[] = {WAN_FORM_BYTES, WAN_FORM_TEXT, WAN_FORM_TAGGED, WAN_FORM_INT, WAN_FORM_FLOAT, WAN_FORM_USER};
+    static const uint8_t key_forms[] = {WAN_FORM_BYTES, WAN_FORM_TEXT,  WAN_FORM_TAGGED,
+                                        WAN_FORM_INT,   WAN_FORM_FLOAT, WAN_FORM_USER};
     uint8_t key[FUZZ_KEY_MAX], parts[FUZZ_RECORD_MAX];
     wan_record head = {.key_form = key_forms[random_below(source, sizeof key_forms)]};
     memset(to, 0, FUZZ_RECORD_MAX);
@@ -161,7 +204,8 @@ static uint64_t current_seed;
 static void say_seed(void)
 {
     char text[160];
-    int length = snprintf(text, sizeof text, "\n%s failed; repeat with FUZZ_SEED=%" PRIu64 " FUZZ_RUNS=1\n", fuzz_name, current_seed);
+    int length = snprintf(text, sizeof text, "\n%s failed; repeat with FUZZ_SEED=%" PRIu64 " FUZZ_RUNS=1\n", fuzz_name,
+                          current_seed);
     if (write(STDERR_FILENO, text, (size_t)length) < 0) _exit(70);
 }
 
@@ -174,7 +218,8 @@ static void on_abort(int number)
 
 int main(int count, char **arguments)
 {
-    uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 5, limit = count > 2 ? strtoull(arguments[2], NULL, 10) : 0;
+    uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 5,
+             limit = count > 2 ? strtoull(arguments[2], NULL, 10) : 0;
     uint64_t seed = count > 3 ? strtoull(arguments[3], NULL, 10) : 0, runs = 0;
     if (!seed) seed = (uint64_t)time(NULL) * 1000003 % 1000000007;
     if (!seconds && !limit) seconds = 5;

@@ -8,8 +8,13 @@ extern const char *const fuzz_name;
 void fuzz_once(random_source *source);
 
 /* Stops the run with its seed: what the code under test said cannot be true. */
-#define FUZZ_CHECK(condition) \
-    do { if (!(condition)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); abort(); } } while (0)
+#define FUZZ_CHECK(condition)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
 
 /* Changes a few of `length` bytes: bits, bytes and numbers near a limit, runs copied or cleared. */
 void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length);

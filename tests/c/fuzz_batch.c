@@ -17,7 +17,9 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
     *count = 0;
     for (uint32_t s = 0; s < head->sections; s++, section++) {
         uint64_t first = 1 + random_below(source, 2) * random_next(source) % (UINT64_MAX - 1000), next = first;
-        *section = (wan_section){.partition = random_below(source, 8), .count = random_below(source, RECORDS), .first = first,
+        *section = (wan_section){.partition = random_below(source, 8),
+                                 .count = random_below(source, RECORDS),
+                                 .first = first,
                                  .settled = random_next(source) % first};
         /* With holes or without: those that have some begin with their sequences. */
         int holes = section->count && random_below(source, 2);
@@ -39,8 +41,8 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
 
 void fuzz_once(random_source *source)
 {
-    static uint8_t bytes[sizeof(wan_batch_head) + SECTIONS * sizeof(wan_section) + (SECTIONS * RECORDS + 1) * (FUZZ_RECORD_MAX + 8)]
-        __attribute__((aligned(8)));
+    static uint8_t bytes[sizeof(wan_batch_head) + SECTIONS * sizeof(wan_section)
+                         + (SECTIONS * RECORDS + 1) * (FUZZ_RECORD_MAX + 8)] __attribute__((aligned(8)));
     uint32_t count;
     uint64_t length = build(source, bytes, &count);
     FUZZ_CHECK(wan_batch_check(bytes, length, count) == WAN_OK);
@@ -59,7 +61,8 @@ void fuzz_once(random_source *source)
             const uint8_t *section_end = at + section->bytes;
             uint64_t last = section->first - 1;
             const uint8_t *begin = at;
-            FUZZ_CHECK(section->first > section->settled && section_end <= end && section->duplicates <= section->count);
+            FUZZ_CHECK(section->first > section->settled && section_end <= end
+                       && section->duplicates <= section->count);
             at += wan_section_head_bytes(section);
             FUZZ_CHECK(at <= section_end);
             for (uint32_t n = 0; n < section->count; n++) {

@@ -11,9 +11,16 @@ void fuzz_once(random_source *source)
     uint32_t length = random_below(source, 257);
     for (size_t n = 0; n < sizeof bytes; n++) bytes[n] = (uint8_t)random_next(source);
     wan_frame *frame = (wan_frame *)bytes;
-    *frame = (wan_frame){.magic = WAN_FRAME_MAGIC, .type = (uint8_t)(1 + random_below(source, WAN_FRAME_TYPE_COUNT - 1)), .length = length,
-                         .raw_length = length, .id = random_next(source), .count = random_below(source, 1000)};
-    if (!random_below(source, 3)) { frame->flags = WAN_FRAME_LZ4; frame->raw_length = random_below(source, length * WAN_LZ4_RATIO_MAX + 1); }
+    *frame = (wan_frame){.magic = WAN_FRAME_MAGIC,
+                         .type = (uint8_t)(1 + random_below(source, WAN_FRAME_TYPE_COUNT - 1)),
+                         .length = length,
+                         .raw_length = length,
+                         .id = random_next(source),
+                         .count = random_below(source, 1000)};
+    if (!random_below(source, 3)) {
+        frame->flags = WAN_FRAME_LZ4;
+        frame->raw_length = random_below(source, length * WAN_LZ4_RATIO_MAX + 1);
+    }
     frame->crc = wan_frame_crc(frame, frame + 1, length);
     FUZZ_CHECK(wan_frame_check(frame) == WAN_OK);
 

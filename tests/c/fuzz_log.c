@@ -1,11 +1,11 @@
 /* Fuzzes the opening of a log: a store that was written as a log writes it, then damaged, then opened.
  *
- * Damaged as disks and hands do it (bits, ranges, lengths, files and blocks in each other's place, an older manifest): opening gives
- * everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be missed: when no head says that it
- * was synced, and the manifest knows of none of it, the store is what a crash before those blocks could have left. Salvage gives every block whose bytes are
- * as they were.
- * After a power cut: it opens, with everything that was synced, and nothing that has a gap before it.
- * Damaged behind checksums that hold: nothing that is read leads out of bounds, and what opens can be written and opened again. */
+ * Damaged as disks and hands do it (bits, ranges, lengths, files and blocks in each other's place, an older manifest):
+ * opening gives everything that was durable, or it refuses and changes nothing. Only what leaves no trace may be
+ * missed: when no head says that it was synced, and the manifest knows of none of it, the store is what a crash before
+ * those blocks could have left. Salvage gives every block whose bytes are as they were. After a power cut: it opens,
+ * with everything that was synced, and nothing that has a gap before it. Damaged behind checksums that hold: nothing
+ * that is read leads out of bounds, and what opens can be written and opened again. */
 #include "fuzz.h"
 #include "log_owner.h"
 #include "base/wan_crc32c.h"
@@ -14,19 +14,32 @@
 const char *const fuzz_name = "fuzz_log";
 
 enum { BLOCKS = 512, OLD_MANIFESTS = 4, MANIFEST_HEAD = 72 };
-typedef struct { char file[64]; uint64_t at, end, commit; } block_place;
+typedef struct {
+    char file[64];
+    uint64_t at, end, commit;
+} block_place;
 
 static struct {
     memory_disk disk;
     log_owner owner;
-    block_place blocks[BLOCKS];     /* All that live, in order. */
+    block_place blocks[BLOCKS]; /* All that live, in order. */
     uint32_t count;
     uint8_t *manifests[OLD_MANIFESTS];
     uint64_t manifest_bytes[OLD_MANIFESTS];
 } store;
 
-static uint64_t field64(const uint8_t *bytes, size_t at) { uint64_t value; memcpy(&value, bytes + at, 8); return value; }
-static uint32_t field32(const uint8_t *bytes, size_t at) { uint32_t value; memcpy(&value, bytes + at, 4); return value; }
+static uint64_t field64(const uint8_t *bytes, size_t at)
+{
+    uint64_t value;
+    memcpy(&value, bytes + at, 8);
+    return value;
+}
+static uint32_t field32(const uint8_t *bytes, size_t at)
+{
+    uint32_t value;
+    memcpy(&value, bytes + at, 4);
+    return value;
+}
 
 static uint32_t block_crc(const wan_block_head *head)
 {
@@ -44,7 +57,11 @@ static uint64_t block_seal(const memory_file *file, uint64_t at)
     return wan_siphash(secret, sealed, sizeof sealed);
 }
 
-static int is_segment(const memory_file *file) { return file->name[0] && !file->gone && strlen(file->name) > 4 && strcmp(file->name + strlen(file->name) - 4, ".seg") == 0; }
+static int is_segment(const memory_file *file)
+{
+    return file->name[0] && !file->gone && strlen(file->name) > 4
+           && strcmp(file->name + strlen(file->name) - 4, ".seg") == 0;
+}
 
 static void segment_name(char name[64], uint64_t number) { snprintf(name, 64, "%012" PRIu64 ".seg", number); }
 
@@ -75,7 +92,8 @@ static void find_blocks(void)
         while (at + sizeof(wan_block_head) <= file->size) {
             const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
             if (memcmp(head, "PWBK", 4) != 0) break;
-            FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && head->seal == block_seal(file, at) && store.count < BLOCKS);
+            FUZZ_CHECK(head->segment == number && head->crc == block_crc(head) && head->seal == block_seal(file, at)
+                       && store.count < BLOCKS);
             block_place *place = &store.blocks[store.count++];
             *place = (block_place){.at = at, .end = at + sizeof *head + head->length, .commit = head->commit};
             memcpy(place->file, name, sizeof name);
@@ -94,7 +112,7 @@ static void make_store(random_source *source)
     owner_init(o, &store.disk);
     o->limit = (random_below(source, 2) ? 8u : 32u) << 20;
     FUZZ_CHECK(owner_open(o) == WAN_OK);
-    const uint32_t writes = random_below(source, 3);    /* None, all or some items are synced later. */
+    const uint32_t writes = random_below(source, 3); /* None, all or some items are synced later. */
     for (uint32_t step = 1 + random_below(source, 60); step; step--) {
         o->writes = writes == 2 ? random_below(source, 2) : writes;
         if (writes && !random_below(source, 6)) FUZZ_CHECK(owner_sync(o) == WAN_OK);
@@ -111,13 +129,14 @@ static void make_store(random_source *source)
         if (!random_below(source, 4)) keep_manifest(source);
     }
     find_blocks();
-    if (!random_below(source, 4)) {     /* The last attempt failed somewhere. */
+    if (!random_below(source, 4)) { /* The last attempt failed somewhere. */
         store.disk.fail_at = store.disk.calls + 1 + random_below(source, 5);
         store.disk.short_writes = (int)random_below(source, 3);
         owner_write(o, random_below(source, 5000));
         store.disk.fail_at = 0;
     }
-    if (!random_below(source, 3) && !o->log.unsure) FUZZ_CHECK(wan_log_seal(&o->log, (const uint8_t *)&o->state, 8) == WAN_OK);
+    if (!random_below(source, 3) && !o->log.unsure)
+        FUZZ_CHECK(wan_log_seal(&o->log, (const uint8_t *)&o->state, 8) == WAN_OK);
     o->synced = o->log.synced_commit;
     owner_close(o);
 }
@@ -125,7 +144,10 @@ static void make_store(random_source *source)
 static void drop_store(void)
 {
     memory_disk_close(&store.disk);
-    for (int n = 0; n < OLD_MANIFESTS; n++) { free(store.manifests[n]); store.manifests[n] = NULL; }
+    for (int n = 0; n < OLD_MANIFESTS; n++) {
+        free(store.manifests[n]);
+        store.manifests[n] = NULL;
+    }
 }
 
 /* Damage. */
@@ -135,7 +157,8 @@ static memory_file *some_file(random_source *source, memory_disk *disk, int segm
     memory_file *there[MEMORY_FILES];
     uint32_t count = 0;
     for (int n = 0; n < MEMORY_FILES; n++)
-        if (segments_only ? is_segment(&disk->files[n]) : disk->files[n].name[0] && !disk->files[n].gone) there[count++] = &disk->files[n];
+        if (segments_only ? is_segment(&disk->files[n]) : disk->files[n].name[0] && !disk->files[n].gone)
+            there[count++] = &disk->files[n];
     return count ? there[random_below(source, count)] : NULL;
 }
 
@@ -152,7 +175,8 @@ static uint64_t some_place(random_source *source, const memory_file *file)
     }
     if (how == 2 && store.count) {
         const block_place *last = &store.blocks[store.count - 1];
-        if (strcmp(last->file, file->name) == 0 && last->end <= file->size) return random_below(source, (uint32_t)last->end);
+        if (strcmp(last->file, file->name) == 0 && last->end <= file->size)
+            return random_below(source, (uint32_t)last->end);
     }
     return random_below(source, file->size < 300 ? (uint32_t)file->size : 300);
 }
@@ -166,14 +190,16 @@ static void overwrite(memory_file *file, uint64_t at, const uint8_t *bytes, uint
 static void splice_block(random_source *source, memory_disk *disk)
 {
     if (!store.count) return;
-    const block_place *from = &store.blocks[random_below(source, store.count)], *to = &store.blocks[random_below(source, store.count)];
+    const block_place *from = &store.blocks[random_below(source, store.count)],
+                      *to = &store.blocks[random_below(source, store.count)];
     const memory_file *file = memory_disk_find(disk, from->file);
     memory_file *into = memory_disk_find(disk, to->file);
     if (!file || !into || from->end > file->size) return;
     uint64_t length = from->end - from->at;
     uint8_t *copy = fuzz_exact(file->bytes + from->at, length);
     uint32_t how = random_below(source, 4);
-    if (how == 0 && to->end <= into->size) memmove(into->bytes + to->at, into->bytes + to->end, into->size - to->end);      /* Taken out. */
+    if (how == 0 && to->end <= into->size)
+        memmove(into->bytes + to->at, into->bytes + to->end, into->size - to->end); /* Taken out. */
     else overwrite(into, how == 1 ? to->at : how == 2 ? to->end : some_place(source, into) & ~7ull, copy, length);
     free(copy);
 }
@@ -184,21 +210,38 @@ static void damage(random_source *source, memory_disk *disk)
     if (!file || !second) return;
     uint64_t at = some_place(source, file), left = file->size - at;
     switch (random_below(source, 12)) {
-    case 0: case 1: if (left) file->bytes[at] ^= (uint8_t)(1u << random_below(source, 8)); break;
+    case 0:
+    case 1:
+        if (left) file->bytes[at] ^= (uint8_t)(1u << random_below(source, 8));
+        break;
     case 2: file->size = at; break;
-    case 3: if (left) memset(file->bytes + at, 0, 1 + random_below(source, (uint32_t)left)); break;
-    case 4: if (left) memset(file->bytes + at, 0, 1 + random_below(source, left < 4096 ? (uint32_t)left : 4096)); break;
-    case 5: for (uint64_t n = random_below(source, 600); n && left; n--, left--) file->bytes[at++] = (uint8_t)random_next(source); break;
-    case 6: if (left) fuzz_mutate(source, file->bytes + at, left < 200 ? left : 200); break;
-    case 7: {       /* In each other's place. */
+    case 3:
+        if (left) memset(file->bytes + at, 0, 1 + random_below(source, (uint32_t)left));
+        break;
+    case 4:
+        if (left) memset(file->bytes + at, 0, 1 + random_below(source, left < 4096 ? (uint32_t)left : 4096));
+        break;
+    case 5:
+        for (uint64_t n = random_below(source, 600); n && left; n--, left--)
+            file->bytes[at++] = (uint8_t)random_next(source);
+        break;
+    case 6:
+        if (left) fuzz_mutate(source, file->bytes + at, left < 200 ? left : 200);
+        break;
+    case 7: { /* In each other's place. */
         uint8_t *bytes = file->bytes;
         uint64_t size = file->size;
-        file->bytes = second->bytes; file->size = second->size;
-        second->bytes = bytes; second->size = size;
+        file->bytes = second->bytes;
+        file->size = second->size;
+        second->bytes = bytes;
+        second->size = size;
         break;
     }
-    case 8:         /* A second time, in another's place or as one more. */
-        if (random_below(source, 2)) { overwrite(file, 0, second->bytes, second->size); break; }
+    case 8: /* A second time, in another's place or as one more. */
+        if (random_below(source, 2)) {
+            overwrite(file, 0, second->bytes, second->size);
+            break;
+        }
         for (int n = 0; n < MEMORY_FILES; n++) {
             memory_file *copy = &disk->files[n];
             if (copy->name[0]) continue;
@@ -233,7 +276,10 @@ static int is_same_disk(const memory_disk *a, const memory_disk *b)
         const memory_file *was = &a->files[n], *is = &b->files[n];
         int there = was->name[0] && !was->gone;
         if (there != (is->name[0] && !is->gone)) return 0;
-        if (there && (strcmp(was->name, is->name) != 0 || was->size != is->size || (was->size && memcmp(was->bytes, is->bytes, was->size) != 0))) return 0;
+        if (there
+            && (strcmp(was->name, is->name) != 0 || was->size != is->size
+                || (was->size && memcmp(was->bytes, is->bytes, was->size) != 0)))
+            return 0;
     }
     return 1;
 }
@@ -247,9 +293,13 @@ static int has_trace_of_later(const memory_disk *disk, uint64_t last)
         uint64_t number = strtoull(file->name, NULL, 10);
         for (uint64_t at = WAN_LOG_PAGE; at + sizeof(wan_block_head) <= file->size; at += 8) {
             const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
-            if (memcmp(head, "PWBK", 4) != 0 || head->segment != number || head->commit <= last || head->seal != block_seal(file, at)) continue;
+            if (memcmp(head, "PWBK", 4) != 0 || head->segment != number || head->commit <= last
+                || head->seal != block_seal(file, at))
+                continue;
             if (head->synced > last) return 1;
-            if (head->commit == last + 1 && head->length <= file->size - at - sizeof *head && head->crc == block_crc(head)) return 1;
+            if (head->commit == last + 1 && head->length <= file->size - at - sizeof *head
+                && head->crc == block_crc(head))
+                return 1;
         }
     }
     return 0;
@@ -258,21 +308,25 @@ static int has_trace_of_later(const memory_disk *disk, uint64_t last)
 static int is_left(const memory_disk *disk, const char *name)
 {
     for (int n = 0; n < MEMORY_FILES; n++)
-        if (disk->files[n].name[0] && !disk->files[n].gone && (name ? strcmp(disk->files[n].name, name) == 0 : is_segment(&disk->files[n]))) return 1;
+        if (disk->files[n].name[0] && !disk->files[n].gone
+            && (name ? strcmp(disk->files[n].name, name) == 0 : is_segment(&disk->files[n])))
+            return 1;
     return 0;
 }
 
 static void check_opened(log_owner *o, const memory_disk *damaged)
 {
     FUZZ_CHECK(o->wrong == 0);
-    if (!is_left(damaged, "MANIFEST") && !is_left(damaged, NULL)) {         /* Nothing at all is a new log. */
+    if (!is_left(damaged, "MANIFEST") && !is_left(damaged, NULL)) { /* Nothing at all is a new log. */
         FUZZ_CHECK(o->last == 0);
     } else {
         uint64_t last = o->last ? o->last : o->log.commit;
         if (store.count && o->last) FUZZ_CHECK(o->first == store.blocks[0].commit);
         for (uint64_t n = o->first; n && n <= o->last; n++) FUZZ_CHECK(o->found[n] == 1);
         FUZZ_CHECK(last <= store.owner.attempted);
-        if (last < store.owner.durable) FUZZ_CHECK(!has_trace_of_later(damaged, last) && last >= field64(memory_disk_find((memory_disk *)damaged, "MANIFEST")->bytes, 32));
+        if (last < store.owner.durable)
+            FUZZ_CHECK(!has_trace_of_later(damaged, last)
+                       && last >= field64(memory_disk_find((memory_disk *)damaged, "MANIFEST")->bytes, 32));
     }
     for (uint32_t n = o->log.writing; n < o->log.count; n++) {
         char name[64];
@@ -293,8 +347,10 @@ static void check_salvaged(const log_owner *o, const memory_disk *damaged)
 {
     for (uint32_t n = 0; n < store.count; n++) {
         const block_place *place = &store.blocks[n];
-        const memory_file *was = memory_disk_find(&store.disk, place->file), *is = memory_disk_find((memory_disk *)damaged, place->file);
-        if (is && is->size >= place->end && memcmp(was->bytes + place->at, is->bytes + place->at, place->end - place->at) == 0)
+        const memory_file *was = memory_disk_find(&store.disk, place->file),
+                          *is = memory_disk_find((memory_disk *)damaged, place->file);
+        if (is && is->size >= place->end
+            && memcmp(was->bytes + place->at, is->bytes + place->at, place->end - place->at) == 0)
             FUZZ_CHECK(o->found[place->commit] >= 1);
     }
     FUZZ_CHECK(o->wrong == 0);
@@ -321,7 +377,8 @@ static void open_damaged(random_source *source)
             check_opened(&owner, &damaged);
         } else {
             FUZZ_CHECK(status == WAN_CORRUPT || status == WAN_INVALID);
-            FUZZ_CHECK(status == WAN_INVALID ? strstr(wan_detail, "newer version") != NULL : owner.damage.file[0] && owner.damage.reason[0]);
+            FUZZ_CHECK(status == WAN_INVALID ? strstr(wan_detail, "newer version") != NULL
+                                             : owner.damage.file[0] && owner.damage.reason[0]);
         }
         if (salvage || status != WAN_OK) FUZZ_CHECK(is_same_disk(&tried, &damaged));
         owner_close(&owner);
@@ -356,16 +413,20 @@ static void seal_manifest(memory_file *file)
 {
     uint64_t length = MANIFEST_HEAD + field32(file->bytes, 48) * 16ull + field64(file->bytes, 56);
     if (length > file->size || length < MANIFEST_HEAD) return;
-    uint32_t crc = wan_crc32c(wan_crc32c(0, file->bytes, MANIFEST_HEAD - 4), file->bytes + MANIFEST_HEAD, length - MANIFEST_HEAD);
+    uint32_t crc =
+        wan_crc32c(wan_crc32c(0, file->bytes, MANIFEST_HEAD - 4), file->bytes + MANIFEST_HEAD, length - MANIFEST_HEAD);
     memcpy(file->bytes + MANIFEST_HEAD - 4, &crc, 4);
 }
 
 static void lie_in_manifest(random_source *source, memory_file *file)
 {
     if (file->size < MANIFEST_HEAD) return;
-    if (random_below(source, 4)) fuzz_mutate(source, file->bytes + 24, (random_below(source, 2) && file->size > 120 ? 120 : MANIFEST_HEAD) - 24);
-    else for (size_t at = 24; at < file->size && at < 200; at++) if (!random_below(source, 3)) file->bytes[at] = (uint8_t)random_next(source);
-    if (random_below(source, 2)) {      /* So that the sums fit. */
+    if (random_below(source, 4))
+        fuzz_mutate(source, file->bytes + 24, (random_below(source, 2) && file->size > 120 ? 120 : MANIFEST_HEAD) - 24);
+    else
+        for (size_t at = 24; at < file->size && at < 200; at++)
+            if (!random_below(source, 3)) file->bytes[at] = (uint8_t)random_next(source);
+    if (random_below(source, 2)) { /* So that the sums fit. */
         uint32_t segments = random_below(source, (uint32_t)((file->size - MANIFEST_HEAD) / 16 + 1));
         uint64_t state = random_below(source, (uint32_t)(file->size - MANIFEST_HEAD - 16 * segments) + 1);
         memcpy(file->bytes + 48, &segments, 4);
@@ -384,15 +445,17 @@ static void lie_in_block(random_source *source, memory_file *file, uint64_t at)
     case 0: fuzz_mutate(source, (uint8_t *)&head->length, sizeof *head - 8); break;
     case 1: fuzz_mutate(source, (uint8_t *)(head + 1), sizeof(wan_part_head)); break;
     case 2: fuzz_mutate(source, (uint8_t *)&head->length, 64); break;
-    default: {              /* One of parts at random. */
+    default: { /* One of parts at random. */
         uint64_t end = 8 * random_below(source, 40), filled = 0;
         head->magic = 0x4b425750;
         head->length = (uint32_t)end;
         head->commit += random_below(source, 3) - 1;
-        for (head->parts = 0; filled + sizeof(wan_part_head) <= end && end <= file->size - at - sizeof *head; head->parts++) {
+        for (head->parts = 0; filled + sizeof(wan_part_head) <= end && end <= file->size - at - sizeof *head;
+             head->parts++) {
             wan_part_head *part = (wan_part_head *)((uint8_t *)(head + 1) + filled);
             filled += sizeof *part;
-            *part = (wan_part_head){1 + random_below(source, WAN_PART_KIND_COUNT - 1), random_below(source, 5), 8 * random_below(source, (uint32_t)(end - filled) / 8 + 1)};
+            *part = (wan_part_head){1 + random_below(source, WAN_PART_KIND_COUNT - 1), random_below(source, 5),
+                                    8 * random_below(source, (uint32_t)(end - filled) / 8 + 1)};
             filled += part->length;
         }
         if (random_below(source, 8)) head->length = (uint32_t)filled;
@@ -409,7 +472,8 @@ static void lie(random_source *source, memory_disk *disk)
     memory_file *file = some_file(source, disk, 1), *manifest = memory_disk_find(disk, "MANIFEST");
     if (!file || !manifest) return;
     switch (random_below(source, 5)) {
-    case 0: case 1: lie_in_manifest(source, manifest); break;
+    case 0:
+    case 1: lie_in_manifest(source, manifest); break;
     case 2: {
         if (file->size < WAN_LOG_PAGE) break;
         wan_segment_head *head = (wan_segment_head *)file->bytes;
@@ -419,14 +483,21 @@ static void lie(random_source *source, memory_disk *disk)
     }
     default: {
         if (!store.count) break;
-        const block_place *place = &store.blocks[random_below(source, 3) ? random_below(source, store.count) : store.count - 1];
+        const block_place *place =
+            &store.blocks[random_below(source, 3) ? random_below(source, store.count) : store.count - 1];
         memory_file *in = memory_disk_find(disk, place->file);
         if (in) lie_in_block(source, in, random_below(source, 4) ? place->at : place->end);
     }
     }
 }
 
-typedef struct { log_owner owner; uint64_t commit, blocks; int salvage; uint8_t *kept[MEMORY_FILES]; uint32_t kept_count; } believer;
+typedef struct {
+    log_owner owner;
+    uint64_t commit, blocks;
+    int salvage;
+    uint8_t *kept[MEMORY_FILES];
+    uint32_t kept_count;
+} believer;
 
 /* Every second mapping is kept, as a queue keeps its records where they lie. */
 static int keep_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes)
@@ -443,11 +514,13 @@ static void close_believed(believer *b)
     while (b->kept_count) free(b->kept[--b->kept_count]);
 }
 
-static wan_status read_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes)
+static wan_status read_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
+                            const uint8_t *bytes)
 {
     believer *b = context;
-    FUZZ_CHECK(index < b->owner.log.count && head->kind > 0 && head->kind < WAN_PART_KIND_COUNT && head->length % 8 == 0);
-    FUZZ_CHECK(b->salvage || commit >= b->commit);      /* A block without parts is not heard of. */
+    FUZZ_CHECK(index < b->owner.log.count && head->kind > 0 && head->kind < WAN_PART_KIND_COUNT
+               && head->length % 8 == 0);
+    FUZZ_CHECK(b->salvage || commit >= b->commit); /* A block without parts is not heard of. */
     b->blocks += commit != b->commit;
     b->commit = commit;
     fuzz_touch(bytes, head->length);
@@ -465,8 +538,10 @@ static wan_status open_believing(believer *b, memory_disk *disk, int salvage, in
     memset(b, 0, sizeof *b);
     b->owner.disk = disk;
     b->salvage = salvage;
-    wan_log_reader reader = {.owner = b, .part = read_part, .state = read_state, .salvage = salvage, .adopt = maps ? keep_mapping : NULL};
-    return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &b->owner.damage, &b->owner.cut_bytes);
+    wan_log_reader reader = {
+        .owner = b, .part = read_part, .state = read_state, .salvage = salvage, .adopt = maps ? keep_mapping : NULL};
+    return wan_log_open(&b->owner.log, &disk->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &b->owner.damage,
+                        &b->owner.cut_bytes);
 }
 
 static void open_lies(random_source *source)

@@ -1,5 +1,5 @@
-/* Fuzzes the check of a change in a region's log: what passes can be read in all its parts without leaving the bytes that were given,
- * and one that did not pass says where the next one begins only inside of them. */
+/* Fuzzes the check of a change in a region's log: what passes can be read in all its parts without leaving the bytes
+ * that were given, and one that did not pass says where the next one begins only inside of them. */
 #include "fuzz.h"
 #include "region/wan_logged.h"
 
@@ -9,9 +9,12 @@ void fuzz_once(random_source *source)
 {
     static uint8_t bytes[1024] __attribute__((aligned(8))), value[512];
     uint8_t key[FUZZ_KEY_MAX];
-    wan_logged head = {.kinds = (uint8_t)random_below(source, WAN_LOGGED_KINDS + 1), .stamp = random_next(source),
-                       .stamp_site = (uint8_t)random_next(source), .operation = (uint8_t)random_below(source, WAN_OPERATION_COUNT) & 3,
-                       .key_form = (uint8_t)random_below(source, 2), .value_form = (uint8_t)random_below(source, WAN_FORM_COUNT)};
+    wan_logged head = {.kinds = (uint8_t)random_below(source, WAN_LOGGED_KINDS + 1),
+                       .stamp = random_next(source),
+                       .stamp_site = (uint8_t)random_next(source),
+                       .operation = (uint8_t)random_below(source, WAN_OPERATION_COUNT) & 3,
+                       .key_form = (uint8_t)random_below(source, 2),
+                       .value_form = (uint8_t)random_below(source, WAN_FORM_COUNT)};
     head.key_length = fuzz_key(source, key, head.key_form);
     head.value_length = random_below(source, sizeof value);
     uint64_t length = wan_logged_size(head.key_length, head.value_length);

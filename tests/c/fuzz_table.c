@@ -7,7 +7,13 @@ const char *const fuzz_name = "fuzz_table";
 
 enum { KEYS = 400, VALUE_MAX = 300 };
 typedef enum { ABSENT, LIVE, TOMBSTONE } state_kind;
-typedef struct { state_kind state; uint64_t stamp; uint8_t site; uint32_t length; uint8_t value[VALUE_MAX]; } model_entry;
+typedef struct {
+    state_kind state;
+    uint64_t stamp;
+    uint8_t site;
+    uint32_t length;
+    uint8_t value[VALUE_MAX];
+} model_entry;
 
 static model_entry model[KEYS];
 static char keys[KEYS][12];
@@ -15,16 +21,21 @@ static char keys[KEYS][12];
 static wan_change change_of(uint32_t number)
 {
     uint16_t length = (uint16_t)snprintf(keys[number], sizeof keys[number], "%u", number);
-    return (wan_change){.key = (const uint8_t *)keys[number], .key_length = length, .key_form = WAN_FORM_TEXT,
-                        .value_form = WAN_FORM_BYTES, .hash = wan_key_hash(keys[number], length, WAN_FORM_TEXT)};
+    return (wan_change){.key = (const uint8_t *)keys[number],
+                        .key_length = length,
+                        .key_form = WAN_FORM_TEXT,
+                        .value_form = WAN_FORM_BYTES,
+                        .hash = wan_key_hash(keys[number], length, WAN_FORM_TEXT)};
 }
 
 static const wan_entry *find(const wan_table *table, const wan_change *change)
 {
-    return wan_table_find(wan_table_shard(table, change->hash), change->hash, change->key, change->key_length, change->key_form);
+    return wan_table_find(wan_table_shard(table, change->hash), change->hash, change->key, change->key_length,
+                          change->key_form);
 }
 
-/* Applies a random change to both. A change of one version and other content than what stands is left out: see test_table.c. */
+/* Applies a random change to both. A change of one version and other content than what stands is left out: see
+ * test_table.c. */
 static void change_both(wan_table *table, random_source *source)
 {
     uint8_t value[VALUE_MAX];
@@ -37,15 +48,19 @@ static void change_both(wan_table *table, random_source *source)
     memset(value, (int)random_below(source, 256), sizeof value);
     if (change.operation == WAN_UPDATE) change.value = value, change.value_length = length;
     else change.value_form = WAN_FORM_NONE;
-    int order = entry->state == ABSENT ? 1 : wan_version_order(change.stamp, change.stamp_site, entry->stamp, entry->site);
+    int order =
+        entry->state == ABSENT ? 1 : wan_version_order(change.stamp, change.stamp_site, entry->stamp, entry->site);
     if (!order) return;
     wan_shard *shard = wan_table_shard(table, change.hash);
     wan_outcome foretold = wan_table_judge(shard, &change), outcome = wan_table_apply(shard, &change);
-    wan_outcome wanted = order < 0 ? WAN_LOST : change.operation == WAN_DESTROY ? WAN_DESTROYED
-                       : entry->state == LIVE ? WAN_UPDATED : WAN_CREATED;
+    wan_outcome wanted = order < 0                         ? WAN_LOST
+                         : change.operation == WAN_DESTROY ? WAN_DESTROYED
+                         : entry->state == LIVE            ? WAN_UPDATED
+                                                           : WAN_CREATED;
     FUZZ_CHECK(outcome == wanted && foretold == outcome);
     if (order < 0) return;
-    *entry = (model_entry){change.operation == WAN_DESTROY ? TOMBSTONE : LIVE, change.stamp, change.stamp_site, change.value_length, {0}};
+    *entry = (model_entry){
+        change.operation == WAN_DESTROY ? TOMBSTONE : LIVE, change.stamp, change.stamp_site, change.value_length, {0}};
     memcpy(entry->value, value, change.value_length);
 }
 
@@ -53,15 +68,18 @@ static void forget(wan_table *table, random_source *source)
 {
     uint32_t number = random_below(source, KEYS);
     wan_change change = change_of(number);
-    int was_there = wan_table_forget(wan_table_shard(table, change.hash), change.hash, change.key, change.key_length, change.key_form);
+    int was_there = wan_table_forget(wan_table_shard(table, change.hash), change.hash, change.key, change.key_length,
+                                     change.key_form);
     FUZZ_CHECK(was_there == (model[number].state == LIVE));
     if (was_there) model[number].state = ABSENT;
 }
 
 static void expire(wan_table *table)
 {
-    for (uint32_t n = 0; n < table->shard_count; n++) wan_table_expire(&table->shards[n], wan_now_ms() + 100000, UINT64_MAX);
-    for (uint32_t n = 0; n < KEYS; n++) if (model[n].state == TOMBSTONE) model[n].state = ABSENT;
+    for (uint32_t n = 0; n < table->shard_count; n++)
+        wan_table_expire(&table->shards[n], wan_now_ms() + 100000, UINT64_MAX);
+    for (uint32_t n = 0; n < KEYS; n++)
+        if (model[n].state == TOMBSTONE) model[n].state = ABSENT;
 }
 
 static void drop(wan_table *table, random_source *source)
@@ -91,7 +109,8 @@ static void check(wan_table *table)
         FUZZ_CHECK(entry->stamp == model[n].stamp && entry->stamp_site == model[n].site);
         FUZZ_CHECK((entry->state == WAN_ENTRY_LIVE) == (model[n].state == LIVE));
         if (model[n].state == LIVE)
-            FUZZ_CHECK(entry->value_length == model[n].length && memcmp(wan_entry_value(entry), model[n].value, model[n].length) == 0);
+            FUZZ_CHECK(entry->value_length == model[n].length
+                       && memcmp(wan_entry_value(entry), model[n].value, model[n].length) == 0);
     }
     for (uint32_t n = 0; n < table->bucket_count; n++) {
         wan_bucket_counts counts = wan_table_bucket_count(table, &table->buckets[n]);
@@ -108,9 +127,11 @@ static void copy(wan_table *table, random_source *source)
     FUZZ_CHECK(wan_table_init(&other, table->bucket_count) == WAN_OK);
     for (int times = 0; times < 2; times++)
         for (uint32_t n = 0; n < table->bucket_count; n++)
-            if (times || random_below(source, 2)) FUZZ_CHECK(wan_table_bucket_copy(table, &table->buckets[n], &other) == WAN_OK);
+            if (times || random_below(source, 2))
+                FUZZ_CHECK(wan_table_bucket_copy(table, &table->buckets[n], &other) == WAN_OK);
     for (uint32_t n = 0; n < table->bucket_count; n++)
-        FUZZ_CHECK(wan_table_bucket_digest(table, &table->buckets[n]) == wan_table_bucket_digest(&other, &other.buckets[n]));
+        FUZZ_CHECK(wan_table_bucket_digest(table, &table->buckets[n])
+                   == wan_table_bucket_digest(&other, &other.buckets[n]));
     check(&other);
     wan_table_close(&other);
 }

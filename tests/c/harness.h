@@ -11,22 +11,39 @@
 #include "base/wan_hash.h"
 #include "record/wan_record.h"
 
-typedef struct { const char *promise; void (*run)(void); } test_case;
+typedef struct {
+    const char *promise;
+    void (*run)(void);
+} test_case;
 
-extern const test_case crc_and_format_tests[], buffer_tests[], form_tests[], store_tests[], queue_tests[], slab_tests[], table_tests[], log_tests[],
-    window_tests[], item_set_tests[], lock_tests[], counts_tests[], stage_tests[];   /* Each ends with {0}. */
+extern const test_case crc_and_format_tests[], buffer_tests[], form_tests[], store_tests[], queue_tests[], slab_tests[],
+    table_tests[], log_tests[], window_tests[], item_set_tests[], lock_tests[], counts_tests[],
+    stage_tests[]; /* Each ends with {0}. */
 extern int expectations_failed;
 
-#define EXPECT(condition) \
-    do { if (!(condition)) { expectations_failed++; printf("    %s:%d: %s\n", __FILE__, __LINE__, #condition); } } while (0)
-#define EXPECT_EQUAL(got, wanted) \
-    do { uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted); \
-         if (got_ != wanted_) { expectations_failed++; printf("    %s:%d: %s is %" PRIu64 ", not %" PRIu64 "\n", __FILE__, \
-                                                              __LINE__, #got, got_, wanted_); } } while (0)
+#define EXPECT(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            expectations_failed++;                                                                                     \
+            printf("    %s:%d: %s\n", __FILE__, __LINE__, #condition);                                                 \
+        }                                                                                                              \
+    } while (0)
+#define EXPECT_EQUAL(got, wanted)                                                                                      \
+    do {                                                                                                               \
+        uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted);                                                 \
+        if (got_ != wanted_) {                                                                                         \
+            expectations_failed++;                                                                                     \
+            printf("    %s:%d: %s is %" PRIu64 ", not %" PRIu64 "\n", __FILE__, __LINE__, #got, got_, wanted_);        \
+        }                                                                                                              \
+    } while (0)
 
-/* A small generator, so that a seed repeats a run on every machine (splitmix64). Where libFuzzer drives, the numbers are its
- * bytes for as long as there are any: what it learns of a number's effect it can change there. */
-typedef struct { uint64_t state; const uint8_t *bytes; size_t left; } random_source;
+/* A small generator, so that a seed repeats a run on every machine (splitmix64). Where libFuzzer drives, the numbers
+ * are its bytes for as long as there are any: what it learns of a number's effect it can change there. */
+typedef struct {
+    uint64_t state;
+    const uint8_t *bytes;
+    size_t left;
+} random_source;
 static inline uint64_t random_bytes(random_source *source, size_t count)
 {
     uint64_t number = 0;
@@ -52,7 +69,12 @@ static inline uint32_t random_below(random_source *source, uint32_t limit)
 
 /* Overflow files that fail on purpose: the call number `fail_at` (from 1) and the `fail_count - 1` after it give
  * `status` and leave nothing behind. Shared memory stands in for the files. */
-typedef struct { wan_env env; uint32_t calls, fail_at, fail_count, live; uint64_t live_bytes; wan_status status; } failing_disk;
+typedef struct {
+    wan_env env;
+    uint32_t calls, fail_at, fail_count, live;
+    uint64_t live_bytes;
+    wan_status status;
+} failing_disk;
 void failing_disk_init(failing_disk *disk);
 
 /* Lays out a record in `to` (8-aligned, big enough). Returns its length. */

@@ -6,28 +6,28 @@
 #include "log/wan_log.h"
 
 #define OWNER_ITEMS 4096
-#define OWNER_LIMIT (128u << 20)     /* Makes segments of 1 MB. */
+#define OWNER_LIMIT (128u << 20) /* Makes segments of 1 MB. */
 
 typedef struct {
     memory_disk *disk;
     wan_log log;
     wan_damage damage;
     uint64_t cut_bytes;
-    uint64_t limit;                 /* Of a budget of its own; 0: none. */
+    uint64_t limit; /* Of a budget of its own; 0: none. */
     wan_log_budget budget;
     /* Written */
-    uint64_t staged;                /* Items 1..staged were given to the log. */
-    uint64_t attempted;             /* The newest one that writing was tried of: it may be found. */
-    uint64_t durable;               /* Of these, acknowledged. */
-    uint64_t synced;                /* Of these, certainly on the disk. The number of an item is that of its block. */
-    uint64_t dropped;               /* Items up to here may be gone: a durable state says so. */
+    uint64_t staged;    /* Items 1..staged were given to the log. */
+    uint64_t attempted; /* The newest one that writing was tried of: it may be found. */
+    uint64_t durable;   /* Of these, acknowledged. */
+    uint64_t synced;    /* Of these, certainly on the disk. The number of an item is that of its block. */
+    uint64_t dropped;   /* Items up to here may be gone: a durable state says so. */
     /* Found by the last opening */
     uint8_t found[OWNER_ITEMS];
     uint64_t first, last, state, damages;
-    int wrong;                      /* Something came back that was not written so. */
+    int wrong; /* Something came back that was not written so. */
     int salvage;
-    int writes;                     /* Items are acknowledged when they are written, and synced later. */
-    int maps;                       /* Reads segments where they are mapped. */
+    int writes; /* Items are acknowledged when they are written, and synced later. */
+    int maps;   /* Reads segments where they are mapped. */
 } log_owner;
 
 void owner_init(log_owner *owner, memory_disk *disk);

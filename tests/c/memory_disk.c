@@ -13,7 +13,8 @@ static const char *base_name(const char *path)
 memory_file *memory_disk_find(memory_disk *disk, const char *name)
 {
     for (int n = 0; n < MEMORY_FILES; n++)
-        if (disk->files[n].name[0] && !disk->files[n].gone && strcmp(disk->files[n].name, name) == 0) return &disk->files[n];
+        if (disk->files[n].name[0] && !disk->files[n].gone && strcmp(disk->files[n].name, name) == 0)
+            return &disk->files[n];
     return NULL;
 }
 
@@ -21,7 +22,8 @@ memory_file *memory_disk_find(memory_disk *disk, const char *name)
 static wan_status may_fail(memory_disk *disk, const char *what, const char *path)
 {
     disk->calls++;
-    if (!disk->fail_at || (disk->calls != disk->fail_at && !(disk->stopped && disk->calls > disk->fail_at))) return WAN_OK;
+    if (!disk->fail_at || (disk->calls != disk->fail_at && !(disk->stopped && disk->calls > disk->fail_at)))
+        return WAN_OK;
     disk->failed_what = what;
     return WAN_FAIL(disk->fail_with, "call %" PRIu64 ", %s %s, fails on purpose", disk->calls, what, base_name(path));
 }
@@ -77,7 +79,8 @@ static wan_status disk_create(const wan_env *env, const char *path, uint64_t byt
     wan_status status = may_fail(disk, "create", path);
     if (status != WAN_OK) return status;
     if (memory_disk_find(disk, base_name(path))) return WAN_FAIL(WAN_IO, "%s is there already", base_name(path));
-    if (disk->capacity && bytes_in_use(disk) + bytes > disk->capacity) return WAN_FAIL(WAN_FULL, "the disk is full: no room for %s", base_name(path));
+    if (disk->capacity && bytes_in_use(disk) + bytes > disk->capacity)
+        return WAN_FAIL(WAN_FULL, "the disk is full: no room for %s", base_name(path));
     for (int n = 0; n < MEMORY_FILES; n++) {
         memory_file *file = &disk->files[n];
         if (file->name[0]) continue;
@@ -103,12 +106,16 @@ static wan_status disk_open(const wan_env *env, const char *path, int writable, 
     return WAN_OK;
 }
 
-static wan_status disk_write(const wan_env *env, int handle, const char *path, uint64_t at, const void *data, uint64_t bytes)
+static wan_status disk_write(const wan_env *env, int handle, const char *path, uint64_t at, const void *data,
+                             uint64_t bytes)
 {
     memory_disk *disk = env->state;
     memory_file *file = &disk->files[handle];
     wan_status status = may_fail(disk, "write", path);
-    if (status != WAN_OK) bytes = disk->short_writes && !(disk->stopped && disk->calls > disk->fail_at) ? bytes * (unsigned)disk->short_writes / 2 : 0;
+    if (status != WAN_OK)
+        bytes = disk->short_writes && !(disk->stopped && disk->calls > disk->fail_at)
+                    ? bytes * (unsigned)disk->short_writes / 2
+                    : 0;
     if (bytes) {
         resize(file, at + bytes);
         memcpy(file->bytes + at, data, bytes);
@@ -152,7 +159,9 @@ static wan_status disk_sync(const wan_env *env, int handle, const char *path)
         file->synced = realloc(file->synced, file->size ? file->size : 1);
         if (file->size > file->synced_size) memset(file->synced + file->synced_size, 0, file->size - file->synced_size);
         for (uint64_t n = 0, at = 0; at < file->size && n < file->dirty_sectors; n++, at += MEMORY_SECTOR)
-            if (file->dirty[n]) memcpy(file->synced + at, file->bytes + at, file->size - at < MEMORY_SECTOR ? file->size - at : MEMORY_SECTOR);
+            if (file->dirty[n])
+                memcpy(file->synced + at, file->bytes + at,
+                       file->size - at < MEMORY_SECTOR ? file->size - at : MEMORY_SECTOR);
         file->synced_size = file->size;
     }
     make_clean(file);
@@ -173,7 +182,11 @@ static wan_status disk_replace(const wan_env *env, const char *from, const char 
     for (int n = 0; n < MEMORY_FILES; n++) {
         memory_file *each = &disk->files[n];
         if (!each->name[0]) continue;
-        if (each->gone) { if (!each->open) forget(each); else each->synced_name[0] = 0; continue; }
+        if (each->gone) {
+            if (!each->open) forget(each);
+            else each->synced_name[0] = 0;
+            continue;
+        }
         each->named = 1;
         memcpy(each->synced_name, each->name, sizeof each->name);
     }
@@ -186,13 +199,14 @@ static wan_status disk_remove(const wan_env *env, const char *path)
     wan_status status = may_fail(disk, "remove", path);
     if (status != WAN_OK) return status;
     memory_file *file = memory_disk_find(disk, base_name(path));
-    if (file) file->gone = 1;       /* Until the directory is synced a crash can bring it back. */
+    if (file) file->gone = 1; /* Until the directory is synced a crash can bring it back. */
     return WAN_OK;
 }
 
 static void disk_close(const wan_env *env, int handle) { ((memory_disk *)env->state)->files[handle].open--; }
 
-static wan_status disk_list(const wan_env *env, const char *directory, wan_status (*found)(void *owner, const char *name), void *owner)
+static wan_status disk_list(const wan_env *env, const char *directory,
+                            wan_status (*found)(void *owner, const char *name), void *owner)
 {
     memory_disk *disk = env->state;
     wan_status status = may_fail(disk, "list", directory);
@@ -205,8 +219,18 @@ void memory_disk_init(memory_disk *disk)
 {
     memset(disk, 0, sizeof *disk);
     disk->fail_with = WAN_IO;
-    disk->env = (wan_env){.map_file = disk_map_file, .unmap = disk_unmap, .create = disk_create, .open = disk_open, .write = disk_write, .read = disk_read, .sync = disk_sync,
-                          .replace = disk_replace, .remove = disk_remove, .close = disk_close, .list = disk_list, .state = disk};
+    disk->env = (wan_env){.map_file = disk_map_file,
+                          .unmap = disk_unmap,
+                          .create = disk_create,
+                          .open = disk_open,
+                          .write = disk_write,
+                          .read = disk_read,
+                          .sync = disk_sync,
+                          .replace = disk_replace,
+                          .remove = disk_remove,
+                          .close = disk_close,
+                          .list = disk_list,
+                          .state = disk};
 }
 
 void memory_disk_close(memory_disk *disk)
@@ -222,17 +246,27 @@ void memory_disk_crash(memory_disk *disk, int what, random_source *source)
         memory_file *file = &disk->files[n];
         if (!file->name[0]) continue;
         file->open = 0;
-        if (what == KEEP_UNSYNCED ? file->gone : !file->named || !file->synced_name[0]) { forget(file); continue; }
+        if (what == KEEP_UNSYNCED ? file->gone : !file->named || !file->synced_name[0]) {
+            forget(file);
+            continue;
+        }
         if (what != KEEP_UNSYNCED) {
             file->gone = 0;
             memcpy(file->name, file->synced_name, sizeof file->name);
-            if (what == LOSE_UNSYNCED) { file->size = 0; file->bytes = realloc(file->bytes, file->synced_size + 1); }
-            if (file->size < file->synced_size) { file->size = 0; resize(file, file->synced_size); }
+            if (what == LOSE_UNSYNCED) {
+                file->size = 0;
+                file->bytes = realloc(file->bytes, file->synced_size + 1);
+            }
+            if (file->size < file->synced_size) {
+                file->size = 0;
+                resize(file, file->synced_size);
+            }
             const uint64_t unit = what == TEAR_PAGES ? MEMORY_PAGE : MEMORY_SECTOR;
             for (uint64_t at = 0; at < file->size; at += unit) {
                 uint64_t length = file->size - at < unit ? file->size - at : unit;
                 if (what != LOSE_UNSYNCED && random_below(source, 2)) continue;
-                for (uint64_t k = at; k < at + length; k++) file->bytes[k] = k < file->synced_size ? file->synced[k] : 0;
+                for (uint64_t k = at; k < at + length; k++)
+                    file->bytes[k] = k < file->synced_size ? file->synced[k] : 0;
             }
         }
         file->synced = realloc(file->synced, file->size ? file->size : 1);

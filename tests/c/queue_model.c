@@ -3,15 +3,21 @@
 
 static uint64_t differences;
 
-#define SAME(got, wanted) \
-    do { uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted); \
-         if (got_ != wanted_ && differences++ < 5) printf("    %s:%d: %s is %" PRIu64 ", the model says %" PRIu64 "\n", \
-                                                          __FILE__, __LINE__, #got, got_, wanted_); } while (0)
+#define SAME(got, wanted)                                                                                              \
+    do {                                                                                                               \
+        uint64_t got_ = (uint64_t)(got), wanted_ = (uint64_t)(wanted);                                                 \
+        if (got_ != wanted_ && differences++ < 5)                                                                      \
+            printf("    %s:%d: %s is %" PRIu64 ", the model says %" PRIu64 "\n", __FILE__, __LINE__, #got, got_,       \
+                   wanted_);                                                                                           \
+    } while (0)
 
 static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 
 /* The last event that may be peeked, or be gone. */
-static uint64_t model_counts(const queue_model *m, const model_partition *p) { return m->copied ? p->replicated : p->appended; }
+static uint64_t model_counts(const queue_model *m, const model_partition *p)
+{
+    return m->copied ? p->replicated : p->appended;
+}
 
 /* Nothing is on its way: holes in front are gone. */
 static void drop_front_holes(const queue_model *m, model_partition *p)
@@ -31,10 +37,13 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
 {
     p->events[p->appended++] = *event;
     if (!m->conflate || event->operation != WAN_UPDATE) return;
-    uint64_t old = p->index[event->key];        /* May have left the queue, or have been punched. */
+    uint64_t old = p->index[event->key]; /* May have left the queue, or have been punched. */
     if (old > p->peeked && p->events[old - 1].alive) {
-        const model_event *there = &p->events[old - 1];     /* If that is later it stays, and stays to be replaced. Values differ in length only. */
-        if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length)) return;
+        const model_event *there =
+            &p->events[old
+                       - 1]; /* If that is later it stays, and stays to be replaced. Values differ in length only. */
+        if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length))
+            return;
         punch(m, p, old);
         m->conflated++;
     }
@@ -46,9 +55,12 @@ static record_plan draw_plan(queue_model *m, random_source *source, char key[16]
     static uint8_t value[300000];
     *key_number = random_below(source, MODEL_KEYS);
     snprintf(key, 16, "key-%u", *key_number);
-    record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3), .key = key,
-                        .value = value, .value_length = LENGTHS[random_below(source, 9)], .stamp = ++m->stamp};
-    if (!random_below(source, 20)) plan.stamp /= 2;     /* Comes late, as an event that was parked does. */
+    record_plan plan = {.operation = random_below(source, 5) ? WAN_UPDATE : (uint8_t)random_below(source, 3),
+                        .key = key,
+                        .value = value,
+                        .value_length = LENGTHS[random_below(source, 9)],
+                        .stamp = ++m->stamp};
+    if (!random_below(source, 20)) plan.stamp /= 2; /* Comes late, as an event that was parked does. */
     return plan;
 }
 
@@ -62,7 +74,10 @@ static void append(queue_model *m, random_source *source, uint32_t number)
     uint64_t length = plan_length(&plan);
     wan_reservation reservation;
     uint64_t events = m->queue.events, bytes = m->queue.bytes;
-    if (!random_below(source, 30)) { m->disk.fail_at = m->disk.calls + 1; m->disk.fail_count = 1; }
+    if (!random_below(source, 30)) {
+        m->disk.fail_at = m->disk.calls + 1;
+        m->disk.fail_count = 1;
+    }
     wan_status status = wan_queue_reserve(&m->queue, number, length, &reservation);
     m->disk.fail_at = 0;
     if (status != WAN_OK) {
@@ -71,7 +86,10 @@ static void append(queue_model *m, random_source *source, uint32_t number)
         SAME(m->queue.bytes, bytes);
         return;
     }
-    if (!random_below(source, 10)) { wan_queue_cancel(&m->queue, &reservation); return; }
+    if (!random_below(source, 10)) {
+        wan_queue_cancel(&m->queue, &reservation);
+        return;
+    }
     write_plan(reservation.at, &plan);
     wan_queue_commit(&m->queue, &reservation);
     model_event event = {plan.stamp, length, plan.value_length, key_number, plan.operation, 1};
@@ -91,7 +109,10 @@ static void append_run(queue_model *m, random_source *source)
     wan_run run = {0};
     for (uint32_t n = 0; n < MODEL_PARTITIONS; n++)
         if (m->partitions[n].appended + RUN > MODEL_EVENTS) return;
-    if (!random_below(source, 10)) { m->disk.fail_at = m->disk.calls + 1 + random_below(source, 2); m->disk.fail_count = 1; }
+    if (!random_below(source, 10)) {
+        m->disk.fail_at = m->disk.calls + 1 + random_below(source, 2);
+        m->disk.fail_count = 1;
+    }
     for (; written < count; written++) {
         char key[16];
         uint32_t key_number;
@@ -108,13 +129,16 @@ static void append_run(queue_model *m, random_source *source)
     }
     uint32_t done = 0;
     int is_used = random_below(source, 10) != 0, has_room = 0;
-    if (run.at && written && random_below(source, 2)) {     /* Who asked for room before gets all of the run in, whatever the disk does. */
+    if (run.at && written
+        && random_below(source, 2)) { /* Who asked for room before gets all of the run in, whatever the disk does. */
         has_room = 1;
         for (uint32_t n = 0; n < written && has_room; n++)
             has_room = wan_queue_room_for_entries(&m->queue, partitions[n], written) == WAN_OK;
         if (has_room) m->disk.fail_at = m->disk.calls + 1;
     }
-    if (run.at) done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, is_used ? written : 0, sequences);
+    if (run.at)
+        done = wan_queue_append_run(&m->queue, &run, lengths, one_partition ? NULL : partitions, is_used ? written : 0,
+                                    sequences);
     if (has_room && is_used) SAME(done, written);
     m->disk.fail_at = 0;
     for (uint32_t n = 0; n < done; n++) {
@@ -136,7 +160,7 @@ static void peek(queue_model *m, random_source *source, uint32_t number)
         const model_event *event = &p->events[p->peeked];
         if (event->alive) {
             if ((expected || !at_least_one) && total + event->length > limit) {
-                if (!expected) p->peeked = first;       /* Nothing taken: nothing moved, holes neither. */
+                if (!expected) p->peeked = first; /* Nothing taken: nothing moved, holes neither. */
                 break;
             }
             total += event->length;
@@ -240,10 +264,11 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
         if (choice < (growing ? 85u : 40u)) {
             if (random_below(source, 30)) append(m, source, number);
             else append_run(m, source);
-        }
-        else if (choice < 92) peek(m, source, number);
+        } else if (choice < 92) peek(m, source, number);
         else if (choice < 97) {
-            uint64_t through = p->removed + (p->peeked > p->removed ? random_below(source, (uint32_t)(p->peeked - p->removed) + 1) : 0);
+            uint64_t through =
+                p->removed
+                + (p->peeked > p->removed ? random_below(source, (uint32_t)(p->peeked - p->removed) + 1) : 0);
             if (!growing) through = p->peeked;
             uint64_t wanted = model_remove(p, through);
             SAME(wan_queue_remove(&m->queue, number, through), wanted);

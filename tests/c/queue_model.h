@@ -6,16 +6,20 @@
 #include "store/wan_queue.h"
 
 #define MODEL_PARTITIONS 3
-#define MODEL_KEYS 24
-#define MODEL_EVENTS 6000      /* Per partition and run: more are not appended. */
-
-typedef struct { uint64_t stamp, length; uint32_t value_length, key; uint8_t operation, alive; } model_event;
+#define MODEL_KEYS       24
+#define MODEL_EVENTS     6000 /* Per partition and run: more are not appended. */
 
 typedef struct {
-    model_event events[MODEL_EVENTS];       /* By sequence - 1. */
+    uint64_t stamp, length;
+    uint32_t value_length, key;
+    uint8_t operation, alive;
+} model_event;
+
+typedef struct {
+    model_event events[MODEL_EVENTS]; /* By sequence - 1. */
     uint64_t removed, peeked, appended;
-    uint64_t replicated;                    /* What all copies have, while the queue is copied. */
-    uint64_t index[MODEL_KEYS];             /* The update that a newer one of its key may replace; 0: none. */
+    uint64_t replicated;        /* What all copies have, while the queue is copied. */
+    uint64_t index[MODEL_KEYS]; /* The update that a newer one of its key may replace; 0: none. */
 } model_partition;
 
 typedef struct {

@@ -30,12 +30,15 @@ static void what_is_taken_from_the_front_makes_room_behind(void)
         while (buffer.start < buffer.used && (buffer.used - buffer.start > 100000 || random_below(&source, 300))) {
             uint64_t number;
             memcpy(&number, buffer.bytes + buffer.start, 8);
-            if (number != taken++) { EXPECT(0); break; }
+            if (number != taken++) {
+                EXPECT(0);
+                break;
+            }
             buffer.start += 8;
         }
         if (buffer.capacity > most) most = buffer.capacity;
     }
-    EXPECT(put > 1000000 && most <= 1 << 18);       /* It goes round in what it needed once. */
+    EXPECT(put > 1000000 && most <= 1 << 18); /* It goes round in what it needed once. */
     EXPECT_EQUAL((uintptr_t)buffer.bytes % 16, 0);
     wan_buffer_close(&buffer);
 }
@@ -74,7 +77,7 @@ static void one_that_rests_keeps_what_it_needed_of_late(void)
     wan_buffer_rest(&buffer, &use, 5 << 20, 10 * WAN_BUFFER_LATE_US);
     EXPECT(buffer.capacity == 16 << 20);
     wan_buffer_rest(&buffer, &use, 0, 11 * WAN_BUFFER_LATE_US);
-    EXPECT(buffer.capacity == 16 << 20);        /* In the time before this one. */
+    EXPECT(buffer.capacity == 16 << 20); /* In the time before this one. */
     wan_buffer_rest(&buffer, &use, 0, 12 * WAN_BUFFER_LATE_US);
     EXPECT(buffer.capacity == 0);
 }

@@ -28,7 +28,8 @@ static void a_counter_that_nobody_knows_and_one_that_is_there_twice_are_refused_
 static void each_counter_has_a_name_and_a_number_of_its_own(void)
 {
     for (int n = 0; n < WAN_QUEUE_COUNTERS_COUNT; n++) {
-        EXPECT(wan_queue_counter_rows[n].number > 0 && wan_queue_counter_rows[n].field[0] && wan_queue_counter_rows[n].about[0]);
+        EXPECT(wan_queue_counter_rows[n].number > 0 && wan_queue_counter_rows[n].field[0]
+               && wan_queue_counter_rows[n].about[0]);
         for (int other = 0; other < n; other++) {
             EXPECT(wan_queue_counter_rows[n].number != wan_queue_counter_rows[other].number);
             EXPECT(strcmp(wan_queue_counter_rows[n].field, wan_queue_counter_rows[other].field) != 0);
@@ -43,7 +44,8 @@ static void new_stamps_ascend_by_the_old_one_and_what_is_known_comes_first(void)
     random_source source = {.state = 3};
     uint64_t sum = 0, sorted = 0;
     for (int n = 0; n < COUNT; n++) {
-        stamps[n] = (wan_new_stamp){random_below(&source, 500), random_below(&source, 2) ? 1 + random_below(&source, 9) : 0};
+        stamps[n] =
+            (wan_new_stamp){random_below(&source, 500), random_below(&source, 2) ? 1 + random_below(&source, 9) : 0};
         sum += stamps[n].old * 100 + stamps[n].fresh;
     }
     wan_new_stamps_sort(stamps, COUNT);
@@ -57,10 +59,12 @@ static void new_stamps_ascend_by_the_old_one_and_what_is_known_comes_first(void)
 }
 
 const test_case counts_tests[] = {
-    {"saved counters come back, and those of zero take no room", saved_counters_come_back_and_those_of_zero_take_no_room},
+    {"saved counters come back, and those of zero take no room",
+     saved_counters_come_back_and_those_of_zero_take_no_room},
     {"a counter that nobody knows and one that is there twice are refused by number",
      a_counter_that_nobody_knows_and_one_that_is_there_twice_are_refused_by_number},
     {"each counter has a name and a number of its own", each_counter_has_a_name_and_a_number_of_its_own},
-    {"new stamps ascend by the old one, and what is known comes first", new_stamps_ascend_by_the_old_one_and_what_is_known_comes_first},
+    {"new stamps ascend by the old one, and what is known comes first",
+     new_stamps_ascend_by_the_old_one_and_what_is_known_comes_first},
     {0},
 };

@@ -8,7 +8,10 @@
 static wan_buffer stage;
 static wan_item_set set;
 
-typedef struct { uint32_t key; uint8_t form; } keyed_item;
+typedef struct {
+    uint32_t key;
+    uint8_t form;
+} keyed_item;
 
 static wan_item_key key_of(const uint8_t *item) { return (wan_item_key){item, 4, ((const keyed_item *)item)->form}; }
 
@@ -19,7 +22,10 @@ static uint64_t stage_item(const void *item, uint64_t length)
     return at;
 }
 
-static uint64_t stage_key(uint32_t key, uint8_t form) { return stage_item(&(keyed_item){key, form}, sizeof(keyed_item)); }
+static uint64_t stage_key(uint32_t key, uint8_t form)
+{
+    return stage_item(&(keyed_item){key, form}, sizeof(keyed_item));
+}
 
 static uint64_t stage_place(uint32_t partition, uint64_t sequence)
 {
@@ -82,13 +88,15 @@ static void places_that_follow_each_other_become_one_and_are_walked_one_by_one(v
     const wan_place single[] = {{1, 1, 7}, {1, 1, 8}, {1, 1, 9}, {2, 1, 10}, {2, 1, 12}, {1, 1, 10}};
     wan_place joined[6 + 1];
     EXPECT_EQUAL(wan_places_join(joined, single, 6), 4);
-    EXPECT(joined[0].partition == 1 && joined[0].count == 3 && joined[0].first == 7 && joined[3].first == 10 && joined[3].count == 1);
+    EXPECT(joined[0].partition == 1 && joined[0].count == 3 && joined[0].first == 7 && joined[3].first == 10
+           && joined[3].count == 1);
     wan_place_walk walk;
     uint32_t partition, n = 0;
     uint64_t sequence;
     EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)joined, 4 * sizeof(wan_place) + 48, 4), WAN_OK);
     EXPECT(walk.at == (const uint8_t *)(joined + 4) && walk.left == 48);
-    for (; wan_places_next(&walk, &partition, &sequence); n++) EXPECT(n < 6 && partition == single[n].partition && sequence == single[n].first);
+    for (; wan_places_next(&walk, &partition, &sequence); n++)
+        EXPECT(n < 6 && partition == single[n].partition && sequence == single[n].first);
     EXPECT_EQUAL(n, 6);
 }
 
@@ -110,7 +118,8 @@ static void places_that_lie_are_refused(void)
 const test_case item_set_tests[] = {
     {"of each key the one that was chosen last is found", of_each_key_the_one_that_was_chosen_last_is_found},
     {"events are told apart by partition and sequence", events_are_told_apart_by_partition_and_sequence},
-    {"places that follow each other become one and are walked one by one", places_that_follow_each_other_become_one_and_are_walked_one_by_one},
+    {"places that follow each other become one and are walked one by one",
+     places_that_follow_each_other_become_one_and_are_walked_one_by_one},
     {"places that lie are refused", places_that_lie_are_refused},
     {0},
 };

@@ -1,4 +1,5 @@
-/* Owns the tests of the lock and of the role: nobody gets in beside its holder, and nobody sleeps on when it is free. */
+/* Owns the tests of the lock and of the role: nobody gets in beside its holder, and nobody sleeps on when it is free.
+ */
 #include <pthread.h>
 
 #include "harness.h"
@@ -7,8 +8,8 @@
 #include "base/wan_role.h"
 #include "base/wan_thread.h"
 
-#define TEST_US 500000u
-#define PATIENCE_US 20000000u       /* Longer than any processor is taken away. */
+#define TEST_US     500000u
+#define PATIENCE_US 20000000u /* Longer than any processor is taken away. */
 
 static wan_lock lock;
 static uint64_t counted, rounds;
@@ -19,7 +20,8 @@ static void *count_alone(void *context)
     for (uint64_t end = wan_monotonic_us() + TEST_US, n = 0; wan_monotonic_us() < end; n++) {
         wan_lock_take(&lock);
         uint64_t seen = counted;
-        for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {}    /* Now and then so long that the others go to sleep. */
+        for (volatile uint64_t hold = 0; hold < (n % 64 ? 10 : 20000); hold++) {
+        } /* Now and then so long that the others go to sleep. */
         counted = seen + 1;
         wan_lock_release(&lock);
         wan_count(&rounds, 1);
@@ -38,7 +40,7 @@ static void no_two_threads_are_in_at_once(void)
     EXPECT(lock.state == 0 && lock.sleepers == 0);
 }
 
-static uint64_t offered, taken;     /* Rounds. */
+static uint64_t offered, taken; /* Rounds. */
 static int over;
 
 static void *take_what_is_offered(void *context)
@@ -54,8 +56,8 @@ static void *take_what_is_offered(void *context)
     }
 }
 
-/* The holder lets go at just about the time when the other has spun enough and goes to sleep, and then leaves the lock alone: a
- * wake that is lost then is lost for good. */
+/* The holder lets go at just about the time when the other has spun enough and goes to sleep, and then leaves the lock
+ * alone: a wake that is lost then is lost for good. */
 static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
 {
     pthread_t other;
@@ -70,7 +72,8 @@ static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
         wan_set(&offered, offered + 1);
         for (volatile uint64_t n = 0; n < hold; n++) {}
         wan_lock_release(&lock);
-        for (uint64_t patience = wan_monotonic_us() + PATIENCE_US; woken && wan_read(&taken) != offered;) woken = wan_monotonic_us() < patience;
+        for (uint64_t patience = wan_monotonic_us() + PATIENCE_US; woken && wan_read(&taken) != offered;)
+            woken = wan_monotonic_us() < patience;
     }
     EXPECT(woken);
     EXPECT(offered > 0);
@@ -80,8 +83,8 @@ static void who_goes_to_sleep_as_the_lock_becomes_free_is_woken(void)
 }
 
 static wan_role role;
-static uint32_t released;           /* What those sleep on who asked for the role in vain. */
-static uint64_t longest_us;         /* Somebody slept for it. */
+static uint32_t released;   /* What those sleep on who asked for the role in vain. */
+static uint64_t longest_us; /* Somebody slept for it. */
 
 static void *play_the_role(void *context)
 {
@@ -113,7 +116,7 @@ static void one_thread_has_the_role_and_its_release_wakes_the_others(void)
     EXPECT(rounds > 0);
     EXPECT_EQUAL(counted, rounds);
     EXPECT_EQUAL(role.state, WAN_ROLE_FREE);
-    EXPECT(longest_us < PATIENCE_US / 2);       /* A wake that is lost costs all of the patience. */
+    EXPECT(longest_us < PATIENCE_US / 2); /* A wake that is lost costs all of the patience. */
 }
 
 static void the_release_of_a_role_that_nobody_asked_for_wakes_nobody(void)
@@ -132,7 +135,9 @@ static void the_release_of_a_role_that_nobody_asked_for_wakes_nobody(void)
 const test_case lock_tests[] = {
     {"no two threads are in at once", no_two_threads_are_in_at_once},
     {"who goes to sleep as the lock becomes free is woken", who_goes_to_sleep_as_the_lock_becomes_free_is_woken},
-    {"one thread has the role, and its release wakes the others", one_thread_has_the_role_and_its_release_wakes_the_others},
-    {"the release of a role that nobody asked for wakes nobody", the_release_of_a_role_that_nobody_asked_for_wakes_nobody},
+    {"one thread has the role, and its release wakes the others",
+     one_thread_has_the_role_and_its_release_wakes_the_others},
+    {"the release of a role that nobody asked for wakes nobody",
+     the_release_of_a_role_that_nobody_asked_for_wakes_nobody},
     {0},
 };

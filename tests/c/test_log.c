@@ -50,7 +50,7 @@ static void a_log_with_a_failed_check_is_not_written_any_more(void)
     EXPECT(strstr(wan_detail, "wan_log.c") && strstr(wan_detail, "drop <= log->writing"));
     EXPECT_EQUAL(wan_log_drop_first(&owner.log, 0, NULL, 0), WAN_BROKEN);
     EXPECT_EQUAL(wan_log_seal(&owner.log, NULL, 0), WAN_BROKEN);
-    EXPECT_EQUAL(reopen(), WAN_OK);         /* As after a crash. */
+    EXPECT_EQUAL(reopen(), WAN_OK); /* As after a crash. */
     EXPECT(owner_is_whole(&owner));
     EXPECT_EQUAL(owner.last, 10);
     end();
@@ -75,8 +75,8 @@ static void a_block_longer_than_a_segment_gets_one_of_its_own(void)
     begin();
     owner.limit = 0;
     EXPECT_EQUAL(reopen(), WAN_OK);
-    write_items(3, 3u << 20);       /* The third needs the segments that are made ahead. */
-    write_items(1, 20u << 20);      /* Longer than any of them. */
+    write_items(3, 3u << 20);  /* The third needs the segments that are made ahead. */
+    write_items(1, 20u << 20); /* Longer than any of them. */
     write_items(2, 100);
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner));
@@ -113,7 +113,8 @@ static void files_that_no_manifest_names_are_cleared_away(void)
     memcpy(bytes, old->bytes, size);
     EXPECT_EQUAL(owner_drop(&owner, 100), WAN_OK);
     int file;
-    EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file), WAN_OK);     /* The crash came before it was removed. */
+    EXPECT_EQUAL(disk.env.create(&disk.env, "log/000000000001.seg", size, &file),
+                 WAN_OK); /* The crash came before it was removed. */
     disk.env.write(&disk.env, file, "log/000000000001.seg", 0, bytes, size);
     disk.env.close(&disk.env, file);
     free(bytes);
@@ -128,7 +129,10 @@ static void files_that_no_manifest_names_are_cleared_away(void)
 enum { TRUNCATED, ZEROED, FLIPPED };
 
 /* Where each block of the newest segment ends, with the number of the item in it. */
-typedef struct { uint64_t end[OWNER_ITEMS], item[OWNER_ITEMS]; uint32_t count; } block_ends;
+typedef struct {
+    uint64_t end[OWNER_ITEMS], item[OWNER_ITEMS];
+    uint32_t count;
+} block_ends;
 
 static void damage_file(memory_file *file, uint64_t at, int how)
 {
@@ -152,13 +156,13 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
     wan_status status = owner_open(&again);
     if (status == WAN_OK) {
         good = whole_items != NEVER_OPENS && owner_is_whole(&again);
-        for (uint32_t n = again.log.writing; good && n < again.log.count; n++) {        /* Nothing is left behind the cut, */
+        for (uint32_t n = again.log.writing; good && n < again.log.count; n++) { /* Nothing is left behind the cut, */
             char left[64];
             snprintf(left, sizeof left, "%012" PRIu64 ".seg", again.log.segments[n].number);
             const memory_file *file = memory_disk_find(&other, left);
             for (uint64_t k = again.log.segments[n].used; k < file->size && good; k++) good = file->bytes[k] == 0;
         }
-        if (good) {                         /* and what is written there is found. */
+        if (good) { /* and what is written there is found. */
             again.staged = again.durable = again.last;
             good = owner_write(&again, 300) == WAN_OK;
             owner_close(&again);
@@ -167,10 +171,15 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
         owner_close(&again);
     } else {
         good = (may_refuse && status == WAN_CORRUPT && again.damage.file[0] && again.damage.reason[0])
-            || (how == FLIPPED && status == WAN_INVALID);      /* A flipped version says that it is newer. */
+               || (how == FLIPPED && status == WAN_INVALID); /* A flipped version says that it is newer. */
         if (!good) printf("    opening says %d: %s\n", status, wan_detail);
     }
-    if (!good) printf("    %s %s at %" PRIu64 "\n", name, how == TRUNCATED ? "cut" : how == ZEROED ? "zeroed from" : "with a bit flipped", at);
+    if (!good)
+        printf("    %s %s at %" PRIu64 "\n", name,
+               how == TRUNCATED ? "cut"
+               : how == ZEROED  ? "zeroed from"
+                                : "with a bit flipped",
+               at);
     memory_disk_close(&other);
     return good;
 }
@@ -178,16 +187,17 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
 static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong(void)
 {
     begin();
-    write_items(75, 20000);         /* Two segments, */
+    write_items(75, 20000); /* Two segments, */
     EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
     write_items(120, 1500);
-    write_items(12, 40);            /* and small blocks at its end. */
+    write_items(12, 40); /* and small blocks at its end. */
     char newest[64];
     snprintf(newest, sizeof newest, "%012" PRIu64 ".seg", owner.log.segments[owner.log.writing].number);
     static block_ends blocks;
     memset(&blocks, 0, sizeof blocks);
     const memory_file *file = memory_disk_find(&disk, newest);
-    uint64_t item = owner.log.segments[owner.log.writing].first_commit, used = owner.log.segments[owner.log.writing].used;
+    uint64_t item = owner.log.segments[owner.log.writing].first_commit,
+             used = owner.log.segments[owner.log.writing].used;
     for (uint64_t at = WAN_LOG_PAGE; at < used; item++) {
         const wan_block_head *head = (const wan_block_head *)(file->bytes + at);
         at += sizeof *head + head->length;
@@ -196,7 +206,7 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
     }
     EXPECT(blocks.count > 12);
     EXPECT_EQUAL(blocks.item[blocks.count - 1], owner.durable);
-    uint64_t known;                 /* The newest block that the manifest knows of. */
+    uint64_t known; /* The newest block that the manifest knows of. */
     memcpy(&known, memory_disk_find(&disk, "MANIFEST")->bytes + 32, 8);
     EXPECT(known > blocks.item[0] && known < owner.durable - 100);
     uint64_t before = blocks.item[0] - 1, dense = blocks.end[blocks.count - 4];
@@ -205,33 +215,39 @@ static void a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_i
             uint64_t whole = before;
             for (uint32_t n = 0; n < blocks.count && blocks.end[n] <= at; n++) whole = blocks.item[n];
             /* Only the tail is torn: nothing that was synced before may be missed, and nothing is refused. With a bit
-             * flipped only the last block can be taken for torn; and what the manifest knows of is never missed silently.
-             * A file that is shorter than it was made is never a torn tail. */
+             * flipped only the last block can be taken for torn; and what the manifest knows of is never missed
+             * silently. A file that is shorter than it was made is never a torn tail. */
             if (how == FLIPPED) whole = at < blocks.end[blocks.count - 2] ? owner.durable : owner.durable - 1;
-            EXPECT(open_damaged(newest, at, how, how == TRUNCATED ? NEVER_OPENS : whole > known ? whole : known,
+            EXPECT(open_damaged(newest, at, how,
+                                how == TRUNCATED ? NEVER_OPENS
+                                : whole > known  ? whole
+                                                 : known,
                                 how != ZEROED || at < WAN_LOG_PAGE || whole < known));
         }
     }
     /* Elsewhere: the older segments, those made ahead, the manifest. */
     for (int n = 0; n < MEMORY_FILES; n++) {
         const memory_file *each = &disk.files[n];
-        if (!each->name[0] || each->gone || strcmp(each->name, newest) == 0 || strcmp(each->name, "MANIFEST.new") == 0) continue;
+        if (!each->name[0] || each->gone || strcmp(each->name, newest) == 0 || strcmp(each->name, "MANIFEST.new") == 0)
+            continue;
         for (int how = TRUNCATED; how <= FLIPPED; how++)
-            for (uint64_t at = 0; at < each->size && expectations_failed < 5; at += 1 + (at < 100 ? 0 : (at * 7919) % 70001))
+            for (uint64_t at = 0; at < each->size && expectations_failed < 5;
+                 at += 1 + (at < 100 ? 0 : (at * 7919) % 70001))
                 EXPECT(open_damaged(each->name, at, how, owner.durable, 1));
     }
     /* After a regular end the manifest knows the last block: now nothing at all is taken for a torn tail. */
     EXPECT_EQUAL(wan_log_seal(&owner.log, (const uint8_t *)&owner.state, 8), WAN_OK);
     for (int how = ZEROED; how <= FLIPPED; how++)
-        for (uint64_t at = WAN_LOG_PAGE; at < used && expectations_failed < 5; at += at >= dense ? 1 : 1 + (at * 7919) % 6007)
+        for (uint64_t at = WAN_LOG_PAGE; at < used && expectations_failed < 5;
+             at += at >= dense ? 1 : 1 + (at * 7919) % 6007)
             EXPECT(open_damaged(newest, at, how, owner.durable, 1));
     end();
 }
 
 /* Failing calls. */
 
-/* The work during which something goes wrong: commits of all sizes and drops, and syncs where items are only written. Gives what the
- * last call that failed said; with `give_up` nothing comes after that one. */
+/* The work during which something goes wrong: commits of all sizes and drops, and syncs where items are only written.
+ * Gives what the last call that failed said; with `give_up` nothing comes after that one. */
 static wan_status work(log_owner *o, int give_up)
 {
     static const uint64_t lengths[] = {15000, 300, 37000, 20, 22000, 60000, 1700};
@@ -288,20 +304,25 @@ static void fail_each_call(int writes)
             for (int part = 0; part < 2; part++) {
                 uint64_t durable = owner.durable;
                 status = work(&owner, give_up || kind == 5);
-                if (kind == 5 && status != WAN_OK) EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK);   /* A longer one next, and then it is closed. */
-                else if (!give_up) EXPECT(owner.durable >= durable + 28);      /* It goes on by itself. */
-                if (writes && part == 1) {      /* Whatever failed before: what is said to be synced is. */
+                if (kind == 5 && status != WAN_OK)
+                    EXPECT_EQUAL(owner_write(&owner, 100000), WAN_OK); /* A longer one next, and then it is closed. */
+                else if (!give_up) EXPECT(owner.durable >= durable + 28); /* It goes on by itself. */
+                if (writes && part == 1) { /* Whatever failed before: what is said to be synced is. */
                     owner_close(&owner);
                     memory_disk_crash(&disk, kind % 2 ? LOSE_UNSYNCED : TEAR_PAGES, &source);
                     owner_lose_power(&owner);
                 }
                 status = reopen();
-                if (status != WAN_OK) { EXPECT(disk.calls >= fail_at); status = owner_open(&owner); }
+                if (status != WAN_OK) {
+                    EXPECT(disk.calls >= fail_at);
+                    status = owner_open(&owner);
+                }
                 EXPECT_EQUAL(status, WAN_OK);
                 EXPECT(owner_is_whole(&owner));
                 owner.staged = owner.durable = owner.last;
             }
-            if (expectations_failed > before) printf("    call %" PRIu64 " (%s) failing, kind %d\n", fail_at, disk.failed_what, kind);
+            if (expectations_failed > before)
+                printf("    call %" PRIu64 " (%s) failing, kind %d\n", fail_at, disk.failed_what, kind);
             end();
         }
 }
@@ -338,7 +359,11 @@ static void go_down_at_each_call(int writes)
             EXPECT_EQUAL(reopen(), WAN_OK);
             EXPECT(owner_is_whole(&owner));
             if (expectations_failed > before)
-                printf("    down at call %" PRIu64 " (%s), %s: %s\n", fail_at, disk.failed_what, what == LOSE_UNSYNCED ? "unsynced lost" : what == KEEP_UNSYNCED ? "all kept" : "torn", wan_detail);
+                printf("    down at call %" PRIu64 " (%s), %s: %s\n", fail_at, disk.failed_what,
+                       what == LOSE_UNSYNCED   ? "unsynced lost"
+                       : what == KEEP_UNSYNCED ? "all kept"
+                                               : "torn",
+                       wan_detail);
             end();
         }
 }
@@ -374,7 +399,7 @@ static void a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(void)
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     for (int n = 0; n < 250 && !expectations_failed; n++) {
         for (uint32_t k = random_below(&source, 30); k; k--) {
-            owner.writes = random_below(&source, 8) != 0;       /* Some that are synced at once are among them. */
+            owner.writes = random_below(&source, 8) != 0; /* Some that are synced at once are among them. */
             EXPECT_EQUAL(owner_write(&owner, random_below(&source, random_below(&source, 4) ? 3000 : 90000)), WAN_OK);
             if (!random_below(&source, 10)) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
         }
@@ -402,16 +427,17 @@ static void whole_blocks_behind_one_that_was_never_synced_are_the_lost_end(void)
     owner.writes = 1;
     write_items(10, 300);
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
-    const uint64_t end_of_5 = WAN_LOG_PAGE + 5 * (sizeof(wan_block_head) + sizeof(wan_part_head)) + owner_item_length(1, 300) + owner_item_length(2, 301) + owner_item_length(3, 302)
-        + owner_item_length(4, 303) + owner_item_length(5, 304);
+    const uint64_t end_of_5 = WAN_LOG_PAGE + 5 * (sizeof(wan_block_head) + sizeof(wan_part_head))
+                              + owner_item_length(1, 300) + owner_item_length(2, 301) + owner_item_length(3, 302)
+                              + owner_item_length(4, 303) + owner_item_length(5, 304);
     EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->commit, 6);
     EXPECT_EQUAL(((const wan_block_head *)(file->bytes + end_of_5))->synced, 5);
-    file->bytes[end_of_5 + 100] ^= 1;           /* Of the sixth. */
+    file->bytes[end_of_5 + 100] ^= 1; /* Of the sixth. */
     owner.durable = 5;
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 5 && owner.cut_bytes > 1000);
     owner.staged = owner.durable = 5;
-    write_items(3, 200);                        /* In its place. */
+    write_items(3, 200); /* In its place. */
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 8 && owner.cut_bytes == 0);
     end();
@@ -424,7 +450,7 @@ static void a_damaged_block_that_a_later_one_says_to_be_synced_is_damage(void)
     write_items(5, 300);
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     write_items(3, 300);
-    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);   /* Nothing comes behind them that says so. */
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK); /* Nothing comes behind them that says so. */
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
     file->bytes[WAN_LOG_PAGE + 100] ^= 1;
     expect_refusal(WAN_CORRUPT, "a damaged block, which was synced: one that was begun later says so");
@@ -438,7 +464,7 @@ static void a_manifest_knows_only_what_is_synced(void)
 {
     begin();
     owner.writes = 1;
-    write_items(150, 20000);        /* Several segments. */
+    write_items(150, 20000); /* Several segments. */
     EXPECT(owner.log.writing >= 2 && owner.synced < owner.durable);
     EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
     EXPECT_EQUAL(owner.synced, owner.durable);
@@ -471,7 +497,8 @@ static void blocks_are_written_while_the_disk_syncs(void)
         EXPECT_EQUAL(wan_log_end_sync(&owner.log, &sync, ran), ran);
         EXPECT_EQUAL(owner.log.synced_commit, fails ? 0 : 4);
         EXPECT_EQUAL(wan_log_takes(&owner.log, 5000), !fails);
-        if (fails) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);      /* From our own memory: the system's has nothing to write. */
+        if (fails)
+            EXPECT_EQUAL(owner_sync(&owner), WAN_OK); /* From our own memory: the system's has nothing to write. */
         else EXPECT_EQUAL(wan_log_begin_sync(&owner.log, &sync), WAN_OK);
         owner.synced = owner.log.synced_commit;
         EXPECT_EQUAL(owner.synced, fails ? 8 : 4);
@@ -496,9 +523,10 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
     EXPECT(owner.synced < owner.durable);
     disk.fail_at = disk.calls + 1;
     disk.short_writes = 2;
-    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);         /* Leaves a block behind the last one, */
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO); /* Leaves a block behind the last one, */
     disk.fail_at = disk.calls + 2;
-    EXPECT_EQUAL(owner_write(&owner, 1030000), WAN_IO);     /* which a longer one for the next segment clears away first: a write and a sync. */
+    EXPECT_EQUAL(owner_write(&owner, 1030000),
+                 WAN_IO); /* which a longer one for the next segment clears away first: a write and a sync. */
     EXPECT(strcmp(disk.failed_what, "sync") == 0);
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     EXPECT_EQUAL(owner.synced, owner.durable);
@@ -512,19 +540,19 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
 static void only_what_needs_one_write_is_taken(void)
 {
     begin();
-    EXPECT(!wan_log_takes(&owner.log, 100));            /* No segment yet, */
+    EXPECT(!wan_log_takes(&owner.log, 100)); /* No segment yet, */
     owner.writes = 1;
     write_items(1, 100);
     EXPECT(wan_log_takes(&owner.log, 100));
-    EXPECT(!wan_log_takes(&owner.log, 1u << 20));       /* a new one, */
+    EXPECT(!wan_log_takes(&owner.log, 1u << 20)); /* a new one, */
     disk.fail_at = disk.calls + 1;
     disk.short_writes = 2;
-    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);     /* what failed left something, */
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO); /* what failed left something, */
     EXPECT(!wan_log_takes(&owner.log, 100));
     write_items(1, 50);
     EXPECT(wan_log_takes(&owner.log, 100));
     EXPECT_EQUAL(reopen(), WAN_OK);
-    EXPECT(!wan_log_takes(&owner.log, 100));            /* the manifest comes first. */
+    EXPECT(!wan_log_takes(&owner.log, 100)); /* the manifest comes first. */
     EXPECT(owner_is_whole(&owner) && owner.last == 2);
     end();
 }
@@ -560,7 +588,7 @@ static void a_log_on_a_disk_without_a_byte_left_can_be_shortened(void)
     EXPECT_EQUAL(reopen(), WAN_OK);
     disk.capacity = 25u << 20;
     while (owner_write(&owner, 1u << 20) == WAN_OK) {}
-    disk.capacity = 1;              /* Somebody else took all the rest. */
+    disk.capacity = 1; /* Somebody else took all the rest. */
     EXPECT_EQUAL(owner_write(&owner, 1u << 20), WAN_FULL);
     uint32_t segments = owner.log.count;
     EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);
@@ -630,7 +658,8 @@ static void a_manifest_of_another_log_costs_no_file(void)
 {
     begin();
     write_items(60, 50000);
-    EXPECT_EQUAL(owner_drop(&owner, owner.durable), WAN_OK);       /* The files that are left are numbered as if the other log had dropped them. */
+    EXPECT_EQUAL(owner_drop(&owner, owner.durable),
+                 WAN_OK); /* The files that are left are numbered as if the other log had dropped them. */
     write_items(3, 100);
     memory_disk_init(&other);
     log_owner stranger;
@@ -648,7 +677,7 @@ static void a_manifest_of_another_log_costs_no_file(void)
     memory_disk_close(&other);
     expect_refusal(WAN_CORRUPT, "the file is gone");
     free(own->bytes);
-    own->bytes = bytes;             /* Its own again. */
+    own->bytes = bytes; /* Its own again. */
     own->size = size;
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT(owner_is_whole(&owner));
@@ -664,7 +693,7 @@ static void the_last_blocks_damaged_together_are_no_torn_tail(void)
     file->bytes[used - 500] ^= 1;
     file->bytes[used - 100] ^= 1;
     expect_refusal(WAN_CORRUPT, "one that was begun later says so");
-    file->bytes[used - 500] ^= 1;       /* The last one alone may be torn. */
+    file->bytes[used - 500] ^= 1; /* The last one alone may be torn. */
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT_EQUAL(owner.last, owner.durable - 1);
     end();
@@ -718,8 +747,10 @@ static void a_newer_format_another_kind_and_another_count_of_partitions_are_refu
     owner_close(&owner);
     wan_log_reader reader = {.owner = &owner};
     uint64_t cut;
-    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, &reader, &owner.damage, &cut), WAN_INVALID);
-    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, &reader, &owner.damage, &cut), WAN_INVALID);
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_REGION, 1, 1, &reader, &owner.damage, &cut),
+                 WAN_INVALID);
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 1, 2, &reader, &owner.damage, &cut),
+                 WAN_INVALID);
     EXPECT(strstr(wan_detail, "written with 1 partitions, and 2 are configured") != NULL);
     memory_file *manifest = memory_disk_find(&disk, "MANIFEST");
     manifest->bytes[8] = WAN_RECORD_FORMAT + 1;
@@ -744,9 +775,10 @@ static void an_older_format_is_refused_by_name(void)
     memcpy(manifest->bytes + 68, &crc, 4);
     for (int salvage = 0; salvage < 2; salvage++) {
         owner.salvage = salvage;
-        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 3 only: drain it with the version that wrote it");
+        expect_refusal(WAN_INVALID, "MANIFEST is in record format 1, and this version reads format 3 only: drain it "
+                                    "with the version that wrote it");
     }
-    manifest->gone = 1;                 /* Salvage of a folder without one. */
+    manifest->gone = 1; /* Salvage of a folder without one. */
     segment->bytes[8] = 1;
     crc = wan_crc32c(0, segment->bytes, offsetof(wan_segment_head, crc));
     memcpy(segment->bytes + offsetof(wan_segment_head, crc), &crc, 4);
@@ -771,7 +803,11 @@ static wan_status write_copies(log_owner *o, const memory_file *file, uint64_t f
     return status;
 }
 
-static wan_status take_any_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes) { return WAN_OK; }
+static wan_status take_any_part(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
+                                const uint8_t *bytes)
+{
+    return WAN_OK;
+}
 
 /* Opens what is left when the newest block is torn at `at`. */
 static wan_status open_torn(memory_disk *torn, uint64_t at, uint64_t *commit)
@@ -781,7 +817,8 @@ static wan_status open_torn(memory_disk *torn, uint64_t at, uint64_t *commit)
     memory_file *file = memory_disk_find(torn, "000000000001.seg");
     memset(file->bytes + at, 0, 100);
     wan_log_reader reader = {.owner = &opened, .part = take_any_part};
-    wan_status status = wan_log_open(&opened.log, &torn->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &opened.damage, &opened.cut_bytes);
+    wan_status status =
+        wan_log_open(&opened.log, &torn->env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &opened.damage, &opened.cut_bytes);
     *commit = opened.log.commit;
     wan_log_close(&opened.log);
     return status;
@@ -794,8 +831,8 @@ static void no_value_is_taken_for_a_block(void)
     memory_file *file = memory_disk_find(&disk, "000000000001.seg");
     wan_log_segment *segment = &owner.log.segments[0];
     const uint64_t used = segment->used;
-    /* What is on the disk, whole blocks with real heads; and heads that say they come later, as whoever knows the format, and no secret, can
-     * make them. */
+    /* What is on the disk, whole blocks with real heads; and heads that say they come later, as whoever knows the
+     * format, and no secret, can make them. */
     for (int kind = 0; kind < 3; kind++) {
         uint64_t begun = segment->used;
         static memory_file forged;
@@ -806,12 +843,13 @@ static void no_value_is_taken_for_a_block(void)
                 wan_block_head *head = (wan_block_head *)(forged.bytes + at);
                 at += sizeof *head + head->length;
                 head->commit += 5 + (uint64_t)kind;
-                head->crc = wan_crc32c(wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - 8), head + 1, head->length);
+                head->crc = wan_crc32c(wan_crc32c(0, &head->length, offsetof(wan_block_head, seal) - 8), head + 1,
+                                       head->length);
                 if (kind == 2) head->seal = 0;
             }
         EXPECT_EQUAL(write_copies(&owner, &forged, 0, used - WAN_LOG_PAGE, 3), WAN_OK);
         free(forged.bytes);
-        for (uint64_t at = begun; at < begun + 200; at += 8) {      /* In its head, or behind it. */
+        for (uint64_t at = begun; at < begun + 200; at += 8) { /* In its head, or behind it. */
             uint64_t commit;
             memory_disk_copy(&other, &disk);
             EXPECT_EQUAL(open_torn(&other, at, &commit), WAN_OK);
@@ -849,7 +887,8 @@ static void salvage_gives_what_is_whole_and_changes_nothing(void)
         EXPECT(strstr(wan_detail, "opened for salvage") != NULL);
         for (int n = 0; n < MEMORY_FILES; n++) {
             const memory_file *was = &kept.files[n], *is = &other.files[n];
-            EXPECT(strcmp(was->name, is->name) == 0 && was->size == is->size && (!was->size || memcmp(was->bytes, is->bytes, was->size) == 0));
+            EXPECT(strcmp(was->name, is->name) == 0 && was->size == is->size
+                   && (!was->size || memcmp(was->bytes, is->bytes, was->size) == 0));
         }
         owner_close(&again);
         memory_disk_close(&kept);
@@ -867,7 +906,7 @@ static void a_segment_is_read_again_while_the_log_is_written(void)
     uint64_t found = 0;
     for (int n = 0; n < OWNER_ITEMS; n++) found += owner.found[n];
     EXPECT(found > 5 && owner.wrong == 0);
-    memory_disk_find(&disk, "000000000002.seg")->bytes[300000] ^= 1;      /* Damaged since. */
+    memory_disk_find(&disk, "000000000002.seg")->bytes[300000] ^= 1; /* Damaged since. */
     EXPECT(owner_read_segment(&owner, 1) == WAN_CORRUPT);
     write_items(3, 100);
     end();
@@ -893,7 +932,7 @@ static void a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed(v
 
 static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it(void)
 {
-    for (uint64_t call = 1; call <= 4; call++) {        /* Three writes and the sync. */
+    for (uint64_t call = 1; call <= 4; call++) { /* Three writes and the sync. */
         begin();
         write_items(2, 50000);
         EXPECT_EQUAL(wan_log_make_room(&owner.log, 240000, (const uint8_t *)&owner.state, 8), WAN_OK);
@@ -912,15 +951,22 @@ const test_case log_tests[] = {
     {"a block longer than a segment gets one of its own", a_block_longer_than_a_segment_gets_one_of_its_own},
     {"dropped segments leave no file and the rest is whole", dropped_segments_leave_no_file_and_the_rest_is_whole},
     {"files that no manifest names are cleared away", files_that_no_manifest_names_are_cleared_away},
-    {"a written store cut anywhere gives all before the cut or says what is wrong", a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong},
+    {"a written store cut anywhere gives all before the cut or says what is wrong",
+     a_written_store_cut_anywhere_gives_all_before_the_cut_or_says_what_is_wrong},
     {"no single failing call loses what was acknowledged", no_single_failing_call_loses_what_was_acknowledged},
-    {"a machine that goes down at any call keeps what was acknowledged", a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged},
-    {"a crash keeps every acknowledged block whatever else it takes", a_crash_keeps_every_acknowledged_block_whatever_else_it_takes},
+    {"a machine that goes down at any call keeps what was acknowledged",
+     a_machine_that_goes_down_at_any_call_keeps_what_was_acknowledged},
+    {"a crash keeps every acknowledged block whatever else it takes",
+     a_crash_keeps_every_acknowledged_block_whatever_else_it_takes},
     {"no single failing call loses what was written", no_single_failing_call_loses_what_was_written},
-    {"a machine that goes down at any call keeps what was synced", a_machine_that_goes_down_at_any_call_keeps_what_was_synced},
-    {"a kill keeps what was written and a power cut what was synced", a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced},
-    {"whole blocks behind one that was never synced are the lost end", whole_blocks_behind_one_that_was_never_synced_are_the_lost_end},
-    {"a damaged block that a later one says to be synced is damage", a_damaged_block_that_a_later_one_says_to_be_synced_is_damage},
+    {"a machine that goes down at any call keeps what was synced",
+     a_machine_that_goes_down_at_any_call_keeps_what_was_synced},
+    {"a kill keeps what was written and a power cut what was synced",
+     a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced},
+    {"whole blocks behind one that was never synced are the lost end",
+     whole_blocks_behind_one_that_was_never_synced_are_the_lost_end},
+    {"a damaged block that a later one says to be synced is damage",
+     a_damaged_block_that_a_later_one_says_to_be_synced_is_damage},
     {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
     {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
     {"any sync that fails is followed by writing again", any_sync_that_fails_is_followed_by_writing_again},
@@ -933,14 +979,18 @@ const test_case log_tests[] = {
     {"an older manifest put back is noticed", an_older_manifest_put_back_is_noticed},
     {"a manifest of another log costs no file", a_manifest_of_another_log_costs_no_file},
     {"the last blocks damaged together are no torn tail", the_last_blocks_damaged_together_are_no_torn_tail},
-    {"salvage with an older manifest finds also what came later", salvage_with_an_older_manifest_finds_also_what_came_later},
+    {"salvage with an older manifest finds also what came later",
+     salvage_with_an_older_manifest_finds_also_what_came_later},
     {"a segment that lost all its blocks is noticed", a_segment_that_lost_all_its_blocks_is_noticed},
     {"a missing segment is named", a_missing_segment_is_named},
-    {"a newer format, another kind and another count of partitions are refused", a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
+    {"a newer format, another kind and another count of partitions are refused",
+     a_newer_format_another_kind_and_another_count_of_partitions_are_refused},
     {"an older format is refused by name", an_older_format_is_refused_by_name},
     {"no value is taken for a block", no_value_is_taken_for_a_block},
     {"salvage gives what is whole and changes nothing", salvage_gives_what_is_whole_and_changes_nothing},
-    {"a segment is read up to what counts behind which an attempt failed", a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},
-    {"what failed in a later segment is no block when a shorter one fits before it", what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it},
+    {"a segment is read up to what counts behind which an attempt failed",
+     a_segment_is_read_up_to_what_counts_behind_which_an_attempt_failed},
+    {"what failed in a later segment is no block when a shorter one fits before it",
+     what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_before_it},
     {"a segment is read again while the log is written", a_segment_is_read_again_while_the_log_is_written},
     {0}};

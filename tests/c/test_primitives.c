@@ -1,5 +1,6 @@
 /* Runs every C test, or those whose promise contains the first argument, and owns the tests of formats and arithmetic:
- * checksum, hash, clock, record, frame. Part of the format are the golden values here: change them and peers disagree. */
+ * checksum, hash, clock, record, frame. Part of the format are the golden values here: change them and peers disagree.
+ */
 #include <time.h>
 
 #include "harness.h"
@@ -22,7 +23,7 @@ static void the_checksum_gives_the_published_vectors(void)
     EXPECT_EQUAL(wan_crc32c(0, "123456789", 9), 0xe3069283);
     EXPECT_EQUAL(wan_crc32c(0, NULL, 0), 0);
     memset(bytes, 0, 32);
-    EXPECT_EQUAL(wan_crc32c(0, bytes, 32), 0x8a9136aa);     /* RFC 3720, B.4 */
+    EXPECT_EQUAL(wan_crc32c(0, bytes, 32), 0x8a9136aa); /* RFC 3720, B.4 */
     memset(bytes, 0xff, 32);
     EXPECT_EQUAL(wan_crc32c(0, bytes, 32), 0x62a8ab43);
     for (int n = 0; n < 32; n++) bytes[n] = (uint8_t)n;
@@ -36,7 +37,7 @@ static void the_checksum_instruction_agrees_with_the_tables_at_every_length(void
     fill_numbers(1);
     for (size_t length = 0; length < 200; length++)
         EXPECT_EQUAL(wan_crc32c(7, numbers + length % 8, length), wan_crc32c_portable(7, numbers + length % 8, length));
-    for (size_t length = 3060; length < 3090; length++)      /* Around three streams of 1024. */
+    for (size_t length = 3060; length < 3090; length++) /* Around three streams of 1024. */
         EXPECT_EQUAL(wan_crc32c(0, numbers, length), wan_crc32c_portable(0, numbers, length));
     for (size_t length = 60000; length < 60010; length++)
         EXPECT_EQUAL(wan_crc32c(0, numbers + 3, length), wan_crc32c_portable(0, numbers + 3, length));
@@ -52,7 +53,11 @@ static void a_checksum_can_be_continued_at_any_place(void)
 
 static void the_hash_of_keys_is_part_of_the_format(void)
 {
-    static const struct { const char *key; uint8_t form; uint64_t hash; } golden[] = {
+    static const struct {
+        const char *key;
+        uint8_t form;
+        uint64_t hash;
+    } golden[] = {
         {"", 0, 0x1fb533238b1f2874ull},
         {"k", 0, 0x9fd45185e911adc9ull},
         {"ab", 1, 0x95f82548cf42c7c9ull},
@@ -75,7 +80,7 @@ static void keys_of_different_form_are_different_keys(void)
 static void the_hash_reads_no_byte_beyond_the_key(void)
 {
     for (size_t length = 0; length <= 70; length++) {
-        uint8_t *key = malloc(length ? length : 1);      /* AddressSanitizer stands behind the last byte. */
+        uint8_t *key = malloc(length ? length : 1); /* AddressSanitizer stands behind the last byte. */
         memset(key, 0x5a, length);
         uint64_t hash = wan_hash(key, length, 0);
         if (length) {
@@ -125,7 +130,7 @@ static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_o
     clock.set_ms += 1;
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000000);
     clock.set_boot_ms += 250;
-    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000001 + WAN_CLOCK_TRUST_MS);     /* The time has come up to it. */
+    EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000001 + WAN_CLOCK_TRUST_MS); /* The time has come up to it. */
     clock.set_ms = 12600000;
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
     clock.set_ms = 8000000;
@@ -169,42 +174,69 @@ static void a_record_that_is_cut_anywhere_is_refused(void)
 static void a_record_whose_sizes_contradict_each_other_is_refused(void)
 {
     wan_record *record = (wan_record *)record_bytes;
-    good_record(); record->key_length += 600;
+    good_record();
+    record->key_length += 600;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->value_length = UINT32_MAX;
+    good_record();
+    record->value_length = UINT32_MAX;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    uint64_t length = good_record(); record->callback_length = 65535;
+    uint64_t length = good_record();
+    record->callback_length = 65535;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->recipients_count = 255;
+    good_record();
+    record->recipients_count = 255;
     EXPECT_EQUAL(wan_record_check(record_bytes, length), WAN_CORRUPT);
 }
 
 static void a_record_of_unknown_operation_or_form_is_refused(void)
 {
     wan_record *record = (wan_record *)record_bytes;
-    good_record(); record->operation = WAN_OPERATION_COUNT;
+    good_record();
+    record->operation = WAN_OPERATION_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->flags = WAN_FLAGS + 1;
+    good_record();
+    record->flags = WAN_FLAGS + 1;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->key_form = WAN_FORM_COUNT;
+    good_record();
+    record->key_form = WAN_FORM_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->value_form = 15;
+    good_record();
+    record->value_form = 15;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
-    good_record(); record->callback_form = WAN_FORM_COUNT;
+    good_record();
+    record->callback_form = WAN_FORM_COUNT;
     EXPECT_EQUAL(wan_record_check(record_bytes, sizeof record_bytes), WAN_CORRUPT);
 }
 
 static void a_record_is_laid_out_as_the_format_says(void)
 {
-    static const uint8_t wanted[] = "ab" "value" "cba" "\x05\x06" "\0\0\0";     /* Behind the head. */
-    const wan_record head = {.value_length = 5, .key_length = 2, .callback_length = 3, .stamp = 0x1817161514131211, .event_sequence = 0x2827262524232221,
-                             .event_member = 0x34333231, .event_thread = 0x44434241, .region = 0x5251, .flags = 3, .recipients_count = 2, .stamp_site = 7,
-                             .origin_site = 8, .operation = WAN_DESTROY, .key_form = WAN_FORM_INT, .value_form = WAN_FORM_TEXT, .callback_form = WAN_FORM_USER};
+    static const uint8_t wanted[] = "ab"
+                                    "value"
+                                    "cba"
+                                    "\x05\x06"
+                                    "\0\0\0"; /* Behind the head. */
+    const wan_record head = {.value_length = 5,
+                             .key_length = 2,
+                             .callback_length = 3,
+                             .stamp = 0x1817161514131211,
+                             .event_sequence = 0x2827262524232221,
+                             .event_member = 0x34333231,
+                             .event_thread = 0x44434241,
+                             .region = 0x5251,
+                             .flags = 3,
+                             .recipients_count = 2,
+                             .stamp_site = 7,
+                             .origin_site = 8,
+                             .operation = WAN_DESTROY,
+                             .key_form = WAN_FORM_INT,
+                             .value_form = WAN_FORM_TEXT,
+                             .callback_form = WAN_FORM_USER};
     uint64_t length = wan_record_length(&head);
     EXPECT_EQUAL(length, sizeof head + 16);
     memset(record_bytes, 0xee, sizeof record_bytes);
-    wan_record_write(record_bytes, length, head, (const uint8_t *)"ab", (const uint8_t *)"value", (const uint8_t *)"cba", (const uint8_t *)"\x05\x06");
-    EXPECT(memcmp(record_bytes, &head, sizeof head) == 0);      /* Where each field lies is tests/test_core_basics.py's. */
+    wan_record_write(record_bytes, length, head, (const uint8_t *)"ab", (const uint8_t *)"value",
+                     (const uint8_t *)"cba", (const uint8_t *)"\x05\x06");
+    EXPECT(memcmp(record_bytes, &head, sizeof head) == 0); /* Where each field lies is tests/test_core_basics.py's. */
     EXPECT(memcmp(record_bytes + sizeof head, wanted, 16) == 0);
     EXPECT_EQUAL(record_bytes[length], 0xee);
     EXPECT(wan_record_recipients((const wan_record *)record_bytes)[1] == 6);
@@ -217,7 +249,8 @@ static void a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would(void)
     for (int part = 0; part < 4; part++)
         for (int n = 0; n < 400; n++) parts[part][n] = (uint8_t)random_next(&source) | 1;
     for (int n = 0; n < 20000; n++) {
-        wan_record head = {.key_length = (uint16_t)random_below(&source, 400), .value_length = random_below(&source, 400),
+        wan_record head = {.key_length = (uint16_t)random_below(&source, 400),
+                           .value_length = random_below(&source, 400),
                            .callback_length = (uint16_t)(random_below(&source, 2) * random_below(&source, 300)),
                            .recipients_count = (uint8_t)random_below(&source, 4)};
         uint64_t length = wan_record_length(&head), at = sizeof head;
@@ -252,16 +285,23 @@ static void a_frame_header_is_refused_for_each_field_that_cannot_be(void)
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_OK);
     memcpy(&frame, "GET / HT", 8);
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    EXPECT(strstr(wan_detail, "GET ") != NULL);     /* Whoever reads the log sees what spoke to us. */
-    frame = good; frame.type = 0;
+    EXPECT(strstr(wan_detail, "GET ") != NULL); /* Whoever reads the log sees what spoke to us. */
+    frame = good;
+    frame.type = 0;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    frame = good; frame.type = WAN_FRAME_TYPE_COUNT;
+    frame = good;
+    frame.type = WAN_FRAME_TYPE_COUNT;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    frame = good; frame.length = frame.raw_length = WAN_FRAME_BYTES_MAX + 1;
+    frame = good;
+    frame.length = frame.raw_length = WAN_FRAME_BYTES_MAX + 1;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    frame = good; frame.length = 10; frame.flags = WAN_FRAME_LZ4; frame.raw_length = UINT32_MAX;
+    frame = good;
+    frame.length = 10;
+    frame.flags = WAN_FRAME_LZ4;
+    frame.raw_length = UINT32_MAX;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
-    frame = good; frame.raw_length = 65;
+    frame = good;
+    frame.raw_length = 65;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
     frame.flags = WAN_FRAME_LZ4;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_OK);
@@ -272,7 +312,7 @@ static void a_changed_bit_of_header_or_payload_changes_the_frame_checksum(void)
     fill_numbers(4);
     wan_frame frame = {.magic = WAN_FRAME_MAGIC, .type = WAN_FRAME_ACK, .length = 100, .raw_length = 100, .id = 5};
     uint32_t crc = wan_frame_crc(&frame, numbers, 100);
-    frame.crc = 12345;      /* The checksum's own field does not count. */
+    frame.crc = 12345; /* The checksum's own field does not count. */
     EXPECT_EQUAL(wan_frame_crc(&frame, numbers, 100), crc);
     for (size_t bit = 0; bit < sizeof frame * 8; bit++) {
         if (bit / 8 >= offsetof(wan_frame, crc) && bit / 8 < offsetof(wan_frame, crc) + 4) continue;
@@ -287,7 +327,7 @@ static void a_changed_bit_of_header_or_payload_changes_the_frame_checksum(void)
 /* A batch of two partitions: three records and one, with a hole between. */
 static uint8_t batch[2048] __attribute__((aligned(8)));
 
-static uint64_t *batch_sequences;      /* Of its first section. */
+static uint64_t *batch_sequences; /* Of its first section. */
 
 static uint64_t good_batch(void)
 {
@@ -307,15 +347,19 @@ static uint64_t good_batch(void)
         section[n == 3].count++;
         at += length;
     }
-    section[0].partition = 0; section[0].first = 11; section[0].through = 14; section[0].settled = 10; section[0].duplicates = 2;
-    section[1].partition = 1; section[1].first = 5; section[1].through = 5; section[1].settled = 0;
+    section[0].partition = 0;
+    section[0].first = 11;
+    section[0].through = 14;
+    section[0].settled = 10;
+    section[0].duplicates = 2;
+    section[1].partition = 1;
+    section[1].first = 5;
+    section[1].through = 5;
+    section[1].settled = 0;
     return (uint64_t)(at - batch);
 }
 
-static void a_well_formed_batch_passes(void)
-{
-    EXPECT_EQUAL(wan_batch_check(batch, good_batch(), 4), WAN_OK);
-}
+static void a_well_formed_batch_passes(void) { EXPECT_EQUAL(wan_batch_check(batch, good_batch(), 4), WAN_OK); }
 
 static void a_batch_is_refused_for_each_lie_it_tells(void)
 {
@@ -325,35 +369,52 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     EXPECT_EQUAL(wan_batch_check(batch, length, 5), WAN_CORRUPT);
     EXPECT_EQUAL(wan_batch_check(batch, length + 8, 4), WAN_CORRUPT);
     for (uint64_t cut = 0; cut < length; cut++) EXPECT_EQUAL(wan_batch_check(batch, cut, 4), WAN_CORRUPT);
-    good_batch(); head->sections = UINT32_MAX;
+    good_batch();
+    head->sections = UINT32_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].bytes = UINT32_MAX;
+    good_batch();
+    section[0].bytes = UINT32_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].bytes -= 8;
+    good_batch();
+    section[0].bytes -= 8;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].first = 0;
+    good_batch();
+    section[0].first = 0;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].through = 10;
+    good_batch();
+    section[0].through = 10;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].settled = 11;
+    good_batch();
+    section[0].settled = 11;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].count = 5;
+    good_batch();
+    section[0].count = 5;
     EXPECT_EQUAL(wan_batch_check(batch, length, 6), WAN_CORRUPT);
-    good_batch(); section[0].count = 2; section[1].count = 2;
+    good_batch();
+    section[0].count = 2;
+    section[1].count = 2;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[1].through = 6;       /* Then it would begin with a sequence. */
+    good_batch();
+    section[1].through = 6; /* Then it would begin with a sequence. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].duplicates = 4;
+    good_batch();
+    section[0].duplicates = 4;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].reserved = 1;
+    good_batch();
+    section[0].reserved = 1;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); section[0].through = UINT64_MAX - 1; section[0].count = UINT32_MAX;
+    good_batch();
+    section[0].through = UINT64_MAX - 1;
+    section[0].count = UINT32_MAX;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); batch_sequences[0] = 10;
+    good_batch();
+    batch_sequences[0] = 10;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); batch_sequences[0] = 12;        /* Twice the same. */
+    good_batch();
+    batch_sequences[0] = 12; /* Twice the same. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
-    good_batch(); batch_sequences[2] = 15;
+    good_batch();
+    batch_sequences[2] = 15;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
 }
 
@@ -362,7 +423,7 @@ static void a_batch_cannot_wrap_its_sequences_around_to_go_back(void)
     wan_section *section = (wan_section *)(batch + sizeof(wan_batch_head));
     uint64_t length = good_batch();
     section[0].through = UINT64_MAX;
-    batch_sequences[0] = UINT64_MAX;      /* The next two are 12 and 14: behind it. */
+    batch_sequences[0] = UINT64_MAX; /* The next two are 12 and 14: behind it. */
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
 }
 
@@ -383,25 +444,32 @@ static void siphash_gives_its_golden_values(void)
 const test_case crc_and_format_tests[] = {
     {"siphash gives its golden values", siphash_gives_its_golden_values},
     {"the checksum gives the published vectors", the_checksum_gives_the_published_vectors},
-    {"the checksum instruction agrees with the tables at every length", the_checksum_instruction_agrees_with_the_tables_at_every_length},
+    {"the checksum instruction agrees with the tables at every length",
+     the_checksum_instruction_agrees_with_the_tables_at_every_length},
     {"a checksum can be continued at any place", a_checksum_can_be_continued_at_any_place},
     {"the hash of keys is part of the format", the_hash_of_keys_is_part_of_the_format},
     {"keys of different form are different keys", keys_of_different_form_are_different_keys},
     {"the hash reads no byte beyond the key", the_hash_reads_no_byte_beyond_the_key},
     {"buckets are below their count and even", buckets_are_below_their_count_and_even},
-    {"the clock hands out no stamp twice while time stands or goes back", the_clock_hands_out_no_stamp_twice_while_time_stands_or_goes_back},
+    {"the clock hands out no stamp twice while time stands or goes back",
+     the_clock_hands_out_no_stamp_twice_while_time_stands_or_goes_back},
     {"a stamp that was seen is below every later one", a_stamp_that_was_seen_is_below_every_later_one},
-    {"a wall clock that jumps ahead is held and followed when it is back or another site agrees", a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees},
+    {"a wall clock that jumps ahead is held and followed when it is back or another site agrees",
+     a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_or_another_site_agrees},
     {"a full counter goes on in the next millisecond", a_full_counter_goes_on_in_the_next_millisecond},
-    {"a well-formed record passes with bytes behind it or none", a_well_formed_record_passes_with_bytes_behind_it_or_none},
+    {"a well-formed record passes with bytes behind it or none",
+     a_well_formed_record_passes_with_bytes_behind_it_or_none},
     {"a record that is cut anywhere is refused", a_record_that_is_cut_anywhere_is_refused},
     {"a record whose sizes contradict each other is refused", a_record_whose_sizes_contradict_each_other_is_refused},
     {"a record of unknown operation or form is refused", a_record_of_unknown_operation_or_form_is_refused},
     {"a record is laid out as the format says", a_record_is_laid_out_as_the_format_says},
-    {"a record of any sizes is laid out as one plain loop would", a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would},
+    {"a record of any sizes is laid out as one plain loop would",
+     a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would},
     {"small copies copy every length", small_copies_copy_every_length},
-    {"a frame header is refused for each field that cannot be", a_frame_header_is_refused_for_each_field_that_cannot_be},
-    {"a changed bit of header or payload changes the frame checksum", a_changed_bit_of_header_or_payload_changes_the_frame_checksum},
+    {"a frame header is refused for each field that cannot be",
+     a_frame_header_is_refused_for_each_field_that_cannot_be},
+    {"a changed bit of header or payload changes the frame checksum",
+     a_changed_bit_of_header_or_payload_changes_the_frame_checksum},
     {"a well-formed batch passes", a_well_formed_batch_passes},
     {"a batch is refused for each lie it tells", a_batch_is_refused_for_each_lie_it_tells},
     {"a batch cannot wrap its sequences around to go back", a_batch_cannot_wrap_its_sequences_around_to_go_back},
@@ -410,8 +478,9 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {crc_and_format_tests, buffer_tests, form_tests, store_tests, queue_tests, slab_tests, table_tests, log_tests, window_tests, item_set_tests,
-                              lock_tests, counts_tests, stage_tests};
+    const test_case *all[] = {crc_and_format_tests, buffer_tests, form_tests, store_tests,  queue_tests,
+                              slab_tests,           table_tests,  log_tests,  window_tests, item_set_tests,
+                              lock_tests,           counts_tests, stage_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -421,7 +490,10 @@ int main(int count, char **arguments)
             int before = expectations_failed;
             test->run();
             run++;
-            if (expectations_failed != before) { failed++; printf("FAILED: %s\n", test->promise); }
+            if (expectations_failed != before) {
+                failed++;
+                printf("FAILED: %s\n", test->promise);
+            }
         }
     printf("%d tests, %d failed, %.2f s\n", run, failed, (double)(clock() - started) / CLOCKS_PER_SEC);
     return failed != 0;

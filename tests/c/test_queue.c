@@ -33,11 +33,12 @@ static uint64_t next_stamp;
 static void append(const char *key, uint8_t operation, uint32_t value_length)
 {
     static uint8_t value[4 << 20];
-    record_plan plan = {.operation = operation, .key = key, .value = value, .value_length = value_length, .stamp = ++next_stamp};
+    record_plan plan = {
+        .operation = operation, .key = key, .value = value, .value_length = value_length, .stamp = ++next_stamp};
     append_plan(&plan);
 }
 
-static uint64_t sequences[4096];       /* Of what was peeked last. */
+static uint64_t sequences[4096]; /* Of what was peeked last. */
 
 static uint32_t peek(uint32_t count, wan_record **records)
 {
@@ -84,9 +85,9 @@ static void holes_are_skipped_counted_out_and_removed_with_the_rest(void)
     wan_record *records[10];
     for (int n = 0; n < 6; n++) append("k", WAN_UPDATE, 4);
     wan_queue_punch(&queue, 0, 1, WAN_HOLE_FILTERED);
-    EXPECT_EQUAL(queue.partitions[0].removed, 1);       /* In front, with nothing on its way: gone at once. */
+    EXPECT_EQUAL(queue.partitions[0].removed, 1); /* In front, with nothing on its way: gone at once. */
     wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED);
-    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED);      /* Twice is once. */
+    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED); /* Twice is once. */
     wan_queue_punch(&queue, 0, 6, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.events, 3);
     EXPECT_EQUAL(peek(10, records), 3);
@@ -165,8 +166,10 @@ static void records_longer_than_a_reference_can_say_keep_their_length(void)
     append("k", WAN_UPDATE, 2u << 20);
     append("k", WAN_UPDATE, 4u << 20);
     EXPECT_EQUAL(peek(3, records), 3);
-    EXPECT(records[0]->value_length == (2u << 20) - 64 && records[1]->value_length == 2u << 20 && records[2]->value_length == 4u << 20);
-    EXPECT_EQUAL(queue.bytes, wan_record_length(records[0]) + wan_record_length(records[1]) + wan_record_length(records[2]));
+    EXPECT(records[0]->value_length == (2u << 20) - 64 && records[1]->value_length == 2u << 20
+           && records[2]->value_length == 4u << 20);
+    EXPECT_EQUAL(queue.bytes,
+                 wan_record_length(records[0]) + wan_record_length(records[1]) + wan_record_length(records[2]));
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 3), 3);
     EXPECT_EQUAL(queue.bytes, 0);
     EXPECT_EQUAL(disk.live, 0);
@@ -194,7 +197,7 @@ static void creates_and_destroys_always_travel(void)
     append("k", WAN_CREATE, 4);
     EXPECT_EQUAL(queue.events, 4);
     append("k", WAN_UPDATE, 4);
-    EXPECT_EQUAL(queue.events, 4);      /* Of the two updates one. */
+    EXPECT_EQUAL(queue.events, 4); /* Of the two updates one. */
     close_queue();
 }
 
@@ -208,7 +211,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     append("l", WAN_UPDATE, 4);
     peek(1, records);
     wan_stops_at_breakage = 0;
-    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 0);    /* Through more than was peeked. */
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 0); /* Through more than was peeked. */
     wan_stops_at_breakage = 1;
     EXPECT(queue.broken && queue.broken->line && strstr(queue.broken->condition, "peeked"));
     EXPECT_EQUAL(queue.events, 2);
@@ -244,7 +247,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
     EXPECT(partition->durable == 0 && partition->replicated == 0 && partition->counted == 0);
-    EXPECT(wan_queue_oldest(&queue, 0) == records[0]);      /* Looking is allowed. */
+    EXPECT(wan_queue_oldest(&queue, 0) == records[0]); /* Looking is allowed. */
     close_queue();
 }
 
@@ -264,9 +267,10 @@ static void what_was_peeked_is_not_conflated(void)
 static void an_older_update_that_comes_late_does_not_take_out_a_newer_one(void)
 {
     open_queue(1);
-    record_plan newer = {.operation = WAN_UPDATE, .key = "k", .stamp = 20}, older = {.operation = WAN_UPDATE, .key = "k", .stamp = 10};
+    record_plan newer = {.operation = WAN_UPDATE, .key = "k", .stamp = 20},
+                older = {.operation = WAN_UPDATE, .key = "k", .stamp = 10};
     append_plan(&newer);
-    append_plan(&older);        /* Replayed after it was parked. */
+    append_plan(&older); /* Replayed after it was parked. */
     wan_record *records[2];
     EXPECT_EQUAL(peek(2, records), 2);
     EXPECT_EQUAL(records[0]->stamp, 20);
@@ -276,7 +280,8 @@ static void an_older_update_that_comes_late_does_not_take_out_a_newer_one(void)
 static void conflation_keeps_keys_of_different_form_and_region_apart(void)
 {
     open_queue(1);
-    record_plan here = {.operation = WAN_UPDATE, .key = "k", .region = 1}, there = {.operation = WAN_UPDATE, .key = "k", .region = 2};
+    record_plan here = {.operation = WAN_UPDATE, .key = "k", .region = 1},
+                there = {.operation = WAN_UPDATE, .key = "k", .region = 2};
     append_plan(&here);
     append_plan(&there);
     EXPECT_EQUAL(queue.events, 2);
@@ -289,7 +294,7 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
     char key[16];
     wan_record *records[64];
     for (int n = 0; n < 30000; n++) {
-        snprintf(key, sizeof key, "%d", n / 2);     /* Each twice: one is conflated, unless the first was peeked between. */
+        snprintf(key, sizeof key, "%d", n / 2); /* Each twice: one is conflated, unless the first was peeked between. */
         append(key, WAN_UPDATE, 0);
         if (n % 64 == 63) {
             peek(64, records);
@@ -301,7 +306,8 @@ static void the_index_of_conflation_survives_many_keys_that_come_and_go(void)
     close_queue();
 }
 
-/* What a block of holes held was given back: looking for what lives behind it needs a look at the block, not at its entries. */
+/* What a block of holes held was given back: looking for what lives behind it needs a look at the block, not at its
+ * entries. */
 /* Who commits may still read the record: to stage it for the disk, say. */
 static void a_committed_record_stays_where_it_was_written_until_the_next_is_reserved(void)
 {
@@ -312,8 +318,10 @@ static void a_committed_record_stays_where_it_was_written_until_the_next_is_rese
     uint64_t moved = 0;
     for (uint32_t n = 0; n < 60000; n++) {
         char key[16];
-        snprintf(key, sizeof key, "%u", random_below(&source, 17) ? random_below(&source, 35) : 100 + n);    /* Mostly the same few. */
-        record_plan plan = {.operation = WAN_UPDATE, .key = key, .value = value, .value_length = sizeof value, .stamp = ++next_stamp};
+        snprintf(key, sizeof key, "%u",
+                 random_below(&source, 17) ? random_below(&source, 35) : 100 + n); /* Mostly the same few. */
+        record_plan plan = {
+            .operation = WAN_UPDATE, .key = key, .value = value, .value_length = sizeof value, .stamp = ++next_stamp};
         wan_reservation reservation;
         EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&plan), &reservation), WAN_OK);
         write_plan(reservation.at, &plan);
@@ -330,7 +338,7 @@ static void the_oldest_event_is_found_behind_millions_of_holes(void)
     open_queue(1);
     wan_record *records[1];
     append("first", WAN_CREATE, 0);
-    peek(1, records);                                   /* On its way, so that what is behind it stays in the middle. */
+    peek(1, records); /* On its way, so that what is behind it stays in the middle. */
     for (uint32_t n = 0; n < 1000000; n++) append("key", WAN_UPDATE, 0);
     wan_partition *partition = &queue.partitions[0];
     EXPECT_EQUAL(oldest(), 1);
@@ -366,7 +374,8 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
 {
     static uint8_t value[1u << 20];
     const record_plan small = {.operation = WAN_UPDATE, .key = "k", .value = value, .value_length = 4000};
-    const record_plan large = {.operation = WAN_UPDATE, .key = "large", .value = value, .value_length = (1u << 20) - 100};
+    const record_plan large = {
+        .operation = WAN_UPDATE, .key = "large", .value = value, .value_length = (1u << 20) - 100};
     wan_reservation reservation;
     open_queue(0);
     disk.fail_at = 1;
@@ -379,20 +388,22 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
     EXPECT(appended > 500 && before <= limit);
     for (int n = 0; n < 100; n++) {
         EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, plan_length(&small), &reservation), WAN_OK);
-        EXPECT(reservation.beyond && queue.store->memory_bytes > limit && queue.store->memory_bytes <= limit + WAN_SEGMENT_BYTES);
+        EXPECT(reservation.beyond && queue.store->memory_bytes > limit
+               && queue.store->memory_bytes <= limit + WAN_SEGMENT_BYTES);
         wan_queue_cancel(&queue, &reservation);
         EXPECT_EQUAL(queue.store->memory_bytes, before);
         EXPECT_EQUAL(queue.events, appended);
         EXPECT_EQUAL(wan_queue_reserve(&queue, 0, plan_length(&small), &reservation), WAN_FULL);
     }
-    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL);   /* Alone too large. */
+    EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, limit + 8, &reservation), WAN_FULL); /* Alone too large. */
 
     /* Once used, the limit is not passed again until what is older has gone. */
     EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 0, plan_length(&large), &reservation), WAN_OK);
     write_plan(reservation.at, &large);
     wan_queue_commit(&queue, &reservation);
     EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_FULL);
-    for (uint64_t sequence = 1; sequence <= appended; sequence++) wan_queue_punch(&queue, 0, sequence, WAN_HOLE_DROPPED);
+    for (uint64_t sequence = 1; sequence <= appended; sequence++)
+        wan_queue_punch(&queue, 0, sequence, WAN_HOLE_DROPPED);
     EXPECT_EQUAL(queue.store->memory_bytes, before);
     EXPECT_EQUAL(queue.events, 1);
     EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->value_length, large.value_length);
@@ -407,9 +418,12 @@ static void a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_g
     wan_reservation reservation;
     wan_record *records[1];
     uint64_t size, appended = 0;
-    while (!disk.live || appended < 40000) { append("k", WAN_UPDATE, 256); appended++; }     /* Records and entry blocks overflow. */
+    while (!disk.live || appended < 40000) {
+        append("k", WAN_UPDATE, 256);
+        appended++;
+    } /* Records and entry blocks overflow. */
     EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 64, &reservation), WAN_OK);
-    wan_queue_cancel(&queue, &reservation);         /* The change lost against a later one: partition 1 stays empty. */
+    wan_queue_cancel(&queue, &reservation); /* The change lost against a later one: partition 1 stays empty. */
     while (peek_bytes(1, UINT64_MAX, 1, records, &size)) wan_queue_remove(&queue, 0, sequences[0]);
     EXPECT_EQUAL(queue.events, 0);
     EXPECT_EQUAL(disk.live, 0);
@@ -464,14 +478,16 @@ static uint8_t *make_adopted(uint64_t bytes, uint32_t events, uint32_t *segment)
     uint64_t at[4096], next = 4096;
     static uint8_t value[1000];
     for (uint32_t n = 0; n < events; n++) {
-        record_plan plan = {.operation = WAN_UPDATE, .key = "k", .value = value, .value_length = n % 1000, .stamp = n + 1};
+        record_plan plan = {
+            .operation = WAN_UPDATE, .key = "k", .value = value, .value_length = n % 1000, .stamp = n + 1};
         at[n] = next;
         next += write_plan(base + next, &plan) + (n % 5 ? 0 : 16);
     }
     EXPECT(next <= bytes);
     mprotect(base, bytes, PROT_READ);
     EXPECT_EQUAL(wan_store_adopt(queue.store, "log", base, bytes, segment), WAN_OK);
-    for (uint32_t n = 0; n < events; n++) EXPECT_EQUAL(wan_queue_restore_here(&queue, *segment, 0, n + 1, (const wan_record *)(base + at[n])), WAN_OK);
+    for (uint32_t n = 0; n < events; n++)
+        EXPECT_EQUAL(wan_queue_restore_here(&queue, *segment, 0, n + 1, (const wan_record *)(base + at[n])), WAN_OK);
     wan_store_adopted(queue.store, *segment);
     return base;
 }
@@ -483,9 +499,10 @@ static void records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left(
     const uint8_t *base = make_adopted(2 << 20, 3000, &segment);
     wan_record *records[4000];
     append("new", WAN_UPDATE, 7);
-    EXPECT_EQUAL(peek(4000, records), 3000);        /* No further than its file. */
+    EXPECT_EQUAL(peek(4000, records), 3000); /* No further than its file. */
     wan_store_span span = wan_queue_span(&queue, 0, 1, 3000);
-    EXPECT(span.base == base && span.from == 4096 && span.base + span.to == (const uint8_t *)records[2999] + wan_record_length(records[2999]));
+    EXPECT(span.base == base && span.from == 4096
+           && span.base + span.to == (const uint8_t *)records[2999] + wan_record_length(records[2999]));
     EXPECT(wan_queue_span(&queue, 0, 3001, 3001).file == NULL);
     wan_queue_unpeek(&queue, 0, 1000);
     EXPECT_EQUAL(queue.partitions[0].unpeeked, 2001);
@@ -516,7 +533,9 @@ static void what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it(void)
     wan_queue_compact(&queue);
     EXPECT_EQUAL(disk.live, 0);
     EXPECT_EQUAL(peek(4000, records), 401);
-    for (uint32_t n = 1; n < 401; n++) EXPECT(sequences[n] == n * 10 && records[n]->stamp == n * 10 && records[n]->value_length == (n * 10 - 1) % 1000);
+    for (uint32_t n = 1; n < 401; n++)
+        EXPECT(sequences[n] == n * 10 && records[n]->stamp == n * 10
+               && records[n]->value_length == (n * 10 - 1) % 1000);
     close_queue();
 }
 
@@ -541,7 +560,7 @@ static void holes_without_number_take_hardly_any_memory_and_are_filled_by_what_w
         record_plan plan = {.operation = WAN_UPDATE, .key = "k", .stamp = n + 1};
         write_plan(bytes, &plan);
         EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK);
-        EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK);      /* It is there. */
+        EXPECT_EQUAL(wan_queue_restore(&queue, 0, placed[n], (const wan_record *)bytes), WAN_OK); /* It is there. */
     }
     EXPECT(queue.store->memory_bytes < 2 * (WAN_SEGMENT_BYTES + WAN_SEGMENT_BYTES));
     append("new", WAN_UPDATE, 9);
@@ -580,7 +599,8 @@ static void close_two(void)
 static void append_both(const char *key, uint32_t value_length)
 {
     static const uint8_t value[300000];
-    record_plan plan = {.operation = WAN_UPDATE, .key = key, .value = value, .value_length = value_length, .stamp = ++next_stamp};
+    record_plan plan = {
+        .operation = WAN_UPDATE, .key = key, .value = value, .value_length = value_length, .stamp = ++next_stamp};
     wan_reservation record, reference;
     EXPECT_EQUAL(wan_queue_reserve(&first, 0, plan_length(&plan), &record), WAN_OK);
     EXPECT_EQUAL(wan_queue_reserve_reference(&second, 1, &reference), WAN_OK);
@@ -636,7 +656,7 @@ static void the_last_queue_that_refers_to_a_record_frees_it(void)
 {
     for (int order = 0; order < 3; order++) {
         open_two(0);
-        for (int n = 0; n < 300; n++) append_both("k", 30000);       /* Many segments, in memory and in files. */
+        for (int n = 0; n < 300; n++) append_both("k", 30000); /* Many segments, in memory and in files. */
         EXPECT(disk.live > 0);
         wan_queue *one = order ? &second : &first, *other = order ? &first : &second;
         if (order == 2) wan_queue_close(one);
@@ -672,7 +692,8 @@ static void a_reference_that_is_given_up_leaves_no_trace(void)
     close_two();
 }
 
-/* One queue conflates, or drops, what the other keeps; it moves out of the segments that get sparse, and what the other one has stays. */
+/* One queue conflates, or drops, what the other keeps; it moves out of the segments that get sparse, and what the other
+ * one has stays. */
 static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(void)
 {
     enum { EVENTS = 6000 };
@@ -684,18 +705,22 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
     }
     for (uint64_t sequence = 1; sequence <= EVENTS; sequence++) {
         if (sequence % 16) wan_queue_punch(&first, 0, sequence, WAN_HOLE_CONFLATED);
-        if (sequence % 8) wan_queue_punch(&second, 1, sequence, WAN_HOLE_FILTERED);     /* So that of each segment a few live, some of them twice. */
+        if (sequence % 8)
+            wan_queue_punch(&second, 1, sequence,
+                            WAN_HOLE_FILTERED); /* So that of each segment a few live, some of them twice. */
     }
     wan_queue_compact(&first);
     wan_queue_compact(&second);
-    EXPECT(shared->memory_bytes + shared->file_bytes < 2 * (first.bytes + second.bytes) + 8 * (uint64_t)WAN_FILE_SEGMENT_BYTES);
+    EXPECT(shared->memory_bytes + shared->file_bytes
+           < 2 * (first.bytes + second.bytes) + 8 * (uint64_t)WAN_FILE_SEGMENT_BYTES);
     for (int which = 0; which < 2; which++) {
         wan_queue *from = which ? &second : &first;
         const uint64_t step = which ? 8 : 16;
         for (uint64_t sequence = step; sequence <= EVENTS; sequence += step) {
             wan_record *record = wan_queue_at(from, &from->partitions[which], sequence);
             snprintf(key, sizeof key, "%" PRIu64, sequence - 1);
-            EXPECT(record && record->value_length == 3000 && record->key_length == strlen(key) && memcmp(wan_record_key(record), key, strlen(key)) == 0);
+            EXPECT(record && record->value_length == 3000 && record->key_length == strlen(key)
+                   && memcmp(wan_record_key(record), key, strlen(key)) == 0);
         }
         uint64_t dropped;
         EXPECT_EQUAL(wan_queue_clear(from, &dropped), WAN_OK);
@@ -709,7 +734,9 @@ static void two_queues_that_conflate_each_keep_their_newest(void)
     open_two(1);
     for (int n = 0; n < 5000; n++) {
         append_both(n % 3 ? "a" : "b", 2000);
-        if (n == 2500) EXPECT_EQUAL(wan_queue_remove(&first, 0, (take_one(&first, 0), take_one(&first, 0), first.partitions[0].peeked)), 2);
+        if (n == 2500)
+            EXPECT_EQUAL(
+                wan_queue_remove(&first, 0, (take_one(&first, 0), take_one(&first, 0), first.partitions[0].peeked)), 2);
     }
     EXPECT(first.events == 2 && second.events == 2);
     EXPECT(take_one(&first, 0)->stamp == take_one(&second, 1)->stamp);
@@ -731,38 +758,52 @@ static void random_operations_do_what_a_plain_model_says(void)
 
 const test_case queue_tests[] = {
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
-    {"what was peeked and not removed comes again after a rewind", what_was_peeked_and_not_removed_comes_again_after_a_rewind},
-    {"holes are skipped, counted out and removed with the rest", holes_are_skipped_counted_out_and_removed_with_the_rest},
+    {"what was peeked and not removed comes again after a rewind",
+     what_was_peeked_and_not_removed_comes_again_after_a_rewind},
+    {"holes are skipped, counted out and removed with the rest",
+     holes_are_skipped_counted_out_and_removed_with_the_rest},
     {"a byte limit closes a peek but never before one record", a_byte_limit_closes_a_peek_but_never_before_one_record},
-    {"a peek that finds no room moves nothing, not even past holes", a_peek_that_finds_no_room_moves_nothing_not_even_past_holes},
+    {"a peek that finds no room moves nothing, not even past holes",
+     a_peek_that_finds_no_room_moves_nothing_not_even_past_holes},
     {"every edge of an entry block keeps its events", every_edge_of_an_entry_block_keeps_its_events},
     {"blocks of many thousand events come and go one by one", blocks_of_many_thousand_events_come_and_go_one_by_one},
-    {"records longer than a reference can say keep their length", records_longer_than_a_reference_can_say_keep_their_length},
+    {"records longer than a reference can say keep their length",
+     records_longer_than_a_reference_can_say_keep_their_length},
     {"of several updates of a key only the newest stays", of_several_updates_of_a_key_only_the_newest_stays},
     {"creates and destroys always travel", creates_and_destroys_always_travel},
     {"a queue with a failed check refuses every change", a_queue_with_a_failed_check_refuses_every_change},
     {"a reference to what is not there is not committed", a_reference_to_what_is_not_there_is_not_committed},
     {"what was peeked is not conflated", what_was_peeked_is_not_conflated},
-    {"an older update that comes late does not take out a newer one", an_older_update_that_comes_late_does_not_take_out_a_newer_one},
-    {"conflation keeps keys of different form and region apart", conflation_keeps_keys_of_different_form_and_region_apart},
-    {"the index of conflation survives many keys that come and go", the_index_of_conflation_survives_many_keys_that_come_and_go},
-    {"a committed record stays where it was written until the next is reserved", a_committed_record_stays_where_it_was_written_until_the_next_is_reserved},
+    {"an older update that comes late does not take out a newer one",
+     an_older_update_that_comes_late_does_not_take_out_a_newer_one},
+    {"conflation keeps keys of different form and region apart",
+     conflation_keeps_keys_of_different_form_and_region_apart},
+    {"the index of conflation survives many keys that come and go",
+     the_index_of_conflation_survives_many_keys_that_come_and_go},
+    {"a committed record stays where it was written until the next is reserved",
+     a_committed_record_stays_where_it_was_written_until_the_next_is_reserved},
     {"the oldest event is found behind millions of holes", the_oldest_event_is_found_behind_millions_of_holes},
     {"a reservation given up leaves no trace", a_reservation_given_up_leaves_no_trace},
     {"a reservation beyond the limit passes it by a segment and leaves no trace when given up",
      a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_trace_when_given_up},
-    {"a queue that is drained holds no file even where a reservation was given up", a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
+    {"a queue that is drained holds no file even where a reservation was given up",
+     a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_given_up},
     {"a full disk refuses and changes nothing", a_full_disk_refuses_and_changes_nothing},
     {"a queue needs a sensible number of partitions", a_queue_needs_a_sensible_number_of_partitions},
     {"many empty partitions cost kilobytes", many_empty_partitions_cost_kilobytes},
-    {"records of a mapped log stay where they lie until the last has left", records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left},
-    {"what lives in a mapped log that is mostly dead moves out of it", what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it},
+    {"records of a mapped log stay where they lie until the last has left",
+     records_of_a_mapped_log_stay_where_they_lie_until_the_last_has_left},
+    {"what lives in a mapped log that is mostly dead moves out of it",
+     what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it},
     {"a mapped log of which nothing lives is let go at once", a_mapped_log_of_which_nothing_lives_is_let_go_at_once},
-    {"holes without number take hardly any memory and are filled by what was moved", holes_without_number_take_hardly_any_memory_and_are_filled_by_what_was_moved},
-    {"one record stands in two queues until both have removed it", one_record_stands_in_two_queues_until_both_have_removed_it},
+    {"holes without number take hardly any memory and are filled by what was moved",
+     holes_without_number_take_hardly_any_memory_and_are_filled_by_what_was_moved},
+    {"one record stands in two queues until both have removed it",
+     one_record_stands_in_two_queues_until_both_have_removed_it},
     {"the last queue that refers to a record frees it", the_last_queue_that_refers_to_a_record_frees_it},
     {"a reference that is given up leaves no trace", a_reference_that_is_given_up_leaves_no_trace},
-    {"moving out of sparse segments leaves what another queue refers to", moving_out_of_sparse_segments_leaves_what_another_queue_refers_to},
+    {"moving out of sparse segments leaves what another queue refers to",
+     moving_out_of_sparse_segments_leaves_what_another_queue_refers_to},
     {"two queues that conflate each keep their newest", two_queues_that_conflate_each_keep_their_newest},
     {"random operations do what a plain model says", random_operations_do_what_a_plain_model_says},
     {0},

@@ -3,7 +3,12 @@
 #include "region/wan_slab.h"
 
 enum { HELD = 4000 };
-typedef struct { uint8_t *at; uint64_t bytes; uint8_t fill; int is_array; } held_piece;
+typedef struct {
+    uint8_t *at;
+    uint64_t bytes;
+    uint8_t fill;
+    int is_array;
+} held_piece;
 
 static wan_slab slab;
 
@@ -32,7 +37,10 @@ static void what_is_taken_is_nobody_elses_until_it_is_given_back(void)
         int before = expectations_failed;
         for (int step = 0; step < 60000; step++) {
             held_piece *piece = &held[random_below(&source, HELD)];
-            if (piece->at) { give(piece); continue; }
+            if (piece->at) {
+                give(piece);
+                continue;
+            }
             piece->is_array = !random_below(&source, 50);
             piece->fill = (uint8_t)step;
             if (piece->is_array) {
@@ -48,7 +56,8 @@ static void what_is_taken_is_nobody_elses_until_it_is_given_back(void)
             }
             memset(piece->at, piece->fill, piece->bytes);
         }
-        for (int n = 0; n < HELD; n++) if (held[n].at) give(&held[n]);
+        for (int n = 0; n < HELD; n++)
+            if (held[n].at) give(&held[n]);
         wan_slab_rest(&slab);
         EXPECT_EQUAL(wan_slab_bytes(&slab), 0);
         if (expectations_failed != before) printf("    seed %" PRIu64 "\n", seed);
@@ -82,7 +91,7 @@ static void entries_cost_their_bytes_and_little_more(void)
     enum { COUNT = 100000, BYTES = 144 };
     for (uint32_t n = 0; n < COUNT; n++) EXPECT(wan_slab_take(&slab, n, BYTES) != NULL);
     EXPECT(wan_slab_bytes(&slab) < (uint64_t)COUNT * BYTES * 12 / 10);
-    wan_slab_close(&slab);      /* With all of it in use. */
+    wan_slab_close(&slab); /* With all of it in use. */
 }
 
 static void what_was_given_back_can_still_be_read(void)

@@ -1,4 +1,5 @@
-/* Owns the tests of the rows of tasks that wait: they come back in their order, from memory and from files, within what all have together. */
+/* Owns the tests of the rows of tasks that wait: they come back in their order, from memory and from files, within what
+ * all have together. */
 #include "harness.h"
 #include "store/wan_stage.h"
 
@@ -27,7 +28,10 @@ static uint64_t write_run(uint8_t *to, uint64_t room, uint64_t *number, random_s
     static uint8_t value[70000];
     uint64_t used = 0;
     for (;;) {
-        wan_record head = {.key_length = 8, .value_length = (uint32_t)random_below(source, random_below(source, 50) ? 300 : sizeof value), .stamp = *number};
+        wan_record head = {.key_length = 8,
+                           .value_length =
+                               (uint32_t)random_below(source, random_below(source, 50) ? 300 : sizeof value),
+                           .stamp = *number};
         const uint64_t length = wan_record_size(head.key_length, head.value_length, 0, 0);
         if (used + length > room) return used;
         wan_record_write(to + used, length, head, (const uint8_t *)number, value, NULL, NULL);
@@ -42,7 +46,7 @@ static int read_all(wan_stage *stage, uint64_t *number, random_source *source)
     const wan_record *records[100];
     uint32_t count;
     while ((count = wan_stage_peek(stage, 1 + (uint32_t)random_below(source, 100), records))) {
-        const uint32_t taken = (uint32_t)random_below(source, count + 1);       /* Those that are not dropped come again. */
+        const uint32_t taken = (uint32_t)random_below(source, count + 1); /* Those that are not dropped come again. */
         for (uint32_t n = 0; n < count; n++)
             if (records[n]->stamp != *number + n || memcmp(wan_record_key(records[n]), &records[n]->stamp, 8)) return 0;
         for (uint32_t n = 0; n < taken; n++) wan_stage_drop(stage);
@@ -69,7 +73,8 @@ static void rows_come_back_in_their_order_from_memory_and_files(void)
             EXPECT(pool.memory <= pool.memory_limit);
         }
         EXPECT(files > 0);
-        for (int k = 0; k < 2; k++) EXPECT(read_all(&stages[k], &got[k], &source) && got[k] == put[k] && put[k] > 10000);
+        for (int k = 0; k < 2; k++)
+            EXPECT(read_all(&stages[k], &got[k], &source) && got[k] == put[k] && put[k] > 10000);
         EXPECT(pool.memory == 0 && pool.kept_count > 0 && files == unmapped);
         for (int k = 0; k < 2; k++) wan_stage_close(&stages[k]);
         EXPECT(pool.kept_count == 0 && pool.stages == 0);
@@ -90,7 +95,7 @@ static void a_record_larger_than_a_block_has_one_of_its_own(void)
     EXPECT_EQUAL(wan_stage_open(&stage, &pool, NULL), WAN_OK);
     EXPECT_EQUAL(wan_stage_add(&stage, run, length), WAN_OK);
     EXPECT(wan_stage_peek(&stage, 1, &record) == 1 && memcmp(record, run, length) == 0);
-    EXPECT_EQUAL(wan_stage_add(&stage, run, length), WAN_FULL);         /* Neither memory nor a directory. */
+    EXPECT_EQUAL(wan_stage_add(&stage, run, length), WAN_FULL); /* Neither memory nor a directory. */
     wan_stage_drop(&stage);
     EXPECT(pool.memory == 0 && wan_stage_peek(&stage, 1, &record) == 0);
     wan_stage_close(&stage);
@@ -109,7 +114,8 @@ static void a_full_disk_is_told_and_nothing_is_lost_of_the_memory(void)
     disk_is_full = 1;
     wan_stage_pool_init(&pool, &env, WAN_STAGE_BLOCK_BYTES);
     EXPECT_EQUAL(wan_stage_open(&stage, &pool, "somewhere"), WAN_OK);
-    for (int n = 0; n < 5 && status == WAN_OK; n++) status = wan_stage_add(&stage, run, write_run(run, 1 << 20, &put, &source));
+    for (int n = 0; n < 5 && status == WAN_OK; n++)
+        status = wan_stage_add(&stage, run, write_run(run, 1 << 20, &put, &source));
     EXPECT_EQUAL(status, WAN_FULL);
     wan_stage_close(&stage);
     EXPECT(pool.memory == 0 && pool.kept_count == 0);

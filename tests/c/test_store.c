@@ -2,8 +2,8 @@
 #include "harness.h"
 #include "store/wan_store.h"
 
-#define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES)      /* The least: one memory segment of each kind. */
-#define HALF (WAN_SEGMENT_BYTES / 2)
+#define MEMORY_LIMIT (WAN_SEGMENT_BYTES + WAN_BLOCK_SEGMENT_BYTES) /* The least: one memory segment of each kind. */
+#define HALF         (WAN_SEGMENT_BYTES / 2)
 
 static failing_disk disk;
 static wan_store *store;
@@ -28,7 +28,7 @@ static uint32_t take(uint64_t bytes)
     uint32_t segment = 0;
     wan_status status = wan_store_take(store, &lease, bytes, &at, &segment);
     if (status != WAN_OK) return 0;
-    memset(at, 0x77, bytes);        /* All of it is ours to write. */
+    memset(at, 0x77, bytes); /* All of it is ours to write. */
     return segment;
 }
 
@@ -62,7 +62,8 @@ static void the_newest_go_to_disk_while_the_oldest_stay_in_memory(void)
 {
     open_store();
     uint32_t oldest = take(HALF), next = take(HALF), newest = take(HALF);
-    EXPECT(!wan_store_segment(store, oldest)->is_file && !wan_store_segment(store, next)->is_file && wan_store_segment(store, newest)->is_file);
+    EXPECT(!wan_store_segment(store, oldest)->is_file && !wan_store_segment(store, next)->is_file
+           && wan_store_segment(store, newest)->is_file);
     close_store();
 }
 
@@ -74,7 +75,7 @@ static void freed_segments_are_handed_out_again(void)
         for (int n = 0; n < 3; n++) held[n] = take(HALF);
         for (int n = 0; n < 3; n++) wan_store_give(store, &lease, held[n], HALF);
     }
-    EXPECT(store->segment_count < 10);       /* Ids are used again too. */
+    EXPECT(store->segment_count < 10); /* Ids are used again too. */
     EXPECT_EQUAL(store->file_bytes, 0);
     close_store();
 }
@@ -109,7 +110,7 @@ static void without_a_directory_the_memory_limit_is_final(void)
     take(HALF);
     EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL);
     wan_store_give(store, &lease, first, HALF);
-    EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL);     /* Its neighbour lives. */
+    EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_FULL); /* Its neighbour lives. */
     wan_store_give(store, &lease, first, HALF);
     EXPECT_EQUAL(wan_store_take(store, &lease, HALF, &at, &segment), WAN_OK);
     wan_store_release(store);
@@ -128,7 +129,8 @@ static void a_disk_that_is_full_or_broken_changes_nothing_and_works_again_later(
         uint32_t current = lease.segment, segment = 0;
         uint8_t *at = NULL;
         EXPECT_EQUAL(wan_store_take(store, &lease, 64, &at, &segment), reasons[reason]);
-        EXPECT(store->memory_bytes == memory && store->file_bytes == 0 && lease.segment == current && store->files_made == 0);
+        EXPECT(store->memory_bytes == memory && store->file_bytes == 0 && lease.segment == current
+               && store->files_made == 0);
         EXPECT_EQUAL(disk.live, 0);
         EXPECT(take(64) != 0);
         close_store();
@@ -143,7 +145,8 @@ static void every_single_mapping_may_fail_and_the_rest_goes_on(void)
         uint32_t held[100], count = 0, refused = 0;
         for (int n = 0; n < 100; n++) {
             uint32_t segment = take(HALF);
-            if (segment) held[count++] = segment; else refused++;
+            if (segment) held[count++] = segment;
+            else refused++;
         }
         EXPECT_EQUAL(refused, 1);
         for (uint32_t n = 0; n < count; n++) wan_store_give(store, &lease, held[n], HALF);
@@ -172,7 +175,7 @@ static void segments_stay_where_they_are_however_many_there_get(void)
     for (int n = 0; n < 3000; n++) {
         ids[n] = take(HALF);
         at[n] = wan_store_segment(store, ids[n]);
-        if (n) wan_store_give(store, &lease, ids[n - 1], 8);      /* A part of it: none of them goes. */
+        if (n) wan_store_give(store, &lease, ids[n - 1], 8); /* A part of it: none of them goes. */
     }
     for (int n = 0; n < 3000; n++) EXPECT(wan_store_segment(store, ids[n]) == at[n] && at[n]->base);
     close_store();
@@ -194,7 +197,7 @@ static void a_segment_goes_when_no_queue_refers_to_it_any_more(void)
         if (order & 1) wan_store_end_lease(store, &mine);
         wan_store_give(store, order & 2 ? &mine : &yours, segment, HALF);
         EXPECT(store->memory_bytes == WAN_SEGMENT_BYTES && at[0] == 0x5a && at[HALF - 1] == 0x5a);
-        if (order == 2) {       /* What mine puts now does not lie where yours still looks. */
+        if (order == 2) { /* What mine puts now does not lie where yours still looks. */
             uint8_t *next;
             EXPECT_EQUAL(wan_store_take(store, &mine, 64, &next, &segment), WAN_OK);
             EXPECT(next >= at + HALF);
@@ -232,17 +235,24 @@ static void the_real_disk_gives_zeroed_room_and_names_a_missing_directory(void)
 }
 
 const test_case store_tests[] = {
-    {"memory comes first and what is over the limit goes to files", memory_comes_first_and_what_is_over_the_limit_goes_to_files},
-    {"after a drained backlog memory is used again and no file is left", after_a_drained_backlog_memory_is_used_again_and_no_file_is_left},
+    {"memory comes first and what is over the limit goes to files",
+     memory_comes_first_and_what_is_over_the_limit_goes_to_files},
+    {"after a drained backlog memory is used again and no file is left",
+     after_a_drained_backlog_memory_is_used_again_and_no_file_is_left},
     {"the newest go to disk while the oldest stay in memory", the_newest_go_to_disk_while_the_oldest_stay_in_memory},
     {"freed segments are handed out again", freed_segments_are_handed_out_again},
-    {"the current memory segment is written again once it is empty", the_current_memory_segment_is_written_again_once_it_is_empty},
-    {"a huge record stands alone and leaves the current segment as it is", a_huge_record_stands_alone_and_leaves_the_current_segment_as_it_is},
+    {"the current memory segment is written again once it is empty",
+     the_current_memory_segment_is_written_again_once_it_is_empty},
+    {"a huge record stands alone and leaves the current segment as it is",
+     a_huge_record_stands_alone_and_leaves_the_current_segment_as_it_is},
     {"without a directory the memory limit is final", without_a_directory_the_memory_limit_is_final},
-    {"a disk that is full or broken changes nothing and works again later", a_disk_that_is_full_or_broken_changes_nothing_and_works_again_later},
+    {"a disk that is full or broken changes nothing and works again later",
+     a_disk_that_is_full_or_broken_changes_nothing_and_works_again_later},
     {"every single mapping may fail and the rest goes on", every_single_mapping_may_fail_and_the_rest_goes_on},
-    {"a reservation that is taken back leaves room for the next", a_reservation_that_is_taken_back_leaves_room_for_the_next},
-    {"the real disk gives zeroed room and names a missing directory", the_real_disk_gives_zeroed_room_and_names_a_missing_directory},
+    {"a reservation that is taken back leaves room for the next",
+     a_reservation_that_is_taken_back_leaves_room_for_the_next},
+    {"the real disk gives zeroed room and names a missing directory",
+     the_real_disk_gives_zeroed_room_and_names_a_missing_directory},
     {"segments stay where they are however many there get", segments_stay_where_they_are_however_many_there_get},
     {"a segment goes when no queue refers to it any more", a_segment_goes_when_no_queue_refers_to_it_any_more},
     {"a store lives as long as one who uses it", a_store_lives_as_long_as_one_who_uses_it},

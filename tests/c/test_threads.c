@@ -1,9 +1,9 @@
-/* Owns the threads' tests: the primitives as the layer above shares them between threads, each under the lock that it says guards it.
- * Runs each for some seconds under ThreadSanitizer: test_threads [seconds].
+/* Owns the threads' tests: the primitives as the layer above shares them between threads, each under the lock that it
+ * says guards it. Runs each for some seconds under ThreadSanitizer: test_threads [seconds].
  *
- * Nothing had to be annotated for the sanitizer: wan_lock, wan_wait_change and wan_signal_change order by C11 atomics (acquire,
- * release), which it follows; the futex only puts to sleep. Numbers that are written under a lock and read without one go
- * through wan_tally and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
+ * Nothing had to be annotated for the sanitizer: wan_lock, wan_wait_change and wan_signal_change order by C11 atomics
+ * (acquire, release), which it follows; the futex only puts to sleep. Numbers that are written under a lock and read
+ * without one go through wan_tally and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -15,15 +15,26 @@
 #include "region/wan_table.h"
 #include "base/wan_thread.h"
 
-#define CHECK(condition) \
-    do { if (!(condition)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); abort(); } } while (0)
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
 
 static uint64_t end_us;
 static int is_over(void) { return wan_monotonic_us() >= end_us; }
 
 /* Starts `count` threads of each function, waits for all. */
-typedef struct { void *(*run)(void *); uint32_t count; } crew;
-typedef struct { void *shared; uint32_t number; } worker;
+typedef struct {
+    void *(*run)(void *);
+    uint32_t count;
+} crew;
+typedef struct {
+    void *shared;
+    uint32_t number;
+} worker;
 static void run_crews(void *shared, const crew *crews, uint32_t crew_count)
 {
     pthread_t threads[32];
@@ -45,10 +56,10 @@ typedef struct {
     wan_queue queue;
     failing_disk disk;
     wan_clock clock;
-    int writing;                                /* Writers that are not done. */
-    uint32_t work;                              /* What an idle dispatcher sleeps on. */
-    uint64_t written[WRITERS][KEYS];            /* Newest stamp of each writer's key: the writer's own until all are joined. */
-    uint64_t applied[WRITERS][KEYS];            /* As the receiver has it: its partition's dispatcher's. */
+    int writing;                     /* Writers that are not done. */
+    uint32_t work;                   /* What an idle dispatcher sleeps on. */
+    uint64_t written[WRITERS][KEYS]; /* Newest stamp of each writer's key: the writer's own until all are joined. */
+    uint64_t applied[WRITERS][KEYS]; /* As the receiver has it: its partition's dispatcher's. */
     uint64_t sent, removed;
 } shared_queue;
 
@@ -62,7 +73,8 @@ static void *write_queue(void *context)
         char key[24];
         uint32_t k = random_below(&source, KEYS), partition = (w->number * KEYS + k) % PARTITIONS;
         snprintf(key, sizeof key, "%u-%u", w->number, k);
-        record_plan plan = {.operation = WAN_UPDATE, .key = key, .value = value, .value_length = random_below(&source, sizeof value)};
+        record_plan plan = {
+            .operation = WAN_UPDATE, .key = key, .value = value, .value_length = random_below(&source, sizeof value)};
         wan_reservation reservation;
         plan.stamp = wan_clock_take(&q->clock, wan_now_ms(), 1);
         wan_lock_take(&q->lock);
@@ -73,7 +85,8 @@ static void *write_queue(void *context)
         }
         wan_lock_release(&q->lock);
         if (!random_below(&source, 64)) wan_signal_change(&q->work);
-        while (wan_read(&q->queue.bytes) > 8u << 20 && !is_over()) wan_wait_change(&q->work, __atomic_load_n(&q->work, __ATOMIC_ACQUIRE), 1);
+        while (wan_read(&q->queue.bytes) > 8u << 20 && !is_over())
+            wan_wait_change(&q->work, __atomic_load_n(&q->work, __ATOMIC_ACQUIRE), 1);
     }
     __atomic_fetch_sub(&q->writing, 1, __ATOMIC_ACQ_REL);
     wan_signal_change(&q->work);
@@ -92,7 +105,8 @@ static void *dispatch_queue(void *context)
         int writing = __atomic_load_n(&q->writing, __ATOMIC_ACQUIRE);
         uint64_t size, through;
         wan_lock_take(&q->lock);
-        uint32_t count = wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, NULL, &size);
+        uint32_t count =
+            wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, NULL, &size);
         through = q->queue.partitions[w->number].peeked;
         wan_lock_release(&q->lock);
         if (!count) {
@@ -111,8 +125,10 @@ static void *dispatch_queue(void *context)
             if (arrives) q->applied[writer][key] = records[n]->stamp;
         }
         wan_lock_take(&q->lock);
-        if (arrives) { q->removed += wan_queue_remove(&q->queue, w->number, through); q->sent += count; }
-        else wan_queue_rewind(&q->queue, w->number);
+        if (arrives) {
+            q->removed += wan_queue_remove(&q->queue, w->number, through);
+            q->sent += count;
+        } else wan_queue_rewind(&q->queue, w->number);
         wan_lock_release(&q->lock);
     }
 }
@@ -162,10 +178,17 @@ static void *write_shared(void *context)
     random_source source = {.state = 7 + w->number};
     static const uint8_t value[3000];
     while (!is_over()) {
-        record_plan plan = {.operation = WAN_UPDATE, .key = "key", .value = value, .value_length = random_below(&source, sizeof value), .stamp = 1};
+        record_plan plan = {.operation = WAN_UPDATE,
+                            .key = "key",
+                            .value = value,
+                            .value_length = random_below(&source, sizeof value),
+                            .stamp = 1};
         uint32_t which = random_below(&source, 3);
         wan_reservation record, reference;
-        if (wan_read(&s->queues[0].bytes) + wan_read(&s->queues[1].bytes) > 16u << 20) { wan_wait_change(&(uint32_t){0}, 0, 1); continue; }
+        if (wan_read(&s->queues[0].bytes) + wan_read(&s->queues[1].bytes) > 16u << 20) {
+            wan_wait_change(&(uint32_t){0}, 0, 1);
+            continue;
+        }
         if (which == 2) {
             wan_lock_take(&s->locks[0]);
             wan_lock_take(&s->locks[1]);
@@ -173,7 +196,9 @@ static void *write_shared(void *context)
                 if (wan_queue_reserve_reference(&s->queues[1], 0, &reference) == WAN_OK) {
                     write_plan(record.at, &plan);
                     wan_queue_commit(&s->queues[0], &record);
-                    EXPECT_EQUAL(wan_queue_commit_reference(&s->queues[1], &reference, &s->queues[0], 0, record.sequence), WAN_OK);
+                    EXPECT_EQUAL(
+                        wan_queue_commit_reference(&s->queues[1], &reference, &s->queues[0], 0, record.sequence),
+                        WAN_OK);
                     s->put[0]++, s->put[1]++, s->both++;
                 } else {
                     wan_queue_cancel(&s->queues[0], &record);
@@ -188,7 +213,7 @@ static void *write_shared(void *context)
             write_plan(record.at, &plan);
             wan_queue_commit(&s->queues[which], &record);
             s->put[which]++;
-            if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) {      /* Filtered, say. */
+            if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) { /* Filtered, say. */
                 wan_queue_punch(&s->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
                 s->put[which]--;
             }
@@ -214,7 +239,8 @@ static void *drain_shared(void *context)
         wan_lock_release(&s->locks[w->number]);
         if (!count && !writing) return NULL;
         for (uint32_t n = 0; n < count; n++)
-            CHECK(wan_record_check((const uint8_t *)records[n], wan_record_length(records[n])) == WAN_OK && records[n]->key_length == 3);
+            CHECK(wan_record_check((const uint8_t *)records[n], wan_record_length(records[n])) == WAN_OK
+                  && records[n]->key_length == 3);
         wan_lock_take(&s->locks[w->number]);
         s->taken[w->number] += wan_queue_remove(queue, 0, through);
         wan_lock_release(&s->locks[w->number]);
@@ -241,7 +267,12 @@ static void two_queues_in_one_store_keep_their_own(void)
 
 /* A table that grows. */
 
-typedef struct { wan_table table; wan_clock clock; int writing; uint64_t made[4]; } shared_table;
+typedef struct {
+    wan_table table;
+    wan_clock clock;
+    int writing;
+    uint64_t made[4];
+} shared_table;
 
 static void *write_table(void *context)
 {
@@ -250,11 +281,16 @@ static void *write_table(void *context)
     random_source source = {.state = w->number};
     for (uint64_t n = 0; !is_over(); n++) {
         char key[24];
-        int common = random_below(&source, 2) != 0;      /* A key that all write, or one of this thread's own. */
+        int common = random_below(&source, 2) != 0; /* A key that all write, or one of this thread's own. */
         if (common) snprintf(key, sizeof key, "common-%u", random_below(&source, 1000));
         else snprintf(key, sizeof key, "%u-%" PRIu64, w->number, n);
-        wan_change change = {.key = (const uint8_t *)key, .key_length = (uint16_t)strlen(key), .value = (const uint8_t *)key, .value_length = random_below(&source, 8),
-                             .operation = common && !random_below(&source, 8) ? WAN_DESTROY : WAN_UPDATE, .local = 1, .stamp_site = 1};
+        wan_change change = {.key = (const uint8_t *)key,
+                             .key_length = (uint16_t)strlen(key),
+                             .value = (const uint8_t *)key,
+                             .value_length = random_below(&source, 8),
+                             .operation = common && !random_below(&source, 8) ? WAN_DESTROY : WAN_UPDATE,
+                             .local = 1,
+                             .stamp_site = 1};
         change.hash = wan_key_hash(change.key, change.key_length, 0);
         change.stamp = wan_clock_take(&t->clock, wan_now_ms(), 1);
         wan_shard *shard = wan_table_shard(&t->table, change.hash);
@@ -263,7 +299,8 @@ static void *write_table(void *context)
         wan_lock_take(&shard->lock);
         wan_outcome outcome = wan_table_apply(shard, &change);
         wan_clock_see(&t->clock, change.stamp);
-        CHECK(outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_DESTROYED || (outcome == WAN_MISSING && common));
+        CHECK(outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_DESTROYED
+              || (outcome == WAN_MISSING && common));
         const wan_entry *entry = wan_table_find(shard, change.hash, change.key, change.key_length, 0);
         CHECK(outcome == WAN_MISSING || (entry && entry->stamp == change.stamp));
         wan_lock_release(&shard->lock);
@@ -376,7 +413,8 @@ static void *commit_log(void *context)
     }
 }
 
-static wan_status find_item(void *context, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *bytes)
+static wan_status find_item(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
+                            const uint8_t *bytes)
 {
     shared_log *l = context;
     for (uint64_t at = 0; at < head->length; at += 64) {
@@ -416,7 +454,11 @@ static void what_group_commit_acknowledged_is_on_the_disk(void)
 
 /* The clock, and the numbers of threads. */
 
-typedef struct { wan_clock clock; uint64_t taken, sum; uint32_t numbers[6]; } shared_clock;
+typedef struct {
+    wan_clock clock;
+    uint64_t taken, sum;
+    uint32_t numbers[6];
+} shared_clock;
 
 static void *take_stamps(void *context)
 {
@@ -429,7 +471,7 @@ static void *take_stamps(void *context)
             CHECK(first > last);
             last = first + 2;
             taken += 3;
-            if (n == 50) wan_clock_see(&c->clock, last += 5);     /* As a stamp of another site. */
+            if (n == 50) wan_clock_see(&c->clock, last += 5); /* As a stamp of another site. */
         }
     wan_count(&c->taken, taken);
     wan_count(&c->sum, 1);
@@ -452,11 +494,13 @@ static void stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own(
 int main(int count, char **arguments)
 {
     static const test_case tests[] = {
-        {"a queue gives each key its last update, whoever writes", a_queue_gives_each_key_its_last_update_whoever_writes},
+        {"a queue gives each key its last update, whoever writes",
+         a_queue_gives_each_key_its_last_update_whoever_writes},
         {"two queues in one store keep their own", two_queues_in_one_store_keep_their_own},
         {"a table keeps every key while it grows", a_table_keeps_every_key_while_it_grows},
         {"what group commit acknowledged is on the disk", what_group_commit_acknowledged_is_on_the_disk},
-        {"stamps ascend in every thread, and threads have numbers of their own", stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
+        {"stamps ascend in every thread, and threads have numbers of their own",
+         stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
         {0}};
     uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 2;
     setvbuf(stdout, NULL, _IOLBF, 0);

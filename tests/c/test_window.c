@@ -9,13 +9,16 @@ typedef struct {
     double bytes_per_us;
     uint64_t batch;
     uint64_t limit;
-    uint64_t every_us;          /* A batch is there every so often; 0: always. */
-    uint64_t noise_us;          /* Up to so much later, each. */
+    uint64_t every_us; /* A batch is there every so often; 0: always. */
+    uint64_t noise_us; /* Up to so much later, each. */
     /* State */
     wan_window window;
     uint64_t now_us, flight, acknowledged, most_in_flight, next_batch_us;
-    double line_free_us;        /* When the line has carried all it was given. */
-    struct { wan_window_mark mark; uint64_t arrives_us, bytes; } ring[BATCHES_MAX];
+    double line_free_us; /* When the line has carried all it was given. */
+    struct {
+        wan_window_mark mark;
+        uint64_t arrives_us, bytes;
+    } ring[BATCHES_MAX];
     uint32_t first, count;
     random_source source;
 } simulated_link;
@@ -47,7 +50,8 @@ static void run_for(uint64_t us)
             double start = (double)(l.now_us + l.one_way_us);
             if (l.line_free_us > start) start = l.line_free_us;
             l.line_free_us = start + (double)l.batch / l.bytes_per_us;
-            l.ring[at].arrives_us = (uint64_t)l.line_free_us + l.one_way_us + (l.noise_us ? random_below(&l.source, (uint32_t)l.noise_us) : 0);
+            l.ring[at].arrives_us = (uint64_t)l.line_free_us + l.one_way_us
+                                    + (l.noise_us ? random_below(&l.source, (uint32_t)l.noise_us) : 0);
             if (l.flight > l.most_in_flight) l.most_in_flight = l.flight;
             if (l.every_us) l.next_batch_us = l.now_us + l.every_us;
         }
@@ -66,7 +70,10 @@ static void run_for(uint64_t us)
 }
 
 /* Part of what the line carries in that time, in percent. */
-static uint64_t part_of_line(uint64_t us) { return (uint64_t)((double)l.acknowledged * 100 / (l.bytes_per_us * (double)us)); }
+static uint64_t part_of_line(uint64_t us)
+{
+    return (uint64_t)((double)l.acknowledged * 100 / (l.bytes_per_us * (double)us));
+}
 
 static void a_link_is_full_however_long_it_is_and_little_waits_before_it(void)
 {
@@ -78,14 +85,18 @@ static void a_link_is_full_however_long_it_is_and_little_waits_before_it(void)
                 open_link(ROUND_TRIPS_MS[r], RATES[w], batch);
                 run_for(30 * 1000000ull);
                 run_for(30 * 1000000ull);
-                double trip_us = (double)(ROUND_TRIPS_MS[r] > 20 ? ROUND_TRIPS_MS[r] * 1000 : 20000) + (double)batch / RATES[w];
-                uint64_t carried = (uint64_t)(RATES[w] * trip_us), most = 5 * carried / 2 + 2 * batch + WAN_WINDOW_FLOOR;
+                double trip_us =
+                    (double)(ROUND_TRIPS_MS[r] > 20 ? ROUND_TRIPS_MS[r] * 1000 : 20000) + (double)batch / RATES[w];
+                uint64_t carried = (uint64_t)(RATES[w] * trip_us),
+                         most = 5 * carried / 2 + 2 * batch + WAN_WINDOW_FLOOR;
                 if (most > l.limit + batch) most = l.limit + batch;
                 int is_bound = 2 * RATES[w] * trip_us > 1.5 * (double)l.limit;
                 EXPECT(is_bound || part_of_line(30 * 1000000ull) >= 97);
                 EXPECT(l.most_in_flight <= most);
-                if (expectations_failed) printf("    round trip %" PRIu64 " ms, %.0f MB/s, batches of %" PRIu64 ": %" PRIu64 "%%, %" PRIu64 " in flight of %" PRIu64 "\n",
-                                                ROUND_TRIPS_MS[r], RATES[w], batch, part_of_line(30 * 1000000ull), l.most_in_flight, most);
+                if (expectations_failed)
+                    printf("    round trip %" PRIu64 " ms, %.0f MB/s, batches of %" PRIu64 ": %" PRIu64 "%%, %" PRIu64
+                           " in flight of %" PRIu64 "\n",
+                           ROUND_TRIPS_MS[r], RATES[w], batch, part_of_line(30 * 1000000ull), l.most_in_flight, most);
             }
 }
 
@@ -106,7 +117,7 @@ static void the_receivers_credit_is_never_passed_by_more_than_a_batch(void)
     run_for(1000000);
     run_for(1000000);
     EXPECT(l.most_in_flight <= (3u << 20) + l.batch);
-    wan_window_set_limit(&l.window, 0);         /* One at a time. */
+    wan_window_set_limit(&l.window, 0); /* One at a time. */
     run_for(1000000);
     run_for(1000000);
     EXPECT_EQUAL(l.most_in_flight, l.batch);
@@ -118,7 +129,10 @@ static void the_receivers_credit_is_never_passed_by_more_than_a_batch(void)
 
 static void a_link_that_changes_is_full_again(void)
 {
-    static const struct { uint64_t round_trip_ms; double rate; } CHANGES[] = {{150, 50}, {20, 50}, {300, 50}, {300, 10}, {100, 100}, {101, 30}, {50, 5}, {50, 100}};
+    static const struct {
+        uint64_t round_trip_ms;
+        double rate;
+    } CHANGES[] = {{150, 50}, {20, 50}, {300, 50}, {300, 10}, {100, 100}, {101, 30}, {50, 5}, {50, 100}};
     open_link(50, 50, 17600);
     run_for(10 * 1000000ull);
     for (int n = 0; n < 8; n++) {
@@ -127,15 +141,18 @@ static void a_link_that_changes_is_full_again(void)
         run_for(75 * 1000000ull);
         run_for(10 * 1000000ull);
         EXPECT(part_of_line(10 * 1000000ull) >= 95);
-        EXPECT(l.most_in_flight <= (uint64_t)(3 * CHANGES[n].rate * (double)CHANGES[n].round_trip_ms * 1000) + WAN_WINDOW_FLOOR);
-        if (expectations_failed) printf("    change %d: %" PRIu64 "%%, %" PRIu64 " in flight\n", n, part_of_line(10 * 1000000ull), l.most_in_flight);
+        EXPECT(l.most_in_flight
+               <= (uint64_t)(3 * CHANGES[n].rate * (double)CHANGES[n].round_trip_ms * 1000) + WAN_WINDOW_FLOOR);
+        if (expectations_failed)
+            printf("    change %d: %" PRIu64 "%%, %" PRIu64 " in flight\n", n, part_of_line(10 * 1000000ull),
+                   l.most_in_flight);
     }
 }
 
 /* A slow receiver looks as a narrow link does: what it has not applied waits in the queue, not before it. */
 static void little_is_on_its_way_to_a_receiver_that_applies_slowly(void)
 {
-    open_link(1, 0.0176, 17600);        /* A batch a second. */
+    open_link(1, 0.0176, 17600); /* A batch a second. */
     run_for(600 * 1000000ull);
     run_for(60 * 1000000ull);
     EXPECT(l.most_in_flight <= WAN_WINDOW_FLOOR + 17600);
@@ -165,12 +182,15 @@ static void delays_that_change_from_batch_to_batch_do_not_starve_a_link(void)
 }
 
 const test_case window_tests[] = {
-    {"a link is full however long it is, and little waits before it", a_link_is_full_however_long_it_is_and_little_waits_before_it},
+    {"a link is full however long it is, and little waits before it",
+     a_link_is_full_however_long_it_is_and_little_waits_before_it},
     {"a long link is full after a few round trips", a_long_link_is_full_after_a_few_round_trips},
-    {"the receiver's credit is never passed by more than a batch", the_receivers_credit_is_never_passed_by_more_than_a_batch},
+    {"the receiver's credit is never passed by more than a batch",
+     the_receivers_credit_is_never_passed_by_more_than_a_batch},
     {"a link that changes is full again", a_link_that_changes_is_full_again},
     {"little is on its way to a receiver that applies slowly", little_is_on_its_way_to_a_receiver_that_applies_slowly},
     {"a sender with little to send keeps the window it has", a_sender_with_little_to_send_keeps_the_window_it_has},
-    {"delays that change from batch to batch do not starve a link", delays_that_change_from_batch_to_batch_do_not_starve_a_link},
+    {"delays that change from batch to batch do not starve a link",
+     delays_that_change_from_batch_to_batch_do_not_starve_a_link},
     {0},
 };

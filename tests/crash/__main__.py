@@ -1,4 +1,5 @@
 """Runs a crash campaign: so many rounds from a seed, or one world of it again."""
+
 from __future__ import annotations
 
 import argparse
@@ -11,7 +12,9 @@ from .campaign import ROUNDS_OF_A_WORLD, CampaignFailure, run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=100, help="how many rounds; in each one or both members are killed (default 100)")
+    parser.add_argument(
+        "--rounds", type=int, default=100, help="how many rounds; in each one or both members are killed (default 100)"
+    )
     parser.add_argument("--seed", type=int, help="of the random moments (default: a new one, which is told)")
     parser.add_argument("--world", type=int, default=0, help="begin with this world of the seed, as a failure names it")
     options = parser.parse_args()
@@ -30,8 +33,10 @@ def main() -> int:
     except CampaignFailure as failure:
         print(failure, file=sys.stderr)
         return 1
-    print(f"{counts.pop('rounds')} rounds of kill -9 passed in {time.monotonic() - started:.1f} s: "
-          + ", ".join(f"{count} {name}" for name, count in counts.most_common()))
+    print(
+        f"{counts.pop('rounds')} rounds of kill -9 passed in {time.monotonic() - started:.1f} s: "
+        + ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    )
     return 0
 
 

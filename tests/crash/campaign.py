@@ -1,5 +1,6 @@
 """Owns the rounds of a crash campaign and what is checked after them. Rounds run in worlds: a world is one configuration and one set
 of disk stores, over many kills."""
+
 from __future__ import annotations
 
 import random
@@ -20,25 +21,49 @@ from .region_log import RegionLog, live_segments
 
 QUICK = Timings(ping_ms=200, retry_ms=10, retry_max_ms=50, change_delay_ms=1)
 ROUNDS_OF_A_WORLD = 25
-UNDER_LOAD_S = 0.25                 # A member is killed at most so long after all work, or
-STARTING_S = 0.06                   # so long after the last one was started, or
-CLOSING_S = 0.1                     # so long after it was told to stop, while its disk is held up.
+UNDER_LOAD_S = 0.25  # A member is killed at most so long after all work, or
+STARTING_S = 0.06  # so long after the last one was started, or
+CLOSING_S = 0.1  # so long after it was told to stop, while its disk is held up.
 DRAIN_S = 60.0
-ALARMS = ("Traceback", "internal check", "unaccounted for", "could not be", "is damaged")    # Lines that no log of a member has.
-SENDER = {"enable_persistence": True, "disk_synchronous": True, "batch_time_interval": 2, "retry_interval_ms": 10, "dispatcher_threads": 3}
+ALARMS = (
+    "Traceback",
+    "internal check",
+    "unaccounted for",
+    "could not be",
+    "is damaged",
+)  # Lines that no log of a member has.
+SENDER = {
+    "enable_persistence": True,
+    "disk_synchronous": True,
+    "batch_time_interval": 2,
+    "retry_interval_ms": 10,
+    "dispatcher_threads": 3,
+}
 
 # What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is shortened.
 WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("serial", {}),
     ("parallel", {"sender": {"parallel": True}, "type": "PARTITION_PERSISTENT"}),
-    ("serial, not synchronous", {"sender": {"disk_synchronous": False, "batch_size": 30}, "region_a": {"disk_synchronous": False}}),
+    (
+        "serial, not synchronous",
+        {"sender": {"disk_synchronous": False, "batch_size": 30}, "region_a": {"disk_synchronous": False}},
+    ),
     ("serial, written", {"sender": {"disk_synchronous": "written"}, "region_a": {"disk_synchronous": "written"}}),
-    ("parallel, conflating, small store", {"sender": {"parallel": True, "enable_batch_conflation": True}, "type": "PARTITION_PERSISTENT",
-                                           "store_mb": (8, None)}),
+    (
+        "parallel, conflating, small store",
+        {
+            "sender": {"parallel": True, "enable_batch_conflation": True},
+            "type": "PARTITION_PERSISTENT",
+            "store_mb": (8, None),
+        },
+    ),
     ("serial, lz4, with a listener", {"sender": {"compression": "lz4", "batch_size": 500}, "journal": True}),
     ("serial, small stores", {"sender": {"batch_size": 1000}, "store_mb": (4, 2)}),
     ("a chain of three", {"sites": "abc"}),
-    ("a parallel chain of three, small stores", {"sites": "abc", "sender": {"parallel": True}, "type": "PARTITION_PERSISTENT", "store_mb": (8, 8, None)}),
+    (
+        "a parallel chain of three, small stores",
+        {"sites": "abc", "sender": {"parallel": True}, "type": "PARTITION_PERSISTENT", "store_mb": (8, 8, None)},
+    ),
 )
 
 
@@ -77,20 +102,34 @@ class World:
         sender = {**SENDER, **choices.get("sender", {})}
         sizes = choices.get("store_mb", (None,) * len(sites))
         self.members = [
-            Member(nursery, {
-                "site": site, "directory": str(directory / site), "locators": str(locator.address), "store_mb": size, "sender": sender,
-                "type": choices.get("type", "REPLICATE_PERSISTENT"), "region": choices.get(f"region_{site}", {}),
-                "sends_to": n + 2 if n < len(sites) - 1 else 0, "receives": n > 0, "journal": choices.get("journal", False) and n > 0})
-            for n, (site, locator, size) in enumerate(zip(sites, self.locators, sizes))]
+            Member(
+                nursery,
+                {
+                    "site": site,
+                    "directory": str(directory / site),
+                    "locators": str(locator.address),
+                    "store_mb": size,
+                    "sender": sender,
+                    "type": choices.get("type", "REPLICATE_PERSISTENT"),
+                    "region": choices.get(f"region_{site}", {}),
+                    "sends_to": n + 2 if n < len(sites) - 1 else 0,
+                    "receives": n > 0,
+                    "journal": choices.get("journal", False) and n > 0,
+                },
+            )
+            for n, (site, locator, size) in enumerate(zip(sites, self.locators, sizes))
+        ]
         self.first = self.members[0]
-        self.remotes = [Remote(member, directory / member.spec["site"] / f"disk-store-{'small' if size else 'DEFAULT'}")
-                        for member, size in zip(self.members[1:], sizes[1:])]
+        self.remotes = [
+            Remote(member, directory / member.spec["site"] / f"disk-store-{'small' if size else 'DEFAULT'}")
+            for member, size in zip(self.members[1:], sizes[1:])
+        ]
         self.conflates = bool(sender.get("enable_batch_conflation"))
         self.written = Written()
         self.next = [0] * load.WRITERS
-        self.copy: Path | None = None       # Of the first member's folder, taken between two lives.
-        self.is_restored = False            # It runs on a copy, or did.
-        self.is_same_queue = False          # The copy's queue has the identity of the one that runs.
+        self.copy: Path | None = None  # Of the first member's folder, taken between two lives.
+        self.is_restored = False  # It runs on a copy, or did.
+        self.is_same_queue = False  # The copy's queue has the identity of the one that runs.
 
     # Rounds
 
@@ -112,11 +151,20 @@ class World:
             member.let_go()
         self._check_applied()
         check([wrong for path in self.directory.glob("*/journal") for wrong in check_journal(path)])
-        self.counts["copies found out"] += sum("restored from a copy" in line for line in (Path(self.first.spec["directory"]) / "log").open())
+        self.counts["copies found out"] += sum(
+            "restored from a copy" in line for line in (Path(self.first.spec["directory"]) / "log").open()
+        )
         if self.copy is not None:
             shutil.rmtree(self.copy)
         check(left_over(self.directory))
-        check([f"{log}: {line.strip()}" for log in self.directory.glob("*/log") for line in log.open() if any(word in line for word in ALARMS)])
+        check(
+            [
+                f"{log}: {line.strip()}"
+                for log in self.directory.glob("*/log")
+                for line in log.open()
+                if any(word in line for word in ALARMS)
+            ]
+        )
 
     def _start(self, member: Member) -> None:
         member.start(**({"next": self.next} if member is self.first else {}))
@@ -147,7 +195,7 @@ class World:
         if self.remotes[0].member in victims and self.first not in victims:
             self._check_acknowledged_is_on_disk(self.remotes[0])
         if self.first in victims:
-            self._hear(5.0)     # To the end of the pipe.
+            self._hear(5.0)  # To the end of the pipe.
             for writer, number in enumerate(self.next):
                 self.written.note(writer, number, in_doubt=True)
                 self.next[writer] += 1
@@ -187,15 +235,15 @@ class World:
             shutil.rmtree(folder)
             shutil.copytree(self.copy, folder)
             (folder / "log").write_bytes(told)
-            self.written.doubt_since_mark()     # At the other sites it may be.
-            self.is_restored, self.is_same_queue = True, False      # It takes another one if the receiver knows more.
+            self.written.doubt_since_mark()  # At the other sites it may be.
+            self.is_restored, self.is_same_queue = True, False  # It takes another one if the receiver knows more.
             self.counts["restored from a copy"] += 1
         elif what > 0.7:
             self.copy = folder.with_name(folder.name + ".copy")
             shutil.rmtree(self.copy, ignore_errors=True)
             shutil.copytree(folder, self.copy, ignore=shutil.ignore_patterns("log"))
             self.written.mark()
-            self.is_same_queue = any(self.copy.glob("disk-store-*/queue-next/MANIFEST"))       # Else it has no identity yet.
+            self.is_same_queue = any(self.copy.glob("disk-store-*/queue-next/MANIFEST"))  # Else it has no identity yet.
 
     def _try_clone(self) -> None:
         """A second member begins on a copy of the first one's store: it is not let in while the first is connected."""
@@ -211,7 +259,9 @@ class World:
 
             def is_refused() -> bool:
                 told.update(clone.ask("tell"))
-                assert not told["is_connected"] or not self.first.ask("tell")["is_connected"], f"both are connected: {told}"
+                assert not told["is_connected"] or not self.first.ask("tell")["is_connected"], (
+                    f"both are connected: {told}"
+                )
                 return "connected from another opening" in (folder / "log").read_text()
 
             eventually(is_refused, DRAIN_S, what="the refusal of a clone")
@@ -226,7 +276,9 @@ class World:
     def _hear(self, seconds: float) -> None:
         """What the writers did until `seconds` from now."""
         for writer, outcome, number in self.first.outcomes(seconds):
-            assert number == self.next[writer], f"writer {writer} told of operation {number} where {self.next[writer]} was to come"
+            assert number == self.next[writer], (
+                f"writer {writer} told of operation {number} where {self.next[writer]} was to come"
+            )
             self.next[writer] += 1
             self.counts[("acknowledged", "not there", "refused", "unknown")[outcome]] += 1
             if outcome in (load.DONE, load.UNKNOWN):
@@ -237,23 +289,26 @@ class World:
     def _check_acknowledged_is_on_disk(self, remote: Remote) -> None:
         """It is dead and the first member lives: all that it acknowledged must be on its disk."""
         if self.is_restored and self.conflates:
-            return      # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer one is there.
+            return  # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer one is there.
         distributed = self.first.ask("tell")["ledger"]["distributed"]
         on_disk = len(remote.applied)
-        assert on_disk >= distributed or not remote.log.is_whole, \
+        assert on_disk >= distributed or not remote.log.is_whole, (
             f"{distributed} events were acknowledged, and {on_disk} are on the disk of the killed receiver"
+        )
         self.counts["acknowledgements compared with the disk"] += 1
 
     def _check_at_rest(self) -> None:
         """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers say so."""
         self.first.ask("pause", meanwhile=lambda: self._hear(0.01))
         self._hear(0.0)
-        for sender in self.members[:-1]:        # In the order in which events go.
+        for sender in self.members[:-1]:  # In the order in which events go.
             ledger = self._drain(sender)
             assert ledger["balanced"] and ledger["queued"] == ledger["distributed"] + ledger["conflated"], ledger
             if sender is self.first:
                 least, doubt = self.written.acknowledged, self.written.in_doubt
-                assert least <= ledger["queued"] == ledger["received"] <= least + doubt, f"{least} acknowledged, {doubt} in doubt: {ledger}"
+                assert least <= ledger["queued"] == ledger["received"] <= least + doubt, (
+                    f"{least} acknowledged, {doubt} in doubt: {ledger}"
+                )
         contents = [member.ask("contents") for member in self.members]
         if self.first.spec["region"].get("disk_synchronous", True):
             check([f"where it was written: {wrong}" for wrong in self.written.check_contents(contents[0])])
@@ -267,7 +322,8 @@ class World:
             check([f"{key}: the sites that receive differ" for key in differ - alone])
             self.counts["entries that only a relay has, after a copy took the place of their store"] += len(alone)
         self.counts["entries that only the first site has otherwise, after a change in doubt"] += sum(
-            contents[0].get(key) != contents[1].get(key) for key in contents[0] | contents[1])
+            contents[0].get(key) != contents[1].get(key) for key in contents[0] | contents[1]
+        )
         self._check_applied()
         self.counts["checks at rest"] += 1
 
@@ -306,8 +362,15 @@ def start_locators(sites: str) -> list[pywan.Locator]:
     """One for each site; each site is told of the one before."""
     found: list[pywan.Locator] = []
     for n, site in enumerate(sites):
-        found.append(pywan.Locator(f"locator_{site}", distributed_system_id=n + 1, port=0, timings=QUICK,
-                                   remote_locators=str(found[-1].address) if found else "").start())
+        found.append(
+            pywan.Locator(
+                f"locator_{site}",
+                distributed_system_id=n + 1,
+                port=0,
+                timings=QUICK,
+                remote_locators=str(found[-1].address) if found else "",
+            ).start()
+        )
     eventually(lambda: all(len(locator.known_sites()) == len(sites) for locator in found), what="discovery")
     return found
 
@@ -316,14 +379,20 @@ def left_over(directory: Path) -> list[str]:
     """Files that nobody will ever need again, after all members stopped."""
     wrong = [f"{path} is left over" for path in directory.glob("*/overflow-*")]
     for folder in directory.glob("*/disk-store-*/*/"):
-        known = {"owner.json", "MANIFEST", "MANIFEST.new"}      # The last keeps room for the next manifest.
+        known = {"owner.json", "MANIFEST", "MANIFEST.new"}  # The last keeps room for the next manifest.
         known |= {f"{number:012}.seg" for number in live_segments(folder)}
         wrong += [f"{path} is left over" for path in folder.iterdir() if path.name not in known]
     return wrong
 
 
-def run(seed: int, rounds: int, *, first_world: int = 0, rounds_of_a_world: int = ROUNDS_OF_A_WORLD,
-        tell: Callable[[str], None] = lambda text: None) -> Counter[str]:
+def run(
+    seed: int,
+    rounds: int,
+    *,
+    first_world: int = 0,
+    rounds_of_a_world: int = ROUNDS_OF_A_WORLD,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Counter[str]:
     """Runs `rounds` rounds in as many worlds as that takes. Gives what was counted. CampaignFailure says what was wrong and how to repeat it.
 
     The seed fixes the worlds, who is killed and how long after; the machine decides what that interrupts.
@@ -340,7 +409,8 @@ def run(seed: int, rounds: int, *, first_world: int = 0, rounds_of_a_world: int 
             except (AssertionError, MemberFailed) as error:
                 raise CampaignFailure(
                     f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\nstores and logs are kept in {directory}\n"
-                    f"repeat: python -m tests.crash --seed {seed} --world {index} --rounds {here}") from error
+                    f"repeat: python -m tests.crash --seed {seed} --world {index} --rounds {here}"
+                ) from error
             finally:
                 world.close()
             shutil.rmtree(directory)

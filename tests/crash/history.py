@@ -1,5 +1,6 @@
 """Owns what must be true of the keys' histories: every acknowledged change was applied, once, in order; one that was in doubt when
 its process was killed may be there or not."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,14 +11,14 @@ from .region_log import Applied
 
 
 class Change(NamedTuple):
-    number: int                     # Of the operation.
+    number: int  # Of the operation.
     destroys: bool
     in_doubt: bool
 
 
 class Application(NamedTuple):
     stamp: int
-    number: int | None              # Of the operation that wrote the value; None: a destroy.
+    number: int | None  # Of the operation that wrote the value; None: a destroy.
 
     def __str__(self) -> str:
         return "a destroy" if self.number is None else f"operation {self.number}"
@@ -40,7 +41,9 @@ class Written:
         for key, changes in self.changes.items():
             since = self._marked.get(key, 0)
             changes[since:] = [change._replace(in_doubt=True) for change in changes[since:]]
-            self._put_back.setdefault(key, set()).update(None if change.destroys else change.number for change in changes[since:])
+            self._put_back.setdefault(key, set()).update(
+                None if change.destroys else change.number for change in changes[since:]
+            )
 
     def was_put_back(self, key: str, number: int | None) -> bool:
         """Whether this change (None: a destroy) was of a store whose place a copy took: nobody sends it again to whom it had reached half."""
@@ -61,7 +64,11 @@ class Written:
 
     def check_contents(self, contents: dict[str, int]) -> list[str]:
         """What a site that has everything holds: the last acknowledged change, or one behind it that was in doubt."""
-        wrong = [f"{key}: {number} is there and was not written" for key, number in contents.items() if key not in self.changes]
+        wrong = [
+            f"{key}: {number} is there and was not written"
+            for key, number in contents.items()
+            if key not in self.changes
+        ]
         for key, changes in self.changes.items():
             allowed: set[Any] = set()
             for change in reversed(changes):
@@ -92,15 +99,22 @@ class Applications:
             before = self.of_key.setdefault(change.key, [])
             application = Application(change.stamp, None if change.value is None else load.number_of(change.value))
             if before and change.stamp <= before[-1].stamp:
-                how = "applied twice" if any(change.stamp == other.stamp for other in before) else "applied after a later change"
+                how = (
+                    "applied twice"
+                    if any(change.stamp == other.stamp for other in before)
+                    else "applied after a later change"
+                )
                 wrong.append(f"{change.key}: {application} was {how}")
             before.append(application)
         return wrong
 
     def compare(self, written: Written, conflated: bool) -> list[str]:
         """When nothing is on its way: what of the acknowledged changes is missing, or is there and was not made."""
-        return [f"{key}: {wrong}" for key in sorted({*written.changes, *self.of_key})
-                for wrong in _compare(written.changes.get(key, []), self.of_key.get(key, []), conflated)]
+        return [
+            f"{key}: {wrong}"
+            for key in sorted({*written.changes, *self.of_key})
+            for wrong in _compare(written.changes.get(key, []), self.of_key.get(key, []), conflated)
+        ]
 
 
 def _compare(changes: list[Change], applications: list[Application], conflated: bool) -> list[str]:
@@ -116,7 +130,9 @@ def _compare(changes: list[Change], applications: list[Application], conflated: 
                 if needed[n]:
                     break
         if not following:
-            missing = [change.number for change, is_needed in zip(changes[max(places):], needed[max(places):]) if is_needed][:5]
+            missing = [
+                change.number for change, is_needed in zip(changes[max(places) :], needed[max(places) :]) if is_needed
+            ][:5]
             return [f"{application} was applied where {missing or 'nothing'} was to come"]
         places = following
     if all(any(needed[place:]) for place in places):
@@ -125,7 +141,9 @@ def _compare(changes: list[Change], applications: list[Application], conflated: 
 
 
 def _is(change: Change, application: Application) -> bool:
-    return change.destroys if application.number is None else not change.destroys and change.number == application.number
+    return (
+        change.destroys if application.number is None else not change.destroys and change.number == application.number
+    )
 
 
 def check_journal(path: Path) -> list[str]:
@@ -134,11 +152,11 @@ def check_journal(path: Path) -> list[str]:
     wrong: list[str] = []
     for life in path.read_text().split("\nlife\n") if path.exists() else []:
         newest: dict[str, int] = {}
-        for line in filter(None, life.split("\n")[:-1]):       # What a kill cut off has no end.
+        for line in filter(None, life.split("\n")[:-1]):  # What a kill cut off has no end.
             key, text = line.split()
             number = int(text)
             if number < 0:
-                continue        # A destroy says nothing of its number.
+                continue  # A destroy says nothing of its number.
             if number <= newest.get(key, -1):
                 wrong.append(f"{key}: the listener heard of operation {number} behind {newest[key]}")
             newest[key] = number

@@ -1,13 +1,14 @@
 """Owns what the writers of a crash campaign do. An operation is its writer's number and its own: both ends compute the
 rest, so only numbers travel from a process that may be killed at any moment."""
+
 from __future__ import annotations
 
 import struct
 
 WRITERS = 4
-COLUMNS = WRITERS - 1               # This one writes rows by the column, the others single entries.
-KEYS, COLUMN_KEYS = 8, 40           # Of a writer; no key has two.
-OUTCOME = struct.Struct("<HHI")     # writer, what became of it, number
+COLUMNS = WRITERS - 1  # This one writes rows by the column, the others single entries.
+KEYS, COLUMN_KEYS = 8, 40  # Of a writer; no key has two.
+OUTCOME = struct.Struct("<HHI")  # writer, what became of it, number
 # Stored and durable; not there to be destroyed; nothing was stored; nobody knows.
 DONE, ABSENT, REFUSED, UNKNOWN = range(4)
 

@@ -1,5 +1,6 @@
 """Owns the processes that a crash campaign kills: a nursery, which has imported everything and forks members, so that a start takes
 milliseconds; a member; and the writers of the first one."""
+
 from __future__ import annotations
 
 import contextlib
@@ -52,8 +53,12 @@ class Member:
         self.cache, store = open_cache(spec)
         self.sender = self.receiver = None
         if spec["sends_to"]:
-            self.sender = self.cache.create_gateway_sender("next", remote_distributed_system_id=spec["sends_to"], **spec["sender"], **store)
-        self.region = self.cache.create_region("data", type=spec["type"], gateway_sender_ids=("next",) if self.sender else (), **spec["region"], **store)
+            self.sender = self.cache.create_gateway_sender(
+                "next", remote_distributed_system_id=spec["sends_to"], **spec["sender"], **store
+            )
+        self.region = self.cache.create_region(
+            "data", type=spec["type"], gateway_sender_ids=("next",) if self.sender else (), **spec["region"], **store
+        )
         if spec["journal"]:
             self.region.add_listener(Journal(Path(spec["directory"]) / "journal"))
         if spec["receives"]:
@@ -62,7 +67,12 @@ class Member:
     def tell(self) -> dict[str, Any]:
         told: dict[str, Any] = {"applied": self.region.applied}
         if self.sender is not None:
-            told |= {"ledger": self.sender.ledger(), "lag": self.sender.lag(), "stats": self.sender.stats, "is_connected": self.sender.is_connected}
+            told |= {
+                "ledger": self.sender.ledger(),
+                "lag": self.sender.lag(),
+                "stats": self.sender.stats,
+                "is_connected": self.sender.is_connected,
+            }
         if self.receiver is not None:
             told["received"] = self.receiver.stats
         return told
@@ -76,7 +86,7 @@ class Writers:
 
     def __init__(self, member: Member, first: list[int], outcomes: int) -> None:
         self._region, self._queue = member.region, member.sender._core.queue
-        self._outcomes = outcomes       # A pipe: what was written to it outlives the process.
+        self._outcomes = outcomes  # A pipe: what was written to it outlives the process.
         self._waits = not self._queue.synchronous
         self._goes_on = threading.Event()
         self._goes_on.set()
@@ -92,7 +102,7 @@ class Writers:
                     try:
                         outcome = self._operate(writer, number)
                     except RegionNotFoundError:
-                        return          # The member closes. Of columns some rows may be stored.
+                        return  # The member closes. Of columns some rows may be stored.
                     os.write(self._outcomes, load.OUTCOME.pack(writer, outcome, number))
                     number += 1
 
@@ -111,7 +121,7 @@ class Writers:
         except KeyError:
             return load.ABSENT
         except QueueFullError:
-            return load.UNKNOWN if writer == load.COLUMNS else load.REFUSED    # Of columns some rows may be stored.
+            return load.UNKNOWN if writer == load.COLUMNS else load.REFUSED  # Of columns some rows may be stored.
         except DiskError:
             return load.UNKNOWN
 
@@ -119,7 +129,7 @@ class Writers:
         self._goes_on.clear()
         for lock in self._locks:
             with lock:
-                pass        # Whoever held it saw that it is to stop, or is done.
+                pass  # Whoever held it saw that it is to stop, or is done.
         return {}
 
     def resume(self) -> dict[str, Any]:
@@ -141,7 +151,11 @@ def serve(member: Member, writers: Writers | None, control: socket.socket) -> No
 
 def run_member(spec: dict[str, Any], control: socket.socket, outcomes: int) -> None:
     os.environ["FAULTY_DISK"] = spec["hold"]
-    logging.basicConfig(filename=Path(spec["directory"]) / "log", level=logging.WARNING, format="%(asctime)s %(process)d %(name)s %(message)s")
+    logging.basicConfig(
+        filename=Path(spec["directory"]) / "log",
+        level=logging.WARNING,
+        format="%(asctime)s %(process)d %(name)s %(message)s",
+    )
     try:
         member = Member(spec)
         writers = Writers(member, spec["next"], outcomes) if "next" in spec else None
@@ -150,7 +164,7 @@ def run_member(spec: dict[str, Any], control: socket.socket, outcomes: int) -> N
         control.send(b"{}")
         serve(member, writers, control)
     except BaseException:
-        with contextlib.suppress(OSError):      # Perhaps nobody is there any more.
+        with contextlib.suppress(OSError):  # Perhaps nobody is there any more.
             control.send(json.dumps({"error": traceback.format_exc()[-2000:]}).encode())
         os._exit(1)
 

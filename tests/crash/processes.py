@@ -1,4 +1,5 @@
 """Owns the driver's end of a campaign's processes: starting, asking, killing them, and hearing what their writers did."""
+
 from __future__ import annotations
 
 import json
@@ -33,11 +34,31 @@ class Nursery:
         home = Path(pywan.__file__).parent.parent
         self._folder = tempfile.TemporaryDirectory(prefix="pywan-faulty-disk-")
         faulty_disk = Path(self._folder.name) / "faulty_disk.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(Path(__file__).parent.parent / "faulty_disk.c"), "-o", str(faulty_disk), "-ldl"], check=True)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])), "LD_PRELOAD": str(faulty_disk)}
+        subprocess.run(
+            [
+                "cc",
+                "-shared",
+                "-fPIC",
+                "-O1",
+                str(Path(__file__).parent.parent / "faulty_disk.c"),
+                "-o",
+                str(faulty_disk),
+                "-ldl",
+            ],
+            check=True,
+        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")])),
+            "LD_PRELOAD": str(faulty_disk),
+        }
         with other:
-            self._process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("member.py")), str(other.fileno())],
-                                             pass_fds=[other.fileno()], env=environment, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("member.py")), str(other.fileno())],
+                pass_fds=[other.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
 
     @property
     def pid(self) -> int:
@@ -73,12 +94,12 @@ class Member:
 
     def __init__(self, nursery: Nursery, spec: dict[str, Any]) -> None:
         self.spec = spec
-        self.pid = 0                            # 0: not running.
+        self.pid = 0  # 0: not running.
         self._nursery = nursery
         self._control: socket.socket | None = None
-        self._outcomes = -1                     # The reading end of the pipe of this life's writers.
+        self._outcomes = -1  # The reading end of the pipe of this life's writers.
         self._ready = False
-        self._hold = Path(spec["directory"] + ".hold")      # While it is there, the disk is held up.
+        self._hold = Path(spec["directory"] + ".hold")  # While it is there, the disk is held up.
         Path(spec["directory"]).mkdir(parents=True, exist_ok=True)
 
     def start(self, **more: Any) -> None:
@@ -105,7 +126,9 @@ class Member:
         except OSError as error:
             raise MemberFailed(f"{self} ended by itself before it was asked to {what}") from error
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while meanwhile is not None and time.monotonic() < deadline and not select.select([self._control], [], [], 0)[0]:
+        while (
+            meanwhile is not None and time.monotonic() < deadline and not select.select([self._control], [], [], 0)[0]
+        ):
             meanwhile()
         return self._answer()
 
@@ -126,7 +149,7 @@ class Member:
         """(writer, what became of it, number) of what the writers did until `seconds` from now, as it comes."""
         deadline = time.monotonic() + seconds
         while select.select([self._outcomes], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            got = os.read(self._outcomes, 1 << 16)      # Whole ones: each was written at once.
+            got = os.read(self._outcomes, 1 << 16)  # Whole ones: each was written at once.
             yield from load.OUTCOME.iter_unpack(got)
             if not got or time.monotonic() >= deadline and len(got) < 1 << 16:
                 return

@@ -1,5 +1,6 @@
 """Owns reading the log of a persistent region as docs/segment_format.md has it, not as the core does: what a member applied and had
 on its disk, change by change, whatever became of its process."""
+
 from __future__ import annotations
 
 import struct
@@ -19,7 +20,7 @@ class Applied(NamedTuple):
     key: str
     stamp: int
     site: int
-    value: bytes | None             # None: destroyed.
+    value: bytes | None  # None: destroyed.
 
 
 def live_segments(folder: Path) -> list[int]:
@@ -37,8 +38,8 @@ class RegionLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.commit = 0             # Of the last block that was read.
-        self.is_whole = True        # No segment was dropped before it was read.
+        self.commit = 0  # Of the last block that was read.
+        self.is_whole = True  # No segment was dropped before it was read.
         self._places: dict[int, int] = {}
 
     def read(self) -> list[Applied]:
@@ -72,7 +73,12 @@ def block_end(data: bytes, at: int, number: int) -> int | None:
         return None
     magic, crc, length, _, _, segment, _, _ = BLOCK.unpack_from(data, at)
     end = at + BLOCK.size + length
-    if magic != b"PWBK" or segment != number or end > len(data) or _core.crc32c(data[at + BLOCK.size:end], _core.crc32c(data[at + 8:at + BLOCK.size - 8])) != crc:
+    if (
+        magic != b"PWBK"
+        or segment != number
+        or end > len(data)
+        or _core.crc32c(data[at + BLOCK.size : end], _core.crc32c(data[at + 8 : at + BLOCK.size - 8])) != crc
+    ):
         return None
     return end
 
@@ -90,16 +96,24 @@ def applications(data: bytes, at: int, in_queue: bool = False) -> Iterator[Appli
         at += PART.size
         end = at + length
         if in_queue and kind == RECORDS:
-            from log_format import records      # Beside the tests, and not where a campaign runs.
+            from log_format import records  # Beside the tests, and not where a campaign runs.
             from records import read_record
+
             for record in records(data[at:end], items).values():
                 fields = read_record(record)
-                yield Applied(fields.key.decode(), fields.stamp, 0, None if fields.operation == DESTROY else fields.value)
+                yield Applied(
+                    fields.key.decode(), fields.stamp, 0, None if fields.operation == DESTROY else fields.value
+                )
             at = end
         while kind == RECORDS and at < end:
             value_length, key_length, _, site, stamp, _, operation, _ = LOGGED.unpack_from(data, at)
             at += LOGGED.size
             key_end = at + key_length
-            yield Applied(data[at:key_end].decode(), stamp, site, None if operation & 15 == DESTROY else data[key_end:key_end + value_length])
+            yield Applied(
+                data[at:key_end].decode(),
+                stamp,
+                site,
+                None if operation & 15 == DESTROY else data[key_end : key_end + value_length],
+            )
             at += key_length + value_length + 7 & ~7
         at = end

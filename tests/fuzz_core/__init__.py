@@ -4,6 +4,7 @@ offsets. A run takes a random source and nothing else; its seed repeats it.
 A checksum stops random bytes at the door, so the grammar here writes every frame by the documented layout, with a right checksum, and
 then says in it what no honest peer says.
 """
+
 from . import columns, dispatcher, receiver, rows
 
 FUZZERS = {"receiver": receiver.run, "dispatcher": dispatcher.run, "rows": rows.run, "columns": columns.run}

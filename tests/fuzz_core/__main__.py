@@ -1,5 +1,6 @@
 """python -m fuzz_core [--seconds s] [--runs n] [--seed n] [--fuzzers "receiver rows"]: each fuzzer in processes of its own, so that one
 that is killed is named with the seed that repeats it."""
+
 from __future__ import annotations
 
 import argparse
@@ -44,12 +45,17 @@ def fuzz(name: str, seed: int, runs: int, seconds: float) -> bool:
     told = multiprocessing.Value("Q", 0, lock=False)
     while told.value < runs if runs else time.monotonic() < ends:
         share = min(RUNS_OF_PROCESS, runs - told.value) if runs else RUNS_OF_PROCESS
-        worker = multiprocessing.get_context("fork").Process(target=work, args=(name, seed + told.value, share, ends, told))
+        worker = multiprocessing.get_context("fork").Process(
+            target=work, args=(name, seed + told.value, share, ends, told)
+        )
         worker.start()
         worker.join()
         if worker.exitcode:
-            print(f"fuzz_core {name}: ended with {worker.exitcode} after {told.value} runs; "
-                  f"repeat with --fuzzers {name} --seed {seed + told.value} --runs 1", flush=True)
+            print(
+                f"fuzz_core {name}: ended with {worker.exitcode} after {told.value} runs; "
+                f"repeat with --fuzzers {name} --seed {seed + told.value} --runs 1",
+                flush=True,
+            )
             return False
     print(f"fuzz_core {name}: {told.value} runs from seed {seed} in {time.monotonic() - started:.0f} s", flush=True)
     return True

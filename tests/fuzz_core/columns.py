@@ -2,6 +2,7 @@
 
 Whatever comes: a column is made, of as many rows as were said, or refused with a SerializationError. Under the sanitizers no byte is read that is not the array's.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -16,8 +17,23 @@ from pywan.errors import EventTooLargeError, SerializationError
 
 from .grammar import odd_number
 
-FIXED = (pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.bool_(), pa.binary(5), pa.timestamp("us"), pa.date32(),
-         pa.decimal128(9, 2), pa.decimal256(40, -3), pa.duration("ns"), pa.time64("us"))
+FIXED = (
+    pa.int8(),
+    pa.uint16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.float64(),
+    pa.bool_(),
+    pa.binary(5),
+    pa.timestamp("us"),
+    pa.date32(),
+    pa.decimal128(9, 2),
+    pa.decimal256(40, -3),
+    pa.duration("ns"),
+    pa.time64("us"),
+)
 VARIABLE = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
 
 
@@ -54,7 +70,9 @@ def arrow_array(source: Random) -> Any:
         kind = source.choice(VARIABLE)
         bits = 64 if kind in (pa.large_binary(), pa.large_string()) else 32
         offsets = numpy.array(offsets_of(source, rows, size, bits), dtype=f"i{bits // 8}").tobytes()
-        return pa.Array.from_buffers(kind, said, [validity, pa.py_buffer(offsets), pa.py_buffer(b"d" * size)], nulls, offset)
+        return pa.Array.from_buffers(
+            kind, said, [validity, pa.py_buffer(offsets), pa.py_buffer(b"d" * size)], nulls, offset
+        )
     kind = source.choice(FIXED)
     width = (kind.bit_width + 7) // 8
     return pa.Array.from_buffers(kind, said, [validity, pa.py_buffer(source.randbytes(rows * width))], nulls, offset)
@@ -62,7 +80,9 @@ def arrow_array(source: Random) -> Any:
 
 def dictionary_array(source: Random) -> Any:
     values = arrow_array(source) if source.random() < 0.3 else pa.array(["a", "bb", None])
-    indices = pa.array([source.choice((0, 1, 2, None, 3, -1, 1000)) for _ in range(source.choice((0, 1, 10)))], pa.int32())
+    indices = pa.array(
+        [source.choice((0, 1, 2, None, 3, -1, 1000)) for _ in range(source.choice((0, 1, 10)))], pa.int32()
+    )
     return pa.DictionaryArray.from_arrays(indices, values, safe=False)
 
 
@@ -71,9 +91,18 @@ def view_array(source: Random) -> Any:
     views = b""
     for _ in range(rows):
         length = source.choice((0, 5, 12, 13, 40, odd_number(source, 40, 32)))
-        views += length.to_bytes(4, "little") + (b"abcd" + source.choice((0, 0, 1, 1000)).to_bytes(4, "little")
-                                                 + source.choice((0, 5, 60, 1 << 31)).to_bytes(4, "little") if length > 12 else b"x" * 12)
-    return pa.Array.from_buffers(pa.binary_view(), source.choice((rows, rows, rows + 1)), [validity_of(source, rows), pa.py_buffer(views), pa.py_buffer(b"d" * 64)])
+        views += length.to_bytes(4, "little") + (
+            b"abcd"
+            + source.choice((0, 0, 1, 1000)).to_bytes(4, "little")
+            + source.choice((0, 5, 60, 1 << 31)).to_bytes(4, "little")
+            if length > 12
+            else b"x" * 12
+        )
+    return pa.Array.from_buffers(
+        pa.binary_view(),
+        source.choice((rows, rows, rows + 1)),
+        [validity_of(source, rows), pa.py_buffer(views), pa.py_buffer(b"d" * 64)],
+    )
 
 
 def nested_array(source: Random) -> Any:
@@ -83,16 +112,36 @@ def nested_array(source: Random) -> Any:
     said = source.choice((rows, rows, rows + 1, rows + 1000))
     validity = validity_of(source, rows)
     if kind == 0:
-        return pa.Array.from_buffers(pa.struct([("a", inner.type), ("b", inner.type)]), said, [validity], -1, source.choice((0, 0, 1, 5)), [inner, inner])
+        return pa.Array.from_buffers(
+            pa.struct([("a", inner.type), ("b", inner.type)]),
+            said,
+            [validity],
+            -1,
+            source.choice((0, 0, 1, 5)),
+            [inner, inner],
+        )
     if kind == 1:
-        return pa.Array.from_buffers(pa.list_(inner.type, source.choice((0, 1, 3, 1000))), said, [validity], -1, 0, [inner])
+        return pa.Array.from_buffers(
+            pa.list_(inner.type, source.choice((0, 1, 3, 1000))), said, [validity], -1, 0, [inner]
+        )
     wide = kind == 2
-    offsets = pa.py_buffer(numpy.array(offsets_of(source, rows, len(inner), 64 if wide else 32), dtype="i8" if wide else "i4"))
+    offsets = pa.py_buffer(
+        numpy.array(offsets_of(source, rows, len(inner), 64 if wide else 32), dtype="i8" if wide else "i4")
+    )
     if kind == 3:
-        keys = pa.array(range(len(inner)), pa.int64())     # Arrow ends the process where one of them is null.
-        entries = pa.StructArray.from_arrays([keys, inner], fields=[pa.field("key", keys.type, nullable=False), pa.field("value", inner.type)])
+        keys = pa.array(range(len(inner)), pa.int64())  # Arrow ends the process where one of them is null.
+        entries = pa.StructArray.from_arrays(
+            [keys, inner], fields=[pa.field("key", keys.type, nullable=False), pa.field("value", inner.type)]
+        )
         return pa.Array.from_buffers(pa.map_(keys.type, inner.type), said, [validity, offsets], -1, 0, [entries])
-    return pa.Array.from_buffers(pa.large_list(inner.type) if wide else pa.list_(inner.type), said, [validity, offsets], -1, source.choice((0, 0, 1)), [inner])
+    return pa.Array.from_buffers(
+        pa.large_list(inner.type) if wide else pa.list_(inner.type),
+        said,
+        [validity, offsets],
+        -1,
+        source.choice((0, 0, 1)),
+        [inner],
+    )
 
 
 def pair(source: Random) -> Any:
@@ -102,16 +151,30 @@ def pair(source: Random) -> Any:
 
 
 def numpy_array(source: Random) -> Any:
-    array = numpy.frombuffer(source.randbytes(240), source.choice(("i1", ">i4", "u8", "f4", "S5", "V3", "M8[s]", "?", "u1")))
+    array = numpy.frombuffer(
+        source.randbytes(240), source.choice(("i1", ">i4", "u8", "f4", "S5", "V3", "M8[s]", "?", "u1"))
+    )
     if source.random() < 0.3:
-        array = array[::source.choice((2, -1, -3))]
+        array = array[:: source.choice((2, -1, -3))]
     if array.dtype == "u1" and source.random() < 0.5:
-        array = array[:len(array) // 4 * 4].reshape(-1, 4)
+        array = array[: len(array) // 4 * 4].reshape(-1, 4)
     return array
 
 
 def made(source: Random) -> Any:
-    kind = source.choice((arrow_array, arrow_array, arrow_array, nested_array, nested_array, dictionary_array, view_array, pair, numpy_array))
+    kind = source.choice(
+        (
+            arrow_array,
+            arrow_array,
+            arrow_array,
+            nested_array,
+            nested_array,
+            dictionary_array,
+            view_array,
+            pair,
+            numpy_array,
+        )
+    )
     obj = kind(source)
     if isinstance(obj, pa.Array) and source.random() < 0.2:
         obj = obj.slice(source.randrange(len(obj) + 1))
@@ -126,7 +189,7 @@ def run(source: Random) -> None:
         try:
             obj = made(source)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError, IndexError):
-            return      # Arrow itself refuses it.
+            return  # Arrow itself refuses it.
         rows = len(obj[0]) - 1 if isinstance(obj, tuple) else len(obj)
         try:
             if not isinstance(obj, tuple):

@@ -3,6 +3,7 @@
 Whatever comes: the connection goes on or ends with a ProtocolError, each event is in the queue, distributed, or parked once, and the
 ledger balances.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -24,12 +25,16 @@ class Sender:
 
     def __init__(self, source: Random) -> None:
         self.source = source
-        self.queue = _core.EventQueue("fuzz", remote_site=2, partitions=PARTITIONS, dispatchers=1, conflate=source.random() < 0.5)
+        self.queue = _core.EventQueue(
+            "fuzz", remote_site=2, partitions=PARTITIONS, dispatchers=1, conflate=source.random() < 0.5
+        )
         self.queue.running = True
         self.region = _core.RegionCore(f"fuzz-sender{next(_names)}", _core.Clock(), site=1, stores=False)
         self.region.attach([self.queue])
         self.parked = _core.EventQueue("parked", partitions=8)
-        self.session = _core.DispatcherSession(self.queue, 0, self.parked, acknowledged=(lambda records: None) if source.random() < 0.3 else None)
+        self.session = _core.DispatcherSession(
+            self.queue, 0, self.parked, acknowledged=(lambda records: None) if source.random() < 0.3 else None
+        )
         self.session.configure(source.choice((1, 3, 10)), -1, batch_conflation=source.random() < 0.3)
         self.now = 1
         self.puts = 0
@@ -48,7 +53,9 @@ class Sender:
         for _ in range(source.choice((0, 1, 4))):
             for sent in split_frames(self.session.data_to_send(self.now)):
                 if sent.type == BATCH:
-                    self.sent[sent.id] = [(s.partition, r.sequence) for s in read_batch(sent.payload) for r in s.records]
+                    self.sent[sent.id] = [
+                        (s.partition, r.sequence) for s in read_batch(sent.payload) for r in s.records
+                    ]
         data = b"".join(self.answer() for _ in range(source.choice((0, 1, 1, 3))))
         try:
             self.session.receive_data(data, self.now)
@@ -63,7 +70,12 @@ class Sender:
         source = self.source
         kind = source.random()
         if kind < 0.1:
-            return frame(source, source.choice((REWIND, PONG, 1, 10, 12, 13, 14)), b"x" * source.choice((0, 0, 3, 16)), odd_number(source))
+            return frame(
+                source,
+                source.choice((REWIND, PONG, 1, 10, 12, 13, 14)),
+                b"x" * source.choice((0, 0, 3, 16)),
+                odd_number(source),
+            )
         oldest = min(self.sent, default=0)
         number = odd_number(source, oldest) if kind < 0.2 else oldest + source.choice((0, 0, 0, 1, 5))
         carried = [event for batch in sorted(self.sent) if batch <= number for event in self.sent[batch]]
@@ -76,7 +88,11 @@ class Sender:
             if kind == 0:
                 failures.insert(at, failures[at])
             elif kind == 1:
-                failures[at] = (odd_number(source, failures[at][0], 32), odd_number(source, 3, 32), odd_number(source, failures[at][2]))
+                failures[at] = (
+                    odd_number(source, failures[at][0], 32),
+                    odd_number(source, 3, 32),
+                    odd_number(source, failures[at][2]),
+                )
             elif kind == 2:
                 source.shuffle(failures)
             elif kind == 3:
@@ -84,7 +100,9 @@ class Sender:
             else:
                 failures += [(p, 1, odd_number(source, 5)) for p in range(PARTITIONS)]
         count = odd_number(source, len(failures), 32) if source.random() < 0.05 else len(failures)
-        payload = ACK.pack(odd_number(source, 1000, 32), count, odd_number(source, 1 << 20)) + b"".join(FAILURE.pack(*f) for f in failures)
+        payload = ACK.pack(odd_number(source, 1000, 32), count, odd_number(source, 1 << 20)) + b"".join(
+            FAILURE.pack(*f) for f in failures
+        )
         return frame(source, FRAME_ACK, payload, number, odd_number(source, 100, 32))
 
 

@@ -1,4 +1,5 @@
 """Owns what the fuzzers of data connections write: frames with right checksums whose numbers may be wrong."""
+
 from __future__ import annotations
 
 import struct
@@ -8,8 +9,24 @@ from random import Random
 from pywan import _core
 from records import ACK, BATCH, FAILURE, FRAME_ACK, FUTURE_STAMP, REGION_NOT_FOUND, SECTION, make_record
 
-EDGES = (0, 1, 2, 7, 255, 65535, 65536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 62) - 1, 1 << 63, (1 << 64) - 2, (1 << 64) - 1)
-FUTURE = 1 << 62        # A stamp that no clock says.
+EDGES = (
+    0,
+    1,
+    2,
+    7,
+    255,
+    65535,
+    65536,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    (1 << 62) - 1,
+    1 << 63,
+    (1 << 64) - 2,
+    (1 << 64) - 1,
+)
+FUTURE = 1 << 62  # A stamp that no clock says.
 
 
 def odd_number(source: Random, near: int = 0, bits: int = 64) -> int:
@@ -24,6 +41,7 @@ def frame(source: Random, kind: int, payload: bytes, number: int = 0, count: int
 @dataclass
 class SectionPlan:
     """One section as it is written; `size` None: as long as its records and their sequences are."""
+
     partition: int
     first: int
     through: int
@@ -53,8 +71,19 @@ class SectionPlan:
 def payload_of(plans: list[SectionPlan], sections: int | None = None) -> bytes:
     runs = [p.run for p in plans]
     heads = b"".join(
-        SECTION.pack(p.partition, len(p.records) if p.count is None else p.count, p.first, p.through, p.settled,
-                     len(run) if p.size is None else p.size, 0, p.duplicates, 0) for p, run in zip(plans, runs))
+        SECTION.pack(
+            p.partition,
+            len(p.records) if p.count is None else p.count,
+            p.first,
+            p.through,
+            p.settled,
+            len(run) if p.size is None else p.size,
+            0,
+            p.duplicates,
+            0,
+        )
+        for p, run in zip(plans, runs)
+    )
     return struct.pack("<II", len(plans) if sections is None else sections, 0) + heads + b"".join(runs)
 
 
@@ -67,9 +96,17 @@ def plan_records(source: Random, plan: SectionPlan, regions: list[int], most: in
             break
         key = bytes([source.randrange(97, 103)]) * source.choice((0, 1, 1, 8, 300))
         written = odd_number(source, sequence) if source.random() < 0.02 else sequence
-        plan.records.append(make_record(
-            key, b"v" * source.choice((0, 1, 5, 200)), operation=source.randrange(3), stamp=FUTURE if source.random() < 0.3 else source.randrange(1, 1 << 40),
-            region=source.choice(regions), recipients=source.randbytes(source.choice((0, 0, 0, 0, 1, 255))), flags=source.randrange(4)))
+        plan.records.append(
+            make_record(
+                key,
+                b"v" * source.choice((0, 1, 5, 200)),
+                operation=source.randrange(3),
+                stamp=FUTURE if source.random() < 0.3 else source.randrange(1, 1 << 40),
+                region=source.choice(regions),
+                recipients=source.randbytes(source.choice((0, 0, 0, 0, 1, 255))),
+                flags=source.randrange(4),
+            )
+        )
         plan.sequences.append(written)
         sequence += source.choice((1, 1, 1, 2))
     plan.duplicates = source.choice((0, 0, len(plan.records)))
@@ -81,8 +118,26 @@ def spoil(source: Random, plan: SectionPlan) -> None:
     plan.sequences = list(plan.sequences)
     bits = 32 if name in ("partition", "count", "size", "duplicates") else 64
     right = getattr(plan, name)
-    setattr(plan, name, odd_number(source, len(plan.records) if name == "count" else len(plan.run) if name == "size" else right, bits))
+    setattr(
+        plan,
+        name,
+        odd_number(source, len(plan.records) if name == "count" else len(plan.run) if name == "size" else right, bits),
+    )
 
 
-__all__ = ["ACK", "BATCH", "EDGES", "FAILURE", "FRAME_ACK", "FUTURE", "FUTURE_STAMP", "REGION_NOT_FOUND", "SectionPlan", "frame", "odd_number",
-           "payload_of", "plan_records", "spoil"]
+__all__ = [
+    "ACK",
+    "BATCH",
+    "EDGES",
+    "FAILURE",
+    "FRAME_ACK",
+    "FUTURE",
+    "FUTURE_STAMP",
+    "REGION_NOT_FOUND",
+    "SectionPlan",
+    "frame",
+    "odd_number",
+    "payload_of",
+    "plan_records",
+    "spoil",
+]

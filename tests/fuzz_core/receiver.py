@@ -3,6 +3,7 @@
 Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement names only failed
 events that its batch carried, each once; and no more failures are remembered than events failed.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -28,11 +29,13 @@ class Receiver:
         self.memory = _core.SourceMemory(PARTITIONS)
         self.counts = _core.ReceiverCounts()
         clock = _core.Clock()
-        self.regions = {name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")}
+        self.regions = {
+            name: _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, stores=True) for name in ("fast", "slow")
+        }
         self.regions["slow"].set_slow(lambda *change: None)
-        self.applied: set[tuple[int, int]] = set()      # (partition, sequence) of the slow region.
-        self.failing: set[tuple[int, int]] = set()      # Events that may fail, of all that came.
-        self.at = [1] * PARTITIONS                      # Where each partition goes on.
+        self.applied: set[tuple[int, int]] = set()  # (partition, sequence) of the slow region.
+        self.failing: set[tuple[int, int]] = set()  # Events that may fail, of all that came.
+        self.at = [1] * PARTITIONS  # Where each partition goes on.
         self.connect()
 
     def connect(self) -> None:
@@ -53,11 +56,11 @@ class Receiver:
             first = self.at[partition]
             kind = source.random()
             if kind < 0.15:
-                first = max(1, first - source.randrange(1, 20))                                # Once more.
+                first = max(1, first - source.randrange(1, 20))  # Once more.
             elif kind < 0.2:
                 first = 1
             elif kind < 0.25:
-                first += source.randrange(1, 5)                                               # A gap.
+                first += source.randrange(1, 5)  # A gap.
             through = first + source.choice((0, 1, 5, 30, 30, 1 << 40 if kind > 0.97 else 30))
             plan = SectionPlan(partition, first, through, source.choice((0, max(0, first - 1), max(0, first - 5))))
             plan_records(source, plan, [1, 1, 2, 3], 12)
@@ -66,7 +69,7 @@ class Receiver:
             if source.random() < 0.05:
                 spoil(source, plan)
             plans.append(plan)
-            for _ in range(source.choice((0,) * 20 + (1, 50))):                              # The same section again.
+            for _ in range(source.choice((0,) * 20 + (1, 50))):  # The same section again.
                 plans.append(plan)
         return plans
 
@@ -78,7 +81,7 @@ class Receiver:
         if source.random() < 0.03:
             count = odd_number(source, count, 32)
         if source.random() < 0.03:
-            payload = payload[:source.randrange(len(payload) + 1)]
+            payload = payload[: source.randrange(len(payload) + 1)]
         number = odd_number(source, self.batch) if source.random() < 0.03 else self.batch
         if number == self.batch:
             self.sent[number] = plans
@@ -93,9 +96,19 @@ class Receiver:
         source = self.source
         kind = source.random()
         if kind < 0.06:
-            return frame(source, REGION, source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)), source.choice((1, 2, 3, odd_number(source, 3))))
+            return frame(
+                source,
+                REGION,
+                source.choice((b"fast", b"slow", b"absent", b"\xff", b"n" * 1025)),
+                source.choice((1, 2, 3, odd_number(source, 3))),
+            )
         if kind < 0.09:
-            return frame(source, source.choice((PING, BYE, FRAME_ACK, REWIND, 10, 11, 13, 14)), b"x" * source.choice((0, 0, 3)), odd_number(source))
+            return frame(
+                source,
+                source.choice((PING, BYE, FRAME_ACK, REWIND, 10, 11, 13, 14)),
+                b"x" * source.choice((0, 0, 3)),
+                odd_number(source),
+            )
         return self.batch_frame()
 
     def step(self) -> None:
@@ -105,7 +118,7 @@ class Receiver:
         ended = False
         try:
             if self.source.random() < 0.1:
-                data = data[:self.source.randrange(len(data) + 1)]
+                data = data[: self.source.randrange(len(data) + 1)]
                 ended = True
             self.session.receive_data(data)
         except ProtocolError:
@@ -123,7 +136,9 @@ class Receiver:
                 self.at[partition] = last[partition] + 1
         if ended:
             self.connect()
-            self.session.receive_data(b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow"))))
+            self.session.receive_data(
+                b"".join(frame(self.source, REGION, name, n) for n, name in ((1, b"fast"), (2, b"slow")))
+            )
 
     def check_ack(self, answer: object) -> None:
         assert answer.id in self.sent and answer.id >= self.acked, f"an acknowledgement of batch {answer.id}"
@@ -135,16 +150,21 @@ class Receiver:
         assert len(set(told)) == len(told), f"{len(told)} failures are told, {len(set(told))} different ones"
         assert set(told) <= set(carried), f"failures of events that the batch did not carry: {set(told) - set(carried)}"
         partitions = [p.partition for p in plans]
-        assert plans and len(set(partitions)) == len(partitions), f"a batch with sections of partitions {partitions} was acknowledged"
+        assert plans and len(set(partitions)) == len(partitions), (
+            f"a batch with sections of partitions {partitions} was acknowledged"
+        )
         for plan in plans:
             behind = self.through.get(plan.partition, 0)
-            assert plan.first > behind, f"partition {plan.partition}: a section from {plan.first} on was taken behind one through {behind}"
+            assert plan.first > behind, (
+                f"partition {plan.partition}: a section from {plan.first} on was taken behind one through {behind}"
+            )
             self.through[plan.partition] = plan.through
 
 
 def packed_frame(source: Random, payload: bytes, number: int, count: int) -> bytes:
     """As lz4 packs it; the unpacked length may be a lie."""
     from records import FRAME, MAGIC
+
     packed = lz4.block.compress(payload, store_size=False) if source.random() < 0.9 else source.randbytes(40)
     raw = odd_number(source, len(payload), 27) if source.random() < 0.1 else len(payload)
     whole = bytearray(_core.pack_frame(BATCH, packed, number, count))

@@ -2,6 +2,7 @@
 
 Whatever comes: the rows are taken and applied as they were sent, or refused with words that say nothing of what lies behind them.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -16,7 +17,7 @@ from pywan import _core
 from .grammar import BATCH, SectionPlan, frame, odd_number, payload_of, spoil
 
 COMMIT = 11
-SECRET = 7_301_234_567_890_123_456      # Lies behind every payload, where no reader has any business.
+SECRET = 7_301_234_567_890_123_456  # Lies behind every payload, where no reader has any business.
 _names = itertools.count()
 
 
@@ -42,7 +43,11 @@ def run(source: Random) -> None:
             before = payload
             spoil(source, plans[0])
             payload = payload_of(plans)
-            right = right and (payload == before or plans[0].settled < first and payload[:32] + payload[40:] == before[:32] + before[40:])
+            right = right and (
+                payload == before
+                or plans[0].settled < first
+                and payload[:32] + payload[40:] == before[:32] + before[40:]
+            )
         total = sum(len(p.records) for p in plans)
         if source.random() < 0.03:
             total, right = odd_number(source, total, 32), False
@@ -53,7 +58,7 @@ def run(source: Random) -> None:
         for record in records:
             length = len(record)
             key_length = record[4]
-            expected[record[40:40 + key_length]] = record[40 + key_length:40 + key_length + record[0]]
+            expected[record[40 : 40 + key_length]] = record[40 + key_length : 40 + key_length + record[0]]
             assert length % 8 == 0
         if source.random() < 0.1:
             sent.append(frame(source, PING, b""))
@@ -64,7 +69,7 @@ def run(source: Random) -> None:
         stage = _core.RowStage(directory, _core.StageBudget(1 << 30, source.choice((0, 1 << 22))))
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            ours.sendall(b"".join(sent))        # Small enough for the kernel to take without a reader.
+            ours.sendall(b"".join(sent))  # Small enough for the kernel to take without a reader.
             ours.shutdown(socket.SHUT_WR)
             outcome = stage.run(theirs.fileno(), 10_000)
         assert str(SECRET) not in outcome, f"the words tell what lies behind: {outcome}"

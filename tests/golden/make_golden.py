@@ -7,6 +7,7 @@ The segments are of the smallest size (256 KiB) and mostly zeros, so they are pa
 format: a later version reads them, and a test that fails because of them is not mended by making them anew.
 Everything is decided here: clock, member, thread (the first of this process), order. What is not the format's to say - how many segments
 are made ahead, when a log is shortened - is only in the stores called `...-moved`, which are read and never compared byte by byte."""
+
 from __future__ import annotations
 
 import datetime
@@ -35,17 +36,32 @@ VERSION = _core.RECORD_FORMAT
 START_MS = 1_700_000_000_000
 STORE_BYTES = 32 << 20  # Makes segments of 256 KiB.
 QUEUE_ID, REGION_ID, MOUNT_ID = 77, 78, 79
-ENTRIES: list[tuple[Any, Any, Any]] = [     # (key, value, callback argument): every form there is.
-    (b"bytes", b"\x00\x01\xff", None), ("text", "grüße", "by whom"), (7, -1, 5), (2.5, 1e300, 0.25), ("none", None, None), (b"", b"", b""),
-    ("list", [1, "two", b"three", None, True], None), ("map", {"a": {"b": [1.5]}}, {"user": 1}), (("tuple", 1), (1, (2, 3)), None),
-    ("large", 2 ** 70, None), ("date", datetime.date(2024, 2, 29), None), ("time", datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000), None),
-    ("utc", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc), None), ("set", {3}, None), ("long", "v" * 5000, None),
-    ("zoned", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), None), ("frozen", frozenset({(3, None)}), None),
-    ("duration", datetime.timedelta(days=-1, microseconds=5), None), ("of day", datetime.time(12, 30, 15, 250_000), None),
-    ("decimal", decimal.Decimal("-1.50"), None), (uuid.UUID(int=5), uuid.UUID(int=1 << 127), None),
+ENTRIES: list[tuple[Any, Any, Any]] = [  # (key, value, callback argument): every form there is.
+    (b"bytes", b"\x00\x01\xff", None),
+    ("text", "grüße", "by whom"),
+    (7, -1, 5),
+    (2.5, 1e300, 0.25),
+    ("none", None, None),
+    (b"", b"", b""),
+    ("list", [1, "two", b"three", None, True], None),
+    ("map", {"a": {"b": [1.5]}}, {"user": 1}),
+    (("tuple", 1), (1, (2, 3)), None),
+    ("large", 2**70, None),
+    ("date", datetime.date(2024, 2, 29), None),
+    ("time", datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000), None),
+    ("utc", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc), None),
+    ("set", {3}, None),
+    ("long", "v" * 5000, None),
+    ("zoned", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), None),
+    ("frozen", frozenset({(3, None)}), None),
+    ("duration", datetime.timedelta(days=-1, microseconds=5), None),
+    ("of day", datetime.time(12, 30, 15, 250_000), None),
+    ("decimal", decimal.Decimal("-1.50"), None),
+    (uuid.UUID(int=5), uuid.UUID(int=1 << 127), None),
     ("enum", _core.Undecodable(2, bytes.fromhex("c7 0e 0c 92 a8") + b"trade:Si" + bytes.fromhex("a3") + b"BUY"), None),
     ("user", _core.Undecodable(6, bytes.fromhex("92 a6") + b"golden" + bytes.fromhex("c4 02 01 02")), None),
-    ("nanoseconds", [numpy.datetime64("2024-02-29T12:30:15.250000001"), numpy.timedelta64(1, "ns")], None)]
+    ("nanoseconds", [numpy.datetime64("2024-02-29T12:30:15.250000001"), numpy.timedelta64(1, "ns")], None),
+]
 
 
 class Clock:
@@ -62,7 +78,16 @@ class Clock:
 def open_queue(folder: Path, **options: Any) -> _core.EventQueue:
     folder.mkdir(parents=True, exist_ok=True)
     options = {"partitions": 3, "conflate": True, **options}
-    queue = _core.EventQueue("ln", remote_site=2, log_directory=str(folder), log_id=QUEUE_ID, mount=MOUNT_ID, synchronous=False, log_budget=_core.LogBudget(STORE_BYTES), **options)
+    queue = _core.EventQueue(
+        "ln",
+        remote_site=2,
+        log_directory=str(folder),
+        log_id=QUEUE_ID,
+        mount=MOUNT_ID,
+        synchronous=False,
+        log_budget=_core.LogBudget(STORE_BYTES),
+        **options,
+    )
     queue.running = True
     return queue
 
@@ -84,14 +109,16 @@ def make_queue(folder: Path) -> None:
     time = Clock()
     time.tick()
     queue = open_queue(folder)
-    orders, prices = (_core.RegionCore(name, time.clock, site=1, member=7) for name in ("golden-orders", "golden/prices"))
+    orders, prices = (
+        _core.RegionCore(name, time.clock, site=1, member=7) for name in ("golden-orders", "golden/prices")
+    )
     for region in (orders, prices):
         region.attach([queue])
     for key, value, callback in ENTRIES:
         time.tick()
         orders.put(key, value, callback)
     assert queue.commit_once(False)
-    for round_ in range(3):         # Updates; each replaces the one before it, once it is on the disk.
+    for round_ in range(3):  # Updates; each replaces the one before it, once it is on the disk.
         for n in range(40):
             time.tick()
             prices.put(f"price {n}", n * 1.5 + round_)
@@ -100,7 +127,7 @@ def make_queue(folder: Path) -> None:
         time.tick()
         orders.destroy(key, "gone")
     assert queue.commit_once(False)
-    for partition in range(3):      # A few have left; of those behind them one was filtered, and one is on its way.
+    for partition in range(3):  # A few have left; of those behind them one was filtered, and one is on its way.
         queue.peek(partition, 4)
         removed, peeked, _ = queue.positions()[partition]
         queue.remove(partition, peeked)
@@ -168,7 +195,9 @@ def make_wire(folder: Path) -> None:
     """What a sender sends, plain and packed; and the openings."""
     folder.mkdir(parents=True, exist_ok=True)
     time = Clock()
-    queues = [_core.EventQueue(name, remote_site=2, partitions=3) for name in ("plain", "packed")]      # The same events for both.
+    queues = [
+        _core.EventQueue(name, remote_site=2, partitions=3) for name in ("plain", "packed")
+    ]  # The same events for both.
     for queue in queues:
         queue.running = True
     for name in ("golden-orders", "golden/prices"):
@@ -186,11 +215,18 @@ def make_wire(folder: Path) -> None:
         session.configure(12, -1, compress=queue.name == "packed")
         session.connected(1_000_000, 64 << 20, 1)
         (folder / f"{queue.name}.sent").write_bytes(b"".join(iter(lambda: session.data_to_send(1), b"")))
-    hello = gateway.SenderHello(site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, mount=79, partitions=3)
+    hello = gateway.SenderHello(
+        site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, mount=79, partitions=3
+    )
     welcome = gateway.Welcome(site=2, member="server2", credit_events=1000, credit_bytes=1 << 20)
     client = gateway.ClientHello(region="golden-orders", run_id=bytes(range(16)), task=3)
     committed = gateway.Committed(rows=10, applied=9, missing=1, duplicate=False)
-    for name, message, kind in (("hello", hello, 1), ("client", client, 1), ("welcome", welcome, 2), ("committed", committed, 12)):
+    for name, message, kind in (
+        ("hello", hello, 1),
+        ("client", client, 1),
+        ("welcome", welcome, 2),
+        ("committed", committed, 12),
+    ):
         (folder / f"{name}.frame").write_bytes(gateway.encode(message, kind))
 
 
@@ -201,16 +237,25 @@ def make_all(folder: Path) -> None:
     make_moved_region(folder / "region-moved")
     make_wire(folder / "wire")
     for name in ("queue-moved", "region-moved"):
-        assert any(kind == MOVED for block in read_blocks(folder / name) for kind, _, _ in block.parts), f"{name}: nothing was moved"
+        assert any(kind == MOVED for block in read_blocks(folder / name) for kind, _, _ in block.parts), (
+            f"{name}: nothing was moved"
+        )
 
 
 # What is in them: made from the stores as they are read, and looked at once by a person.
 
+
 def queue_contents(folder: Path) -> dict[str, Any]:
     queue = open_queue(folder)
     counts = queue.counts()
-    return {"positions": [list(each) for each in queue.positions()], "events": [event_contents(*each) for each in queue.records(1_000_000)],
-            "counts": {name: counts[name] for name in ("queued", "received", "distributed", "conflated", "filtered_transmit", "events", "bytes")}}
+    return {
+        "positions": [list(each) for each in queue.positions()],
+        "events": [event_contents(*each) for each in queue.records(1_000_000)],
+        "counts": {
+            name: counts[name]
+            for name in ("queued", "received", "distributed", "conflated", "filtered_transmit", "events", "bytes")
+        },
+    }
 
 
 TOLD = "operation", "stamp", "stamp_site", "origin_site", "recipients", "event_id", "length", "key", "value", "callback"
@@ -246,8 +291,12 @@ def short(text: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    return {"queue": queue_contents(folder / "queue"), "queue-moved": queue_contents(folder / "queue-moved"),
-            "region": region_contents(folder / "region"), "region-moved": region_contents(folder / "region-moved")}
+    return {
+        "queue": queue_contents(folder / "queue"),
+        "queue-moved": queue_contents(folder / "queue-moved"),
+        "region": region_contents(folder / "region"),
+        "region-moved": region_contents(folder / "region-moved"),
+    }
 
 
 def as_text(value: Any, depth: int = 3) -> str:
@@ -262,7 +311,7 @@ def as_text(value: Any, depth: int = 3) -> str:
 def pack(folder: Path, archive: Path) -> None:
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for file in sorted(folder.rglob("*")):
-            if file.is_file() and file.name != "MANIFEST.new":      # Only keeps room for the next one.
+            if file.is_file() and file.name != "MANIFEST.new":  # Only keeps room for the next one.
                 entry = tarfile.TarInfo(str(file.relative_to(folder)))
                 entry.size = file.stat().st_size
                 packed.addfile(entry, io.BytesIO(file.read_bytes()))
@@ -270,7 +319,9 @@ def pack(folder: Path, archive: Path) -> None:
 
 def unpack(folder: Path) -> None:
     with tarfile.open(HERE / f"version-{VERSION}.tar.xz") as packed:
-        packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))       # Not in the oldest 3.11.
+        packed.extractall(
+            folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {})
+        )  # Not in the oldest 3.11.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Runs simulations: many seeds in turn, or one again."""
+
 from __future__ import annotations
 
 import argparse
@@ -26,9 +27,9 @@ class Outcome(NamedTuple):
 
 def _one(job: tuple[str, int, int]) -> Outcome:
     world, seed, steps = job
-    logging.getLogger("pywan").setLevel(logging.CRITICAL + 1)       # What goes wrong on purpose is not worth a line each.
+    logging.getLogger("pywan").setLevel(logging.CRITICAL + 1)  # What goes wrong on purpose is not worth a line each.
     if seed % 10 == 0:
-        gc.collect()        # The worlds hold mapped memory that the collector does not see.
+        gc.collect()  # The worlds hold mapped memory that the collector does not see.
     made, failure = WORLDS[world](seed), None
     try:
         made.run(steps)
@@ -41,9 +42,19 @@ def _one(job: tuple[str, int, int]) -> Outcome:
 
 def _digests(arguments: list[str]) -> dict[tuple[str, int], str]:
     """What another process says of the same simulations. It runs them in the opposite order: what went before must not matter either."""
-    command = [sys.executable, "-m", "tests.simulator", *(each for each in arguments if each != "--check-repeat"), "--digests", "--backwards"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulator",
+        *(each for each in arguments if each != "--check-repeat"),
+        "--digests",
+        "--backwards",
+    ]
     lines = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.splitlines()
-    return {(world, int(seed)): digest for marker, world, seed, digest in (line.split() for line in lines if line.startswith("digest "))}
+    return {
+        (world, int(seed)): digest
+        for marker, world, seed, digest in (line.split() for line in lines if line.startswith("digest "))
+    }
 
 
 def main() -> int:
@@ -54,9 +65,13 @@ def main() -> int:
     parser.add_argument("--world", choices=[*WORLDS], help="only this world (default: all)")
     parser.add_argument("--steps", type=int, default=300, help="random steps of each (default 300)")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work (default 1)")
-    parser.add_argument("--digests", action="store_true", help="say of each run a number that stands for all that happened in it")
+    parser.add_argument(
+        "--digests", action="store_true", help="say of each run a number that stands for all that happened in it"
+    )
     parser.add_argument("--backwards", action="store_true", help="from the last seed to the first")
-    parser.add_argument("--check-repeat", action="store_true", help="run all again in another process: the same must happen there")
+    parser.add_argument(
+        "--check-repeat", action="store_true", help="run all again in another process: the same must happen there"
+    )
     options = parser.parse_args()
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     jobs = [(world, seed, options.steps) for seed in seeds for world in ([options.world] if options.world else WORLDS)]
@@ -72,13 +87,19 @@ def main() -> int:
             if each.failure is not None:
                 failed.append(f"{each.world} {each.seed}")
                 print(each.failure, file=sys.stderr, flush=True)
-    print(f"{len(jobs)} simulations, {len(failed)} failed, {time.monotonic() - started:.1f} s; " + ", ".join(f"{n} {name}" for name, n in steps.most_common()))
+    print(
+        f"{len(jobs)} simulations, {len(failed)} failed, {time.monotonic() - started:.1f} s; "
+        + ", ".join(f"{n} {name}" for name, n in steps.most_common())
+    )
     if failed:
         print("failed:", ", ".join(failed))
     if options.check_repeat:
         again = _digests(sys.argv[1:])
         other = [" ".join(map(str, each)) for each, digest in digests.items() if again.get(each) != digest]
-        print(f"{len(digests) - len(other)} of {len(digests)} were the same in another process" + (", not the same: " + ", ".join(other) if other else ""))
+        print(
+            f"{len(digests) - len(other)} of {len(digests)} were the same in another process"
+            + (", not the same: " + ", ".join(other) if other else "")
+        )
         failed += other
     return bool(failed)
 

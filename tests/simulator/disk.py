@@ -1,5 +1,6 @@
 """Owns a simulated disk: the files of one machine as its logs see them, what a crash leaves of them, and what goes wrong: calls
 that fail, syncs that fail and leave nobody knows what, no room, a power cut at any call, reads that fail."""
+
 from __future__ import annotations
 
 import ctypes
@@ -10,7 +11,7 @@ import weakref
 from typing import Any, Callable
 
 SECTOR = 512
-OK, EMPTY, FULL, IO = 0, 1, 2, 5        # wan_status
+OK, EMPTY, FULL, IO = 0, 1, 2, 5  # wan_status
 
 _status, _env, _path, _u64, _int = ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int
 _found = ctypes.CFUNCTYPE(_status, ctypes.c_void_p, ctypes.c_char_p)
@@ -33,27 +34,34 @@ _CALLS = {
 class _Table(ctypes.Structure):
     """`wan_env` of csrc/base/wan_env.h."""
 
-    _fields_ = [(name, ctypes.CFUNCTYPE(*kinds)) for name, kinds in _CALLS.items()] + [("fetch", ctypes.c_void_p), ("copy", ctypes.c_void_p), ("state", ctypes.c_void_p)]
+    _fields_ = [(name, ctypes.CFUNCTYPE(*kinds)) for name, kinds in _CALLS.items()] + [
+        ("fetch", ctypes.c_void_p),
+        ("copy", ctypes.c_void_p),
+        ("state", ctypes.c_void_p),
+    ]
 
 
 def _dispatcher(name: str, result: Any) -> Callable[..., int | None]:
     def call(env: int, *arguments: Any) -> int | None:
         disk = _DISKS.get(env)
-        if disk is None:        # A queue that outlived its disk lets go of its files.
+        if disk is None:  # A queue that outlived its disk lets go of its files.
             return None if result is None else IO
         try:
             return getattr(disk, "_" + name)(*arguments)
-        except BaseException as error:      # Nothing can be raised through the core: `raise_error` does it afterwards.
+        except BaseException as error:  # Nothing can be raised through the core: `raise_error` does it afterwards.
             disk.error = disk.error or error
             return None if result is None else IO
+
     return call
 
 
 _CALLBACKS = {name: ctypes.CFUNCTYPE(*kinds)(_dispatcher(name, kinds[0])) for name, kinds in _CALLS.items()}
 for _callback in _CALLBACKS.values():
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))     # A queue that is collected as the interpreter ends closes its files.
+    ctypes.pythonapi.Py_IncRef(
+        ctypes.py_object(_callback)
+    )  # A queue that is collected as the interpreter ends closes its files.
 _DISKS: weakref.WeakValueDictionary[int, Disk] = weakref.WeakValueDictionary()
-_FREE: list[_Table] = []        # Tables are never given back to the system: a queue may call one to the very end.
+_FREE: list[_Table] = []  # Tables are never given back to the system: a queue may call one to the very end.
 _HANDLES = itertools.count(1)
 _NAME = b"wan_env"
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -62,14 +70,16 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p
 
 class _File:
     def __init__(self, size: int):
-        self.now = bytearray(size)                      # As read.
-        self.kept = bytearray()                         # As after a power cut, but for `pending`.
-        self.pending: list[tuple[int, bytes]] = []      # Writes since the last sync, in order: any of their sectors may be kept.
+        self.now = bytearray(size)  # As read.
+        self.kept = bytearray()  # As after a power cut, but for `pending`.
+        self.pending: list[
+            tuple[int, bytes]
+        ] = []  # Writes since the last sync, in order: any of their sectors may be kept.
 
     def write(self, at: int, data: bytes) -> None:
         if at + len(data) > len(self.now):
             self.now.extend(bytes(at + len(data) - len(self.now)))
-        self.now[at:at + len(data)] = data
+        self.now[at : at + len(data)] = data
         self.pending.append((at, data))
 
     def keep(self, count_of_sector: Callable[[int], int]) -> None:
@@ -83,14 +93,14 @@ class _File:
                     counts[sector] = count_of_sector(sector)
                 if number < counts[sector]:
                     first, last = max(at, sector * SECTOR), min(end, (sector + 1) * SECTOR)
-                    self.kept[first:last] = data[first - at:last - at]
+                    self.kept[first:last] = data[first - at : last - at]
         self.pending.clear()
 
     def sync(self) -> None:
         if len(self.kept) < len(self.now):
             self.kept.extend(bytes(len(self.now) - len(self.kept)))
         for at, data in self.pending:
-            self.kept[at:at + len(data)] = data
+            self.kept[at : at + len(data)] = data
         self.pending.clear()
 
 
@@ -109,17 +119,21 @@ class Disk:
         self._rng = rng
         self._names: dict[str, _File] = {}
         self._kept_names: dict[str, _File] = {}
-        self._pending_names: list[tuple[str, dict[str, _File | None]]] = []     # (folder, what its names become; None: gone), in order.
+        self._pending_names: list[
+            tuple[str, dict[str, _File | None]]
+        ] = []  # (folder, what its names become; None: gone), in order.
         self._handles: dict[int, _File] = {}
-        self._mapped: dict[int, Any] = {}       # By address.
-        self.error_rate = 0.0               # Of calls that change something, or read.
-        self.capacity: int | None = None    # Bytes of all files; None: endless.
-        self.off_in: int | None = None      # Calls until the power goes.
+        self._mapped: dict[int, Any] = {}  # By address.
+        self.error_rate = 0.0  # Of calls that change something, or read.
+        self.capacity: int | None = None  # Bytes of all files; None: endless.
+        self.off_in: int | None = None  # Calls until the power goes.
         self.is_off = False
-        self.meanwhile: Callable[[], None] | None = None    # Called while a sync takes its time.
+        self.meanwhile: Callable[[], None] | None = None  # Called while a sync takes its time.
         self.error: BaseException | None = None
         self.failures = self.calls = 0
-        self.has_failed_syncs = False       # Since it was started: the system may have lost what was written, and not only with its power.
+        self.has_failed_syncs = (
+            False  # Since it was started: the system may have lost what was written, and not only with its power.
+        )
         table = _FREE.pop() if _FREE else _Table(**_CALLBACKS)
         address = ctypes.addressof(table)
         _DISKS[address] = self
@@ -185,7 +199,7 @@ class Disk:
         else:
             file.keep(lambda sector: rng.randint(0, total))
         if never_synced and how != "all" and rng.random() < 0.5:
-            file.kept.clear()               # Not even its size.
+            file.kept.clear()  # Not even its size.
         file.now = bytearray(file.kept)
 
     def _settle_names(self, folder: str | None, count: int) -> None:
@@ -221,19 +235,19 @@ class Disk:
 
     def _part(self, data: bytes) -> bytes:
         """What a failed write wrote of it."""
-        return data[:self._rng.choice((0, int(self._rng.random() * len(data)), len(data)))]
+        return data[: self._rng.choice((0, int(self._rng.random() * len(data)), len(data)))]
 
     # The calls of wan_env
 
     def _map_overflow(self, directory: bytes, size: int, base: Any) -> int:
-        return FULL         # Queues of the simulation have no overflow.
+        return FULL  # Queues of the simulation have no overflow.
 
     def _unmap(self, base: int, size: int) -> None:
         del self._mapped[base]
 
     def _map_file(self, handle: int, size: int, base: Any) -> int:
         if self._rng.random() < 0.3 or self._fails():
-            return IO           # Then it is read.
+            return IO  # Then it is read.
         copy = mmap.mmap(-1, size)
         copy.write(self._handles[handle].now[:size])
         place = (ctypes.c_char * size).from_buffer(copy)
@@ -276,7 +290,7 @@ class Disk:
     def _read(self, handle: int, path: bytes, at: int, to: int, size: int) -> int:
         if self._fails():
             return IO
-        there = bytes(self._handles[handle].now[at:at + size])
+        there = bytes(self._handles[handle].now[at : at + size])
         ctypes.memmove(to, there, len(there))
         if len(there) < size:
             ctypes.memset(to + len(there), 0, size - len(there))
@@ -304,7 +318,7 @@ class Disk:
             return IO
         source, target = from_.decode(), to.decode()
         self._change_names({target: self._names[source], source: None})
-        if self._fails():       # The rename is done, and the folder is not synced.
+        if self._fails():  # The rename is done, and the folder is not synced.
             return IO
         self._settle_names(directory.decode(), len(self._pending_names))
         return OK
@@ -324,7 +338,7 @@ class Disk:
             return IO
         prefix = directory.decode() + "/"
         for name in [name for name in self._names if name.startswith(prefix)]:
-            status = found(owner, name[len(prefix):].encode())
+            status = found(owner, name[len(prefix) :].encode())
             if status != OK:
                 return status
         return OK

@@ -1,6 +1,7 @@
 """Owns what connects two sites of the simulation: a queue with its dispatchers, the receiver and what it remembers, connections,
 and what must be true of them: nothing that was acknowledged is lost, nothing is applied twice while the receiver remembers,
 order per key, positions, and the ledger."""
+
 from __future__ import annotations
 
 import random
@@ -14,12 +15,22 @@ from .network import Pipe
 
 REGION = "simulated"
 KEYS = [f"k{n}" for n in range(12)]
-SECRET_KEYS = ["s0", "s1"]           # Refused by filters where a link has one.
-POISON_KEYS = ["p0", "p1"]           # Fail at receivers until the end.
+SECRET_KEYS = ["s0", "s1"]  # Refused by filters where a link has one.
+POISON_KEYS = ["p0", "p1"]  # Fail at receivers until the end.
 POISONED = 4
 CREATE, UPDATE, DESTROY = 0, 1, 2
 SILENCE_US = 2_000_000
-_WENT = itemgetter("events", "distributed", "conflated", "conflated_batch", "filtered_transmit", "parked", "dropped_cleared", "dropped_oldest", "restamped")
+_WENT = itemgetter(
+    "events",
+    "distributed",
+    "conflated",
+    "conflated_batch",
+    "filtered_transmit",
+    "parked",
+    "dropped_cleared",
+    "dropped_oldest",
+    "restamped",
+)
 _CAME = itemgetter("not_queued", "not_queued_loop", "filtered_enqueue", "dropped_stopped", "dropped_newest")
 
 
@@ -43,7 +54,7 @@ class Receiver:
     def __init__(self, site: int, watched: bool):
         self.site = site
         self.core = _core.RegionCore(REGION, _core.Clock(), site=site)
-        self.watched = watched      # Its applications go through Python and are recorded one by one.
+        self.watched = watched  # Its applications go through Python and are recorded one by one.
         if watched:
             self.core.set_slow(lambda *change: None)
         self.counts = _core.ReceiverCounts()
@@ -58,9 +69,9 @@ class Remembered:
 
     def __init__(self, partitions: int):
         self.memory = _core.SourceMemory(partitions)
-        self.applied: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}      # (partition, sequence) -> key, version
+        self.applied: dict[tuple[int, int], tuple[str, tuple[int, int]]] = {}  # (partition, sequence) -> key, version
         self.last_of_key: dict[str, tuple[int, int]] = {}
-        self.mount = 0                  # That connected last.
+        self.mount = 0  # That connected last.
 
     def begin_mount(self, mount: int) -> None:
         """As a receiver does when another mount comes."""
@@ -78,29 +89,41 @@ class Link:
         self.partitions, self.dispatchers = rng.choice((1, 2, 5)), rng.choice((1, 1, 2))
         self.conflate, self.filters = rng.random() < 0.3, rng.random() < 0.4
         self.name = f"{site}->{receiver.site}"
-        self.incarnation = 0            # How often the queue was opened.
-        self.line = 0                   # How often its disk was put back to a copy: from there on sequences stand for other events.
+        self.incarnation = 0  # How often the queue was opened.
+        self.line = 0  # How often its disk was put back to a copy: from there on sequences stand for other events.
         self.batch_conflation = rng.random() < 0.3
-        self.remembered: dict[int, Remembered] = {}     # By identity.
-        self.ever_applied: set[tuple[tuple[int, int], Any]] = set()     # (place, (key, version)), whatever the receiver remembers.
+        self.remembered: dict[int, Remembered] = {}  # By identity.
+        self.ever_applied: set[tuple[tuple[int, int], Any]] = (
+            set()
+        )  # (place, (key, version)), whatever the receiver remembers.
         self.ever_failed: set[tuple[tuple[int, int], Any]] = set()
         self.open()
         self.connections: list[Connection | None] = [None] * self.dispatchers
-        self.events: dict[tuple[int, int], tuple[str, int]] = {}    # (partition, sequence) -> key, operation
-        self.last_update: dict[tuple[int, str], int] = {}           # (partition, key) -> sequence of its newest update
-        self.applied: set[tuple[int, int]] = set()                  # Ever.
-        self.excused: set[tuple[int, int]] = set()                  # Filtered or parked.
-        self.conflated: set[tuple[int, int]] = set()                # Replaced by a newer update; may yet arrive, late and harmless.
-        self.settled = [0] * self.partitions                        # Looked at up to here.
-        self.wrong: list[str] = []      # What `apply` saw that cannot be: an exception there would be taken for a failed event.
+        self.events: dict[tuple[int, int], tuple[str, int]] = {}  # (partition, sequence) -> key, operation
+        self.last_update: dict[tuple[int, str], int] = {}  # (partition, key) -> sequence of its newest update
+        self.applied: set[tuple[int, int]] = set()  # Ever.
+        self.excused: set[tuple[int, int]] = set()  # Filtered or parked.
+        self.conflated: set[tuple[int, int]] = set()  # Replaced by a newer update; may yet arrive, late and harmless.
+        self.settled = [0] * self.partitions  # Looked at up to here.
+        self.wrong: list[
+            str
+        ] = []  # What `apply` saw that cannot be: an exception there would be taken for a failed event.
 
     def open(self) -> None:
         """The queue, its parked events and its dispatchers."""
         self.incarnation += 1
         self.queue, self.parked = self.open_queues()
         self.queue.running = True
-        self.sessions = [_core.DispatcherSession(self.queue, n, self.parked, transmit_filter=self._filter if self.filters else None,
-                                                 on_failure=self._on_failure) for n in range(self.dispatchers)]
+        self.sessions = [
+            _core.DispatcherSession(
+                self.queue,
+                n,
+                self.parked,
+                transmit_filter=self._filter if self.filters else None,
+                on_failure=self._on_failure,
+            )
+            for n in range(self.dispatchers)
+        ]
         for session in range(self.dispatchers):
             self.configure(session)
 
@@ -114,22 +137,36 @@ class Link:
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"remote_site": self.receiver.site, "partitions": self.partitions, "dispatchers": self.dispatchers, "conflate": self.conflate}
+        return {
+            "remote_site": self.receiver.site,
+            "partitions": self.partitions,
+            "dispatchers": self.dispatchers,
+            "conflate": self.conflate,
+        }
 
     def configure(self, n: int) -> None:
-        self.sessions[n].configure(self.rng.choice((1, 3, 10, 100)), self.rng.choice((-1, 0, 5, 50)), batch_conflation=self.batch_conflation,
-                                   compress=self.rng.random() < 0.4)
+        self.sessions[n].configure(
+            self.rng.choice((1, 3, 10, 100)),
+            self.rng.choice((-1, 0, 5, 50)),
+            batch_conflation=self.batch_conflation,
+            compress=self.rng.random() < 0.4,
+        )
 
     def note_change(self, key: str, operation: int, before: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """Remembers the event of one change, if it was queued since `before` was taken. Returns the positions now."""
         after = self.queue.positions()
         for partition, (old, new) in enumerate(zip(before, after)):
             for sequence in range(old[2] + 1, new[2] + 1):
-                if (partition, sequence) not in self.events:    # Else it was queued while the change waited, and is noted already.
+                if (
+                    partition,
+                    sequence,
+                ) not in self.events:  # Else it was queued while the change waited, and is noted already.
                     self.note(partition, sequence, key, operation)
         return after
 
-    def note(self, partition: int, sequence: int, key: str, operation: int, version: tuple[int, int] | None = None) -> None:
+    def note(
+        self, partition: int, sequence: int, key: str, operation: int, version: tuple[int, int] | None = None
+    ) -> None:
         self.events[partition, sequence] = key, operation
         if operation == UPDATE:
             self.last_update[partition, key] = max(sequence, self.last_update.get((partition, key), 0))
@@ -150,7 +187,13 @@ class Link:
         for partition, sequence, record in self.queue.records(1 << 30):
             fields = _core.record_fields(record)
             if sequence > before[partition][2]:
-                self.note(partition, sequence, fields["key"][1].decode(), fields["operation"], (fields["stamp"], fields["stamp_site"]))
+                self.note(
+                    partition,
+                    sequence,
+                    fields["key"][1].decode(),
+                    fields["operation"],
+                    (fields["stamp"], fields["stamp_site"]),
+                )
 
     def _filter(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
         verdicts = []
@@ -163,7 +206,7 @@ class Link:
         return verdicts
 
     def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
-        if reason == 0xffff:
+        if reason == 0xFFFF:
             raise Failure("no room to park")
         self.excused.add((partition, sequence))
 
@@ -188,9 +231,17 @@ class Link:
         connection.known.last_of_key[key] = place
         return 0
 
-    def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
-        return core.change(fields["operation"], key, value, decisions=(), version=(fields["stamp"], fields["stamp_site"]),
-                           origin_=(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"]))
+    def change_receiver(
+        self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection
+    ) -> str:
+        return core.change(
+            fields["operation"],
+            key,
+            value,
+            decisions=(),
+            version=(fields["stamp"], fields["stamp_site"]),
+            origin_=(fields["origin_site"], fields["recipients"], fields["event_id"], fields["possible_duplicate"]),
+        )
 
     def forget(self) -> None:
         """The receiver's member is replaced by one that never heard of this link."""
@@ -203,20 +254,24 @@ class Link:
         counts = self.queue.counts()
         went, came = sum(_WENT(counts)), sum(_CAME(counts))
         if counts["queued"] != went or counts["received"] != counts["queued"] + came:
-            raise AssertionError(f"ledger: {counts}")       # Said only then: this comes after every step of every link.
+            raise AssertionError(f"ledger: {counts}")  # Said only then: this comes after every step of every link.
         must(not self.wrong, "; ".join(self.wrong))
         for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):
             if not self.settled[partition] <= removed <= peeked <= appended:
-                raise AssertionError(f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was {self.settled[partition]}")
+                raise AssertionError(
+                    f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was {self.settled[partition]}"
+                )
             for sequence in range(self.settled[partition] + 1, removed + 1):
                 self._check_settled(partition, sequence)
             self.settled[partition] = removed
 
     def _check_settled(self, partition: int, sequence: int) -> None:
         place = partition, sequence
-        key, operation = self.events.get(place, (None, None))      # None: it was conflated before anybody looked.
+        key, operation = self.events.get(place, (None, None))  # None: it was conflated before anybody looked.
         newest = self.last_update.get((partition, key), 0)
-        replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > sequence)
+        replaced = (self.conflate or self.batch_conflation) and (
+            key is None or operation == UPDATE and newest > sequence
+        )
         if replaced:
             self.conflated.add(place)
         if place in self.excused or not self.receiver.watched or place in self.applied:
@@ -232,8 +287,15 @@ class Connection:
         self.link, self.dispatcher = link, link.sessions[dispatcher]
         self.out, self.back = Pipe(rng, latency_us), Pipe(rng, latency_us)
         self.known, self.mount = link.known, link.queue.mount
-        self.receiver = _core.ReceiverSession(self.known.memory, link.receiver.counts, link.receiver.find_region, lambda core, record, place: link.apply(core, _placed(record, place), self),
-                                              max_drift_ms=1 << 40, mount=self.mount, on_floors=link.on_floors)
+        self.receiver = _core.ReceiverSession(
+            self.known.memory,
+            link.receiver.counts,
+            link.receiver.find_region,
+            lambda core, record, place: link.apply(core, _placed(record, place), self),
+            max_drift_ms=1 << 40,
+            mount=self.mount,
+            on_floors=link.on_floors,
+        )
         self.incarnation, self.line = link.incarnation, link.line
         credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))
         self.dispatcher.connected(*credit, now_us)
@@ -251,7 +313,9 @@ class Connection:
             self.last_heard_us = now_us
             self.dispatcher.receive_data(piece, now_us)
         if now_us - self.last_heard_us > SILENCE_US:
-            raise ProtocolError("no answer")        # As the loop around the session says: a damaged length can make it wait for ever.
+            raise ProtocolError(
+                "no answer"
+            )  # As the loop around the session says: a damaged length can make it wait for ever.
         if not self.receiver_open and not len(self.back):
             raise ProtocolError("the receiver closed the connection")
 

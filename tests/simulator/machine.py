@@ -1,5 +1,6 @@
 """Owns a machine of the simulation: one process on one disk with a clock of its own; the logs in it are written when somebody says
 so, by one committer each, and what was reported durable is remembered."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -13,9 +14,9 @@ from pywan.errors import DiskError, PywanError
 from .disk import Disk
 from .link import KEYS, POISON_KEYS, REGION, SECRET_KEYS, must
 
-STORE_BYTES = (1 << 20, 2 << 20, 4 << 20, 16 << 20)     # The smallest has room for sixteen segments, of all its logs.
+STORE_BYTES = (1 << 20, 2 << 20, 4 << 20, 16 << 20)  # The smallest has room for sixteen segments, of all its logs.
 ALL_KEYS = KEYS + SECRET_KEYS + POISON_KEYS
-Version = tuple[int, int]               # Stamp, site.
+Version = tuple[int, int]  # Stamp, site.
 
 
 @dataclasses.dataclass
@@ -23,10 +24,10 @@ class Copy:
     """What was copied of a machine's disk, and what was known of that disk then."""
 
     files: dict[str, bytes]
-    versions: dict[str, Version]            # Of the region.
+    versions: dict[str, Version]  # Of the region.
     durable_versions: dict[str, Version]
     invalidated: dict[str, Version]
-    links: list[dict[str, Any]]             # Of each queue, as `LoggedLink.state` has it.
+    links: list[dict[str, Any]]  # Of each queue, as `LoggedLink.state` has it.
 
 
 class LoggedQueue(_core.EventQueue):
@@ -44,38 +45,64 @@ class LoggedQueue(_core.EventQueue):
 class Machine:
     """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its links."""
 
-    def __init__(self, rng: random.Random, site: int, *, region_is_persistent: bool, synchronous: bool | str, watched: bool = False):
+    def __init__(
+        self,
+        rng: random.Random,
+        site: int,
+        *,
+        region_is_persistent: bool,
+        synchronous: bool | str,
+        watched: bool = False,
+    ):
         self.rng, self.site = rng, site
-        self.number = site                      # Machines of one site that run on copies of one disk have different ones.
+        self.number = site  # Machines of one site that run on copies of one disk have different ones.
         self.region_is_persistent, self.synchronous = region_is_persistent, synchronous
-        self.watched = watched                  # What it receives goes through Python and is recorded one by one.
+        self.watched = watched  # What it receives goes through Python and is recorded one by one.
         self.store_bytes = rng.choice(STORE_BYTES)
-        self.full_policy = "refuse" if watched else rng.choice(("refuse", "drop-newest"))    # A relay answers for what it drops.
+        self.full_policy = (
+            "refuse" if watched else rng.choice(("refuse", "drop-newest"))
+        )  # A relay answers for what it drops.
         self.disk = Disk(rng)
         self.clock_offset_ms = 0
-        self.out: list[Any] = []                # Links whose queues are here.
-        self.busy: set[int] = set()             # Logs whose committer is in the middle of a sync.
-        self.durable_versions: dict[str, Version] = {}      # Of the region: certainly on the disk.
-        self.invalidated: dict[str, Version] = {}           # Which version of a key lost its value, as was acknowledged.
-        self.acknowledged: dict[str, Version] = defaultdict(lambda: (0, 0))     # Newest of each key that a sender was told to forget.
-        self.has_lost = False                   # Perhaps of these, with its power: what was written and not synced.
+        self.out: list[Any] = []  # Links whose queues are here.
+        self.busy: set[int] = set()  # Logs whose committer is in the middle of a sync.
+        self.durable_versions: dict[str, Version] = {}  # Of the region: certainly on the disk.
+        self.invalidated: dict[str, Version] = {}  # Which version of a key lost its value, as was acknowledged.
+        self.acknowledged: dict[str, Version] = defaultdict(
+            lambda: (0, 0)
+        )  # Newest of each key that a sender was told to forget.
+        self.has_lost = False  # Perhaps of these, with its power: what was written and not synced.
         self.open_region()
 
     # Opening
 
     def open_region(self) -> None:
         self.clock = _core.Clock()
-        self.budget = _core.LogBudget(self.store_bytes)         # Of the machine's disk store: all its logs share it.
+        self.budget = _core.LogBudget(self.store_bytes)  # Of the machine's disk store: all its logs share it.
         self.core = core = _core.RegionCore(REGION, self.clock, site=self.site, member=self.site)
         if self.region_is_persistent:
-            self.core.open_log(f"/{self.site}/region", log_id=self.site, synchronous=self.synchronous, log_budget=self.budget,
-                               environment=self.disk.environment, wait=lambda: self.wait(core))
+            self.core.open_log(
+                f"/{self.site}/region",
+                log_id=self.site,
+                synchronous=self.synchronous,
+                log_budget=self.budget,
+                environment=self.disk.environment,
+                wait=lambda: self.wait(core),
+            )
         if self.watched:
             self.core.set_slow(lambda *change: None)
 
     def open_queue(self, name: str, *, parked: bool = False, **options: Any) -> LoggedQueue:
-        queue = LoggedQueue(name, log_directory=f"/{self.site}/{name}", log_id=self.site, synchronous=self.synchronous,
-                            log_budget=self.budget, log_may_take_kept=parked, environment=self.disk.environment, **options)
+        queue = LoggedQueue(
+            name,
+            log_directory=f"/{self.site}/{name}",
+            log_id=self.site,
+            synchronous=self.synchronous,
+            log_budget=self.budget,
+            log_may_take_kept=parked,
+            environment=self.disk.environment,
+            **options,
+        )
         queue.machine = self
         queue.set_full_policy(self.full_policy, slow_disk_ms=0)
         return queue
@@ -116,6 +143,7 @@ class Machine:
     def wait(self, log: Any, for_disk: bool = False) -> None:
         """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives up. Where it is enough that the
         log is written, and it takes no more than that, he writes it."""
+
         def waits() -> bool:
             state = log.log_state()
             return state["staged"] > 0 or for_disk and state["unsynced"] > 0
@@ -142,7 +170,11 @@ class Machine:
     @property
     def holds_bytes(self) -> int:
         """What its store has to have: living entries, events that are not acknowledged, parked ones."""
-        entries = sum(len(found[0] or "") for key in ALL_KEYS if (found := self.core.lookup(key))) if self.region_is_persistent else 0
+        entries = (
+            sum(len(found[0] or "") for key in ALL_KEYS if (found := self.core.lookup(key)))
+            if self.region_is_persistent
+            else 0
+        )
         return entries + sum(link.queue.bytes + link.parked.bytes for link in self.out)
 
     def stop(self) -> bool:
@@ -175,7 +207,13 @@ class Machine:
     # Copies
 
     def copy(self) -> Copy:
-        return Copy(self.disk.copy(), self.versions(), dict(self.durable_versions), dict(self.invalidated), [link.state() for link in self.out])
+        return Copy(
+            self.disk.copy(),
+            self.versions(),
+            dict(self.durable_versions),
+            dict(self.invalidated),
+            [link.state() for link in self.out],
+        )
 
     def put_back(self, copy: Copy) -> int:
         """The process ends, and starts on a copy of the disk that was taken earlier."""
@@ -190,7 +228,10 @@ class Machine:
             self.open()
         except (PywanError, MemoryError) as error:
             self.disk.raise_error()
-            must(self.disk.error_rate > 0 or self.disk.capacity is not None, f"machine {self.site} does not start: {error}")
+            must(
+                self.disk.error_rate > 0 or self.disk.capacity is not None,
+                f"machine {self.site} does not start: {error}",
+            )
             return False
         self.disk.raise_error()
         return True
@@ -198,18 +239,33 @@ class Machine:
     def _check_region(self, before: dict[str, Version], loses: bool) -> None:
         after = self.versions()
         for key, version in after.items():
-            must(version <= before.get(key, (0, 0)), f"site {self.site} recovered version {version} of {key}, and had {before.get(key)}")
+            must(
+                version <= before.get(key, (0, 0)),
+                f"site {self.site} recovered version {version} of {key}, and had {before.get(key)}",
+            )
         if not self.region_is_persistent:
             return
         for key, version in self.durable_versions.items():
-            must(after.get(key, (0, 0)) >= version, f"site {self.site} had {key} of {version} on the disk, and recovered {after.get(key)}")
+            must(
+                after.get(key, (0, 0)) >= version,
+                f"site {self.site} had {key} of {version} on the disk, and recovered {after.get(key)}",
+            )
         if loses:
             self.has_lost = True
-            self.invalidated = {key: version for key, version in self.invalidated.items()
-                                if (found := self.core.lookup(key)) is not None and found[1:3] == version and found[0] is None}
+            self.invalidated = {
+                key: version
+                for key, version in self.invalidated.items()
+                if (found := self.core.lookup(key)) is not None and found[1:3] == version and found[0] is None
+            }
         if self.synchronous:
             for key, version in self.invalidated.items():
                 value, *found = self.core.lookup(key)[:3]
-                must(tuple(found) != version or value is None, f"site {self.site} invalidated {key} of {version}, and recovered its value")
+                must(
+                    tuple(found) != version or value is None,
+                    f"site {self.site} invalidated {key} of {version}, and recovered its value",
+                )
             for key, version in self.acknowledged.items() if not self.has_lost else ():
-                must(after.get(key, (0, 0)) >= version, f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}")
+                must(
+                    after.get(key, (0, 0)) >= version,
+                    f"site {self.site} acknowledged {key} of {version}, and recovered {after.get(key)}",
+                )

@@ -1,4 +1,5 @@
 """Owns the simulated network: what was sent and has not arrived, when each piece arrives, and what is done to it."""
+
 from __future__ import annotations
 
 import random

@@ -1,5 +1,6 @@
 """Owns a simulated world whose machines have disks and clocks: queues and regions are persistent, machines stop, are killed or lose
 power at any call to the disk and start again on what it kept; after that nothing that was reported durable may be missing."""
+
 from __future__ import annotations
 
 import copy
@@ -14,10 +15,12 @@ from .link import CREATE, DESTROY, KEYS, POISONED, POISON_KEYS, SECRET_KEYS, UPD
 from .machine import Copy, Machine, Version
 from .world import World
 
-FIRST_MS = 1_000_000_000_000        # When the simulation begins.
-COPIES_MAX = 4          # That are kept; the oldest goes.
-MACHINES_MAX = 6        # With clones.
-STAGED_MAX = 4          # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
+FIRST_MS = 1_000_000_000_000  # When the simulation begins.
+COPIES_MAX = 4  # That are kept; the oldest goes.
+MACHINES_MAX = 6  # With clones.
+STAGED_MAX = (
+    4  # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
+)
 
 
 class MachineReceiver(Receiver):
@@ -41,23 +44,40 @@ class LoggedLink(Link):
     def __init__(self, rng: random.Random, machine: Machine, receiver: MachineReceiver):
         self.machine = machine
         super().__init__(rng, machine.site, receiver)
-        self.versions: dict[tuple[int, int], tuple[str, Version]] = {}     # Of what is in `events`: key, version.
-        self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))       # Of each key in `versions`.
-        self.durable = [0] * self.partitions            # In the log up to here, as was said;
-        self.synced = [0] * self.partitions             # and on the disk.
-        self.checkpointed = [0] * self.partitions       # Removed, and the disk knows it.
+        self.versions: dict[tuple[int, int], tuple[str, Version]] = {}  # Of what is in `events`: key, version.
+        self.newest: dict[str, Version] = defaultdict(lambda: (0, 0))  # Of each key in `versions`.
+        self.durable = [0] * self.partitions  # In the log up to here, as was said;
+        self.synced = [0] * self.partitions  # and on the disk.
+        self.checkpointed = [0] * self.partitions  # Removed, and the disk knows it.
         self.recovered_through = [0] * self.partitions  # Up to here events may have been sent by an earlier process.
-        self.identity = self.wanted = self.queue.incarnation    # The receiver knows it by the first; the second may be on the disk already.
-        self.may_tie = False            # Machines of one site may give one stamp to two changes.
-        self.is_copied = False          # There is, or was, another store with these sequences.
-        self.lost: dict[str, set[Version]] = defaultdict(set)   # What was queued and is not in the copy that the disk was put back to.
+        self.identity = self.wanted = (
+            self.queue.incarnation
+        )  # The receiver knows it by the first; the second may be on the disk already.
+        self.may_tie = False  # Machines of one site may give one stamp to two changes.
+        self.is_copied = False  # There is, or was, another store with these sequences.
+        self.lost: dict[str, set[Version]] = defaultdict(
+            set
+        )  # What was queued and is not in the copy that the disk was put back to.
         self.gives_way_to: LoggedLink | None = None
         machine.out.append(self)
 
     # Copies of its store
 
-    STATE = ("events", "last_update", "applied", "excused", "conflated", "settled", "versions", "newest", "durable", "checkpointed", "recovered_through",
-             "identity", "wanted")
+    STATE = (
+        "events",
+        "last_update",
+        "applied",
+        "excused",
+        "conflated",
+        "settled",
+        "versions",
+        "newest",
+        "durable",
+        "checkpointed",
+        "recovered_through",
+        "identity",
+        "wanted",
+    )
 
     def state(self) -> dict[str, Any]:
         return {name: copy.copy(getattr(self, name)) for name in self.STATE}
@@ -76,18 +96,25 @@ class LoggedLink(Link):
         takes another identity."""
         if self.known.mount != self.queue.mount:
             self.known.begin_mount(self.queue.mount)
-        foreign = [each for each in self.known.memory.known(self.queue.mount) if not self.queue.is_past(each[2], each[0], each[1], each[3])]
+        foreign = [
+            each
+            for each in self.known.memory.known(self.queue.mount)
+            if not self.queue.is_past(each[2], each[0], each[1], each[3])
+        ]
         if not foreign:
             if self.is_copied:
                 self._note_sent_by_copies()
             return True
-        must(self.is_copied, f"the queue {self.name} does not know what it sent: (partition, last, mount, settled) {foreign[0]}")
+        must(
+            self.is_copied,
+            f"the queue {self.name} does not know what it sent: (partition, last, mount, settled) {foreign[0]}",
+        )
         if self.wanted == self.identity:
             self.wanted = self.rng.getrandbits(62) | 1
         try:
             self.queue.renew(self.queue.incarnation, self.wanted, timeout=0)
         except DiskError:
-            self.machine.commit(self.queue)     # As the committer does, while `renew` waits.
+            self.machine.commit(self.queue)  # As the committer does, while `renew` waits.
         if self.queue.incarnation == self.wanted:
             self.identity = self.wanted
         return False
@@ -95,7 +122,16 @@ class LoggedLink(Link):
     def clone(self, machine: Machine) -> LoggedLink:
         """The same queue on another machine, which has a copy of the store, or will have one."""
         found = LoggedLink(self.rng, machine, self.receiver)
-        for name in ("partitions", "dispatchers", "conflate", "filters", "batch_conflation", "remembered", "ever_applied", "ever_failed"):
+        for name in (
+            "partitions",
+            "dispatchers",
+            "conflate",
+            "filters",
+            "batch_conflation",
+            "remembered",
+            "ever_applied",
+            "ever_failed",
+        ):
             setattr(found, name, getattr(self, name))
         found.may_tie = True
         found.connections = [None] * self.dispatchers
@@ -103,14 +139,18 @@ class LoggedLink(Link):
         return found
 
     def open_queues(self) -> tuple[Any, Any]:
-        return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(self.name + "-parked", parked=True, partitions=8)
+        return self.machine.open_queue(self.name, **self.options), self.machine.open_queue(
+            self.name + "-parked", parked=True, partitions=8
+        )
 
     def note(self, partition: int, sequence: int, key: str, operation: int, version: Version | None = None) -> None:
         super().note(partition, sequence, key, operation)
-        is_fresh = version is None and not self.machine.watched     # Not replayed, and not from a site before.
+        is_fresh = version is None and not self.machine.watched  # Not replayed, and not from a site before.
         version = version or self.machine.core.lookup(key)[1:3]
         if is_fresh and version <= self.newest[key]:
-            self.wrong.append(f"{partition}, {sequence} of key {key} has version {version}, and was queued behind {self.newest[key]}")
+            self.wrong.append(
+                f"{partition}, {sequence} of key {key} has version {version}, and was queued behind {self.newest[key]}"
+            )
         self.newest[key] = max(version, self.newest[key])
         self.versions[partition, sequence] = key, version
 
@@ -120,17 +160,23 @@ class LoggedLink(Link):
             self.checkpointed[partition] = max(through, self.checkpointed[partition])
 
     def _on_failure(self, partition: int, sequence: int, reason: int) -> None:
-        if reason != 0xffff:        # Else its disk does not take the parked event: the batch is sent again.
+        if reason != 0xFFFF:  # Else its disk does not take the parked event: the batch is sent again.
             self.excused.add((partition, sequence))
             self.ever_failed.add(((partition, sequence), self.versions.get((partition, sequence))))
 
     def _note_sent_by_copies(self) -> None:
         """Another store with the same past may have sent of it what this one has not."""
         for place, event in self.known.applied.items():
-            must(self.versions.get(place, event) == event,
-                 f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity")
+            must(
+                self.versions.get(place, event) == event,
+                f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity",
+            )
         # Not of what was queued since this one began: another store may have given the same sequence and stamp to a change of the same key.
-        self.applied |= {place for place, event in self.versions.items() if (place, event) in self.ever_applied and place[1] <= self.recovered_through[place[0]]}
+        self.applied |= {
+            place
+            for place, event in self.versions.items()
+            if (place, event) in self.ever_applied and place[1] <= self.recovered_through[place[0]]
+        }
 
     def apply(self, core: Any, fields: dict[str, Any], connection: Connection) -> int:
         try:
@@ -145,22 +191,39 @@ class LoggedLink(Link):
         key, place = fields["key"][1].decode(), (fields["partition"], fields["sequence"])
         if self.receiver.poisoned and key in POISON_KEYS:
             return POISONED
-        self.change_receiver(core, key, None if fields["operation"] == DESTROY else fields["value"][1].decode(), fields, connection)
+        self.change_receiver(
+            core, key, None if fields["operation"] == DESTROY else fields["value"][1].decode(), fields, connection
+        )
         connection.known.applied[place] = event = key, (fields["stamp"], fields["stamp_site"])
         self.ever_applied.add((place, event))
         connection.known.last_of_key[key] = place
         return 0
 
-    def change_receiver(self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection) -> str:
-        machine, version, partition = self.receiver.machine, (fields["stamp"], fields["stamp_site"]), fields["partition"]
+    def change_receiver(
+        self, core: Any, key: str, value: str | None, fields: dict[str, Any], connection: Connection
+    ) -> str:
+        machine, version, partition = (
+            self.receiver.machine,
+            (fields["stamp"], fields["stamp_site"]),
+            fields["partition"],
+        )
         before = [link.queue.positions() for link in machine.out]
         outcome = super().change_receiver(core, key, value, fields, connection)
-        sent_again = connection.incarnation == self.incarnation and fields["sequence"] <= self.recovered_through[partition]
+        sent_again = (
+            connection.incarnation == self.incarnation and fields["sequence"] <= self.recovered_through[partition]
+        )
         if sent_again and not fields["possible_duplicate"]:
-            self.wrong.append(f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate")
-        if outcome in ("created", "updated", "destroyed") and version <= machine.durable_versions.get(key, (0, 0)) \
-                and (version != machine.durable_versions[key] or not self.may_tie):     # Then it is another change, and its content wins.
-            self.wrong.append(f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk")
+            self.wrong.append(
+                f"{partition}, {fields['sequence']} of key {key} was recovered, and was not sent as possible duplicate"
+            )
+        if (
+            outcome in ("created", "updated", "destroyed")
+            and version <= machine.durable_versions.get(key, (0, 0))
+            and (version != machine.durable_versions[key] or not self.may_tie)
+        ):  # Then it is another change, and its content wins.
+            self.wrong.append(
+                f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk"
+            )
         operation = {"created": CREATE, "updated": UPDATE, "destroyed": DESTROY}.get(outcome, fields["operation"])
         for link, positions in zip(machine.out, before):
             link.note_change(key, operation, positions)
@@ -171,8 +234,10 @@ class LoggedLink(Link):
         durable = self.queue.log_state()["durable"]
         for partition, (_, peeked, appended) in enumerate(self.queue.positions()):
             if not max(peeked, self.durable[partition]) <= durable[partition] <= appended:
-                raise AssertionError(f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, "
-                                     f"appended {appended}")
+                raise AssertionError(
+                    f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, "
+                    f"appended {appended}"
+                )
         self.durable = durable
 
     def _check_settled(self, partition: int, sequence: int) -> None:
@@ -185,19 +250,27 @@ class LoggedLink(Link):
 
     def check_recovered(self, loses: bool) -> None:
         """The machine started again: what is in the queue, against what was. `loses`: what was sent may be gone, if it was not synced."""
-        must(self.queue.incarnation in (self.identity, self.wanted), f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}")
+        must(
+            self.queue.incarnation in (self.identity, self.wanted),
+            f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}",
+        )
         self.identity = self.wanted = self.queue.incarnation
-        found = {(partition, sequence): _core.record_fields(record) for partition, sequence, record in self.queue.records(1 << 30)}
+        found = {
+            (partition, sequence): _core.record_fields(record)
+            for partition, sequence, record in self.queue.records(1 << 30)
+        }
         for partition, (removed, _, appended) in enumerate(self.queue.positions()):
-            must(self.checkpointed[partition] <= removed,
-                 f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk")
+            must(
+                self.checkpointed[partition] <= removed,
+                f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk",
+            )
             least = self.synced[partition] if loses else self.durable[partition]
             must(appended >= least, f"partition {partition} was recovered to {appended}, and {least} was on the disk")
             if loses and appended < self.durable[partition]:
                 self._lose_behind(partition, appended)
             self._forget_behind(partition, appended)
             for sequence in range(self.settled[partition] + 1, removed + 1):
-                self._check_event((partition, sequence), None)      # At the front, and a hole.
+                self._check_event((partition, sequence), None)  # At the front, and a hole.
             for sequence in range(removed + 1, appended + 1):
                 self._check_event((partition, sequence), found.get((partition, sequence)))
             self.settled[partition], self.recovered_through[partition] = removed, appended
@@ -210,20 +283,29 @@ class LoggedLink(Link):
         # Replayed, and replaced before it was seen: by one replayed behind it.
         if fields is not None and place not in self.events and (self.conflate or self.batch_conflation):
             key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
-            must((key, version) in self.versions.values(), f"{place} was recovered as {key} of {version}, which was never queued")
+            must(
+                (key, version) in self.versions.values(),
+                f"{place} was recovered as {key} of {version}, which was never queued",
+            )
             self.note(*place, key, fields["operation"], version)
         known = self.events.get(place)
         if fields is None:
             key, operation = known or (None, None)
             newest = self.last_update.get((place[0], key), 0)
-            replaced = (self.conflate or self.batch_conflation) and (key is None or operation == UPDATE and newest > place[1])
-            must(place in self.excused or replaced, f"{place} of key {key} was on the disk and is gone after the restart")
+            replaced = (self.conflate or self.batch_conflation) and (
+                key is None or operation == UPDATE and newest > place[1]
+            )
+            must(
+                place in self.excused or replaced, f"{place} of key {key} was on the disk and is gone after the restart"
+            )
             if replaced:
-                self.conflated.add(place)       # An old connection may still carry it.
+                self.conflated.add(place)  # An old connection may still carry it.
             return
         key, version = fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])
-        must(known is not None and (key, version) == self.versions[place] and known[1] == fields["operation"],
-             f"{place} was recovered as {key} of {version}, and was {known} of {self.versions.get(place)}")
+        must(
+            known is not None and (key, version) == self.versions[place] and known[1] == fields["operation"],
+            f"{place} was recovered as {key} of {version}, and was {known} of {self.versions.get(place)}",
+        )
 
     def _lose_behind(self, partition: int, appended: int) -> None:
         """What was in the log and never got onto the disk, and may have been sent: this is a copy of before then."""
@@ -243,16 +325,22 @@ class LoggedLink(Link):
             self.versions.pop(place)
             self.excused.discard(place)
             if self.last_update.get((partition, key), 0) > appended:
-                self.last_update[partition, key] = max((sequence for (p, sequence), event in self.events.items()
-                                                        if p == partition and sequence <= appended and event == (key, UPDATE)), default=0)
+                self.last_update[partition, key] = max(
+                    (
+                        sequence
+                        for (p, sequence), event in self.events.items()
+                        if p == partition and sequence <= appended and event == (key, UPDATE)
+                    ),
+                    default=0,
+                )
 
 
 class MachinesWorld(World):
     """Senders, receivers and perhaps a relay between them, each a machine."""
 
     kind = "machines"
-    change_counts = (1, 1, 4, 10)       # Each may wait for a disk.
-    value_bytes = (0, 300, 20_000)      # Logs of the smallest limit go around a few times.
+    change_counts = (1, 1, 4, 10)  # Each may wait for a disk.
+    value_bytes = (0, 300, 20_000)  # Logs of the smallest limit go around a few times.
 
     def make(self, watched: bool) -> None:
         rng = self.rng
@@ -260,7 +348,7 @@ class MachinesWorld(World):
         self.nested = self.changing = self.pumping = False
         self.rounds_of_end = 0
         self.copies: list[tuple[Machine, Copy]] = []
-        self.has_copies = rng.random() < 0.4        # Elsewhere no queue may ever take another identity.
+        self.has_copies = rng.random() < 0.4  # Elsewhere no queue may ever take another identity.
         self.make_sites(watched)
         for link in self.links:
             link.may_tie = self.has_copies
@@ -268,7 +356,7 @@ class MachinesWorld(World):
     def make_sites(self, watched: bool) -> None:
         rng = self.rng
         relay = watched and rng.random() < 0.4
-        ends = [self.add_machine(site, watched) for site in (8, 9)[:rng.choice((1, 1, 2))]]
+        ends = [self.add_machine(site, watched) for site in (8, 9)[: rng.choice((1, 1, 2))]]
         self.receivers = [MachineReceiver(machine) for machine in ends]
         targets = self.receivers
         if relay:
@@ -281,8 +369,13 @@ class MachinesWorld(World):
 
     def add_machine(self, site: int, watched: bool) -> Machine:
         rng = self.rng
-        machine = self.machines[site] = Machine(rng, site, region_is_persistent=rng.random() < 0.6,
-                                                       synchronous=rng.random() < 0.5 or rng.choice((False, "written", "written")), watched=watched)
+        machine = self.machines[site] = Machine(
+            rng,
+            site,
+            region_is_persistent=rng.random() < 0.6,
+            synchronous=rng.random() < 0.5 or rng.choice((False, "written", "written")),
+            watched=watched,
+        )
         machine.disk.meanwhile = lambda: self.meanwhile(machine)
         return machine
 
@@ -292,13 +385,25 @@ class MachinesWorld(World):
         self.sites[machine.site] = machine.core
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
-        return [*super().doings(), (40, self.commit), (3, self.change_disk), (2, self.change_clock), (2, self.invalidate), (2, self.restart_machine),
-                *([(3, self.copy_store), (2, self.put_store_back), (3, self.lose_store), (1, self.clone_machine)] if self.has_copies else [])]
+        return [
+            *super().doings(),
+            (40, self.commit),
+            (3, self.change_disk),
+            (2, self.change_clock),
+            (2, self.invalidate),
+            (2, self.restart_machine),
+            *(
+                [(3, self.copy_store), (2, self.put_store_back), (3, self.lose_store), (1, self.clone_machine)]
+                if self.has_copies
+                else []
+            ),
+        ]
 
     def do(self, doing: Callable[[], object]) -> None:
         super().do(doing)
         for machine in self.machines.values():
             if machine.disk.is_off:
+
                 def lose_power() -> str:
                     return self.restart(machine, power=True)
 
@@ -327,11 +432,13 @@ class MachinesWorld(World):
         machine.clock.set_time(self.now_ms(machine))
         before = core.lookup(key)
         try:
-            core.change(DESTROY if value is None else UPDATE, key, value, None, (), origin_=self.local_origin(machine.site))
+            core.change(
+                DESTROY if value is None else UPDATE, key, value, None, (), origin_=self.local_origin(machine.site)
+            )
         except QueueFullError:
             must(core.lookup(key) == before, f"a change of key {key} at site {site} was refused and took effect")
         except DiskError:
-            pass        # It is stored and queued, and nobody was told that it is durable.
+            pass  # It is stored and queued, and nobody was told that it is durable.
 
     def invalidate(self) -> str:
         machine, key = self.rng.choice(list(self.machines.values())), self.rng.choice(KEYS)
@@ -356,7 +463,12 @@ class MachinesWorld(World):
         """A change at a persistent region waits long for a log that is behind; it is not made then."""
         for log in machine.logs:
             state = log.log_state()
-            if state["staged"] > STAGED_MAX and not machine.commit(log, False) or state["failing"] is not None and machine.region_is_persistent:
+            if (
+                state["staged"] > STAGED_MAX
+                and not machine.commit(log, False)
+                or state["failing"] is not None
+                and machine.region_is_persistent
+            ):
                 return False
         return True
 
@@ -385,7 +497,10 @@ class MachinesWorld(World):
 
     def change_disk(self) -> str:
         machine, rng = self.rng.choice(list(self.machines.values())), self.rng
-        disk, what = machine.disk, rng.choice(("well", "well", "fails now and then", "fails", "is full", "loses power soon"))
+        disk, what = (
+            machine.disk,
+            rng.choice(("well", "well", "fails now and then", "fails", "is full", "loses power soon")),
+        )
         disk.heal()
         if what == "fails now and then":
             disk.error_rate = 0.05
@@ -399,7 +514,9 @@ class MachinesWorld(World):
 
     def change_clock(self) -> str:
         machine = self.rng.choice(list(self.machines.values()))
-        machine.clock_offset_ms = self.rng.choice((0, self.rng.randint(-2000, 2000), self.rng.choice((-1, 1)) * 3_600_000))
+        machine.clock_offset_ms = self.rng.choice(
+            (0, self.rng.randint(-2000, 2000), self.rng.choice((-1, 1)) * 3_600_000)
+        )
         return f"of site {machine.site}: {machine.clock_offset_ms} ms"
 
     def restart_machine(self) -> str:
@@ -410,7 +527,7 @@ class MachinesWorld(World):
     def restart(self, machine: Machine, power: bool) -> str:
         if not machine.out and not machine.region_is_persistent:
             machine.disk.crash(power)
-            return f"of site {machine.site}: nothing to lose"      # Its site has other members with the same entries.
+            return f"of site {machine.site}: nothing to lose"  # Its site has other members with the same entries.
         self.disconnect(machine)
         said = machine.restart(power)
         self.note_core(machine)
@@ -436,10 +553,12 @@ class MachinesWorld(World):
     # Copies of disk stores. Only of machines that no other one sends to: what a receiver acknowledged is gone with its disk.
 
     def copy_store(self) -> str:
-        machine = self.rng.choice([machine for machine in self.machines.values() if machine.out and not machine.watched])
+        machine = self.rng.choice(
+            [machine for machine in self.machines.values() if machine.out and not machine.watched]
+        )
         if machine.disk.is_off:
             return "nothing"
-        self.copies = [*self.copies[-COPIES_MAX + 1:], (machine, machine.copy())]
+        self.copies = [*self.copies[-COPIES_MAX + 1 :], (machine, machine.copy())]
         return f"of site {machine.site}"
 
     def put_store_back(self) -> str:
@@ -453,7 +572,9 @@ class MachinesWorld(World):
 
     def lose_store(self) -> str:
         """A copy is taken, what is queued goes on its way, with little that is new, and the disk is put back: what became of these events only the lost one knew."""
-        machine = self.rng.choice([machine for machine in self.machines.values() if machine.out and not machine.watched])
+        machine = self.rng.choice(
+            [machine for machine in self.machines.values() if machine.out and not machine.watched]
+        )
         if machine.disk.is_off:
             return "nothing"
         taken = machine.copy()
@@ -470,8 +591,14 @@ class MachinesWorld(World):
         if not self.copies or len(self.machines) > MACHINES_MAX:
             return "nothing"
         machine, taken = self.rng.choice(self.copies)
-        clone = Machine(self.rng, machine.site, region_is_persistent=machine.region_is_persistent, synchronous=machine.synchronous)
-        clone.number, clone.store_bytes, clone.clock_offset_ms = 100 * len(self.machines) + machine.site, machine.store_bytes, machine.clock_offset_ms
+        clone = Machine(
+            self.rng, machine.site, region_is_persistent=machine.region_is_persistent, synchronous=machine.synchronous
+        )
+        clone.number, clone.store_bytes, clone.clock_offset_ms = (
+            100 * len(self.machines) + machine.site,
+            machine.store_bytes,
+            machine.clock_offset_ms,
+        )
         for link in machine.out:
             self.links.append(link.clone(clone))
             link.is_copied = True
@@ -491,8 +618,14 @@ class MachinesWorld(World):
             if not any(link.gives_way_to.connections) and len(link.gives_way_to.queue):
                 return False
             link.gives_way_to = None
-        others = [connection.link for connection in [*self.late, *(each for other in self.links for each in other.connections if each is not None)]
-                  if connection.receiver_open and connection.known is link.known and connection.mount != link.queue.mount]
+        others = [
+            connection.link
+            for connection in [
+                *self.late,
+                *(each for other in self.links for each in other.connections if each is not None),
+            ]
+            if connection.receiver_open and connection.known is link.known and connection.mount != link.queue.mount
+        ]
         for other in others:
             if other is not link and (not len(other.queue) or self.rng.random() < 0.02):
                 self.stop_sender(other)
@@ -513,13 +646,14 @@ class MachinesWorld(World):
             self.enlarge_stores()
         for machine in self.machines.values():
             for log in machine.logs:
-                machine.commit(log)     # It may fail as long as the log is full of what was not acknowledged.
+                machine.commit(log)  # It may fail as long as the log is full of what was not acknowledged.
 
     def enlarge_stores(self) -> None:
         """A store of which more than a quarter is needed may stand still with events that failed (operations.md): it gets more room, as it is told to
         want. Any other has to come through as it is."""
         for machine in self.machines.values():
             if machine.holds_bytes > machine.store_bytes // 4:
+
                 def enlarge() -> str:
                     machine.store_bytes *= 8
                     return self.restart(machine, power=False)
@@ -534,11 +668,19 @@ class MachinesWorld(World):
         for receiver in self.receivers:
             machine, expected = receiver.machine, self.expected(receiver)
             if not machine.out:
-                for key in sorted({key for link in self.links if link.receiver is receiver for key, _ in link.versions.values()}):
+                for key in sorted(
+                    {key for link in self.links if link.receiver is receiver for key, _ in link.versions.values()}
+                ):
                     found = machine.core.lookup(key)
                     held, latest = (found[1:3] if found else (0, 0)), expected.get(key, (0, 0))
-                    must(held == latest or machine.may_lack and held < latest or held > latest and any(held in link.lost[key] for link in self.links),
-                         f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest")
+                    must(
+                        held == latest
+                        or machine.may_lack
+                        and held < latest
+                        or held > latest
+                        and any(held in link.lost[key] for link in self.links),
+                        f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest",
+                    )
             elif machine.synchronous is True:
                 self.check_relayed(machine, expected)
 
@@ -562,5 +704,7 @@ class MachinesWorld(World):
                     continue
                 if key in KEYS + POISON_KEYS or not link.filters:
                     found = link.receiver.core.lookup(key)
-                    must(found is not None and found[1:3] >= version,
-                         f"site {link.receiver.site} holds {repr(found)[:80]} of {key}, and the relay got {version}")
+                    must(
+                        found is not None and found[1:3] >= version,
+                        f"site {link.receiver.site} holds {repr(found)[:80]} of {key}, and the relay got {version}",
+                    )

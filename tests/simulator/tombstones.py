@@ -1,5 +1,6 @@
 """Owns a simulated world of sites that all send to each other, destroy much and remember little: links are down for long, tombstones are dropped by
 floors, shrunk and forgotten. No destroyed key comes back at some sites only."""
+
 from __future__ import annotations
 
 import random
@@ -11,8 +12,8 @@ from pywan.gateway.floors import Floor, QueueFloors, SourceFloors, encode_floors
 from .link import DESTROY, KEYS, REGION, UPDATE, Link, Receiver, must
 from .world import World
 
-FIRST_MS = 1_000_000_000_000        # When the simulation begins.
-FORGOTTEN = 6                       # Reason of a parked event that is older than what its region has forgotten.
+FIRST_MS = 1_000_000_000_000  # When the simulation begins.
+FORGOTTEN = 6  # Reason of a parked event that is older than what its region has forgotten.
 TOMBSTONE_BYTES = (0, 40, 200, 1 << 20)
 
 
@@ -36,9 +37,13 @@ class MeshLink(Link):
     def __init__(self, rng: random.Random, sender: Site, receiver: Site):
         super().__init__(rng, sender.site, receiver)
         self.sender = sender
-        self.is_down = self.was_unknown = rng.random() < 0.15       # Then its first events may be older than what nobody waited for it with.
+        self.is_down = self.was_unknown = (
+            rng.random() < 0.15
+        )  # Then its first events may be older than what nobody waited for it with.
         self.floors = QueueFloors(sender.site, sender.clock.raise_low())
-        self.forced: list[tuple[str, tuple[int, int]]] = []         # Key, version of what an operator sent again although nobody can say whether it was destroyed.
+        self.forced: list[
+            tuple[str, tuple[int, int]]
+        ] = []  # Key, version of what an operator sent again although nobody can say whether it was destroyed.
         if not self.was_unknown:
             self.introduce()
         sender.out.append(self)
@@ -64,7 +69,9 @@ class MeshLink(Link):
     @property
     def forgotten(self) -> list[tuple[str, tuple[int, int]]]:
         """Key, version of the parked events for whose keys the other site cannot say whether they were destroyed later."""
-        found = [_core.record_fields(record) for reason, _, record in self.parked.records(1 << 30) if reason == FORGOTTEN]
+        found = [
+            _core.record_fields(record) for reason, _, record in self.parked.records(1 << 30) if reason == FORGOTTEN
+        ]
         return [(fields["key"][1].decode(), (fields["stamp"], fields["stamp_site"])) for fields in found]
 
     @property
@@ -85,10 +92,10 @@ class TombstonesWorld(World):
 
     def make(self, watched: bool) -> None:
         rng = self.rng
-        self.has_operator = rng.random() < 0.4      # Who sends again, by force, what is parked since a site has forgotten.
-        self.destroyed: dict[str, tuple[int, int]] = {}             # The newest version that destroyed a key.
+        self.has_operator = rng.random() < 0.4  # Who sends again, by force, what is parked since a site has forgotten.
+        self.destroyed: dict[str, tuple[int, int]] = {}  # The newest version that destroyed a key.
         self.receivers = sites = [Site(rng, site) for site in range(1, rng.choice((3, 4, 5)))]
-        is_line = rng.random() < 0.4        # Else every site sends to every other one.
+        is_line = rng.random() < 0.4  # Else every site sends to every other one.
         for site in sites:
             site.clock.set_time(self.now_ms)
             for other in sites:
@@ -102,9 +109,19 @@ class TombstonesWorld(World):
         return FIRST_MS + self.now_us // 1000
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
-        return [(40, self.change), (60, self.pump), (20, self.advance), (6, self.cut), (2, self.restart_receiver), (4, self.reconfigure),
-                (3, self.replay_parked), (2, self.pause), (40, self.keep_tombstones), (4, self.begin_or_end_outage),
-                *([(2, self.force_parked)] if self.has_operator else [])]
+        return [
+            (40, self.change),
+            (60, self.pump),
+            (20, self.advance),
+            (6, self.cut),
+            (2, self.restart_receiver),
+            (4, self.reconfigure),
+            (3, self.replay_parked),
+            (2, self.pause),
+            (40, self.keep_tombstones),
+            (4, self.begin_or_end_outage),
+            *([(2, self.force_parked)] if self.has_operator else []),
+        ]
 
     def change(self) -> str:
         number, count = self.rng.choice(list(self.sites)), self.rng.choice(self.change_counts)
@@ -114,7 +131,9 @@ class TombstonesWorld(World):
             key = self.rng.choice(KEYS)
             before = [link.queue.positions() for link in site.out]
             operation = DESTROY if key in site.core and self.rng.random() < 0.6 else UPDATE
-            value = None if operation == DESTROY else f"{number}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
+            value = (
+                None if operation == DESTROY else f"{number}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
+            )
             site.core.change(operation, key, value, None, (), origin_=self.local_origin(number))
             if operation == DESTROY:
                 self.destroyed[key] = max(site.core.lookup(key)[1:3], self.destroyed.get(key, (0, 0)))
@@ -135,7 +154,7 @@ class TombstonesWorld(World):
 
     def pump_one(self, link: MeshLink, n: int) -> None:
         if not link.is_down:
-            link.introduce()        # As whoever opens a connection.
+            link.introduce()  # As whoever opens a connection.
             super().pump_one(link, n)
 
     def keep_tombstones(self) -> None:
@@ -167,10 +186,18 @@ class TombstonesWorld(World):
             if round_ == 150 and self.has_operator:
                 for link in self.links:
                     link.force_parked()
-            if round_ > (200 if self.has_operator else 100) and not self.late and not any(len(link.queue) or any(s.in_flight for s in link.sessions) for link in self.links):
+            if (
+                round_ > (200 if self.has_operator else 100)
+                and not self.late
+                and not any(len(link.queue) or any(s.in_flight for s in link.sessions) for link in self.links)
+            ):
                 break
         else:
-            must(False, "the end was never reached: " + ", ".join(f"{link.name} holds {len(link.queue)}" for link in self.links))
+            must(
+                False,
+                "the end was never reached: "
+                + ", ".join(f"{link.name} holds {len(link.queue)}" for link in self.links),
+            )
         self.check_convergence()
 
     def check_convergence(self) -> None:
@@ -181,16 +208,26 @@ class TombstonesWorld(World):
         for link in self.links:
             for key, version in link.forced:
                 found = link.receiver.core.lookup(key)
-                must(found is not None and found[1:3] >= version or self.destroyed.get(key, (0, 0)) >= version,
-                     f"site {link.receiver.site} holds {found} of {key}, and was sent {version} by force")
+                must(
+                    found is not None and found[1:3] >= version or self.destroyed.get(key, (0, 0)) >= version,
+                    f"site {link.receiver.site} holds {found} of {key}, and was sent {version} by force",
+                )
                 forgotten.add(key)
         self.statistics["events sent by force"] += sum(len(link.forced) for link in self.links)
         for link in self.links:
-            if not any(other.was_unknown for other in self.links) and link.receiver.tombstone_bytes == max(TOMBSTONE_BYTES):
-                must(not link.forgotten_keys, f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and has room for all tombstones")
+            if not any(other.was_unknown for other in self.links) and link.receiver.tombstone_bytes == max(
+                TOMBSTONE_BYTES
+            ):
+                must(
+                    not link.forgotten_keys,
+                    f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and has room for all tombstones",
+                )
         for key in KEYS:
             held = {site: _live(core.lookup(key)) for site, core in self.sites.items()}
-            must(key in forgotten or len(set(held.values())) == 1, f"sites differ in {key}, and nothing of it is parked: {held}")
+            must(
+                key in forgotten or len(set(held.values())) == 1,
+                f"sites differ in {key}, and nothing of it is parked: {held}",
+            )
         self.statistics["keys parked at the end"] += len(forgotten)
 
 

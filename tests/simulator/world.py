@@ -1,5 +1,6 @@
 """Owns a simulated world: sites that change their regions, links that carry the changes over a bad network, and that in the end
 every site holds the same."""
+
 from __future__ import annotations
 
 import hashlib
@@ -10,7 +11,20 @@ from typing import Any, Callable
 from pywan import _core
 from pywan.errors import ProtocolError
 
-from .link import CREATE, DESTROY, KEYS, POISON_KEYS, REGION, SECRET_KEYS, UPDATE, Connection, Failure, Link, Receiver, must
+from .link import (
+    CREATE,
+    DESTROY,
+    KEYS,
+    POISON_KEYS,
+    REGION,
+    SECRET_KEYS,
+    UPDATE,
+    Connection,
+    Failure,
+    Link,
+    Receiver,
+    must,
+)
 
 TRACE = 40
 
@@ -19,7 +33,7 @@ class World:
     """All of it, from one seed."""
 
     kind = "network"
-    change_counts = (1, 1, 5, 30)       # Changes at once.
+    change_counts = (1, 1, 5, 30)  # Changes at once.
     value_bytes = (0, 10, 300, 3000)
 
     def __init__(self, seed: int):
@@ -30,16 +44,16 @@ class World:
         self.sites: dict[int, Any] = {}
         self.links: list[Link] = []
         self.make(rng.random() < 0.8)
-        self.late: list[Connection] = []        # Given up by the dispatcher; the receiver may still take what arrives.
+        self.late: list[Connection] = []  # Given up by the dispatcher; the receiver may still take what arrives.
         self.trace: deque[str] = deque(maxlen=TRACE)
-        self.told = hashlib.sha256()            # All that was ever in `trace`.
+        self.told = hashlib.sha256()  # All that was ever in `trace`.
         self.steps = self.events_made = 0
         self.statistics: dict[str, int] = defaultdict(int)
 
     def make(self, watched: bool) -> None:
         """The sites and what connects them."""
         rng = self.rng
-        self.receivers = [Receiver(site, watched) for site in (8, 9)[:rng.choice((1, 1, 2))]]
+        self.receivers = [Receiver(site, watched) for site in (8, 9)[: rng.choice((1, 1, 2))]]
         for site in range(1, rng.choice((2, 3, 4))):
             core = _core.RegionCore(REGION, _core.Clock(), site=site, member=site)
             links = [Link(rng, site, receiver) for receiver in self.receivers]
@@ -57,12 +71,24 @@ class World:
             raise
         except AssertionError as error:
             past = "\n  ".join(self.trace)
-            raise Failure(f"seed {self.seed}, step {self.steps}: {error}\nbefore that:\n  {past}\nrepeat: python -m tests.simulator --world {self.kind} --seed {self.seed}") from error
+            raise Failure(
+                f"seed {self.seed}, step {self.steps}: {error}\nbefore that:\n  {past}\nrepeat: python -m tests.simulator --world {self.kind} --seed {self.seed}"
+            ) from error
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
         """What may happen, and how often."""
-        return [(40, self.change), (60, self.pump), (20, self.advance), (6, self.cut), (3, self.damage), (2, self.restart_receiver),
-                (4, self.reconfigure), (2, self.replay_parked), (2, self.pause), (2, self.flush)]
+        return [
+            (40, self.change),
+            (60, self.pump),
+            (20, self.advance),
+            (6, self.cut),
+            (3, self.damage),
+            (2, self.restart_receiver),
+            (4, self.reconfigure),
+            (2, self.replay_parked),
+            (2, self.pause),
+            (2, self.flush),
+        ]
 
     def step(self) -> None:
         self.steps += 1
@@ -84,9 +110,19 @@ class World:
         """Stands for the run: what happened, what was drawn, how far every queue came and what every region holds. Not for identities, which are the
         system's random numbers."""
         found = self.told.copy()
-        found.update(repr((self.rng.getstate(), [(link.name, link.queue.positions(), sorted(link.queue.counts().items())) for link in self.links],
-                           [core.lookup(key) for core in [*self.sites.values(), *(each.core for each in self.receivers)]
-                            for key in KEYS + SECRET_KEYS + POISON_KEYS])).encode())
+        found.update(
+            repr(
+                (
+                    self.rng.getstate(),
+                    [(link.name, link.queue.positions(), sorted(link.queue.counts().items())) for link in self.links],
+                    [
+                        core.lookup(key)
+                        for core in [*self.sites.values(), *(each.core for each in self.receivers)]
+                        for key in KEYS + SECRET_KEYS + POISON_KEYS
+                    ],
+                )
+            ).encode()
+        )
         return found.hexdigest()
 
     def check(self) -> None:
@@ -109,7 +145,13 @@ class World:
         return f"{count} at site {site}"
 
     def put(self, site: int, core: Any, operation: int, key: str, value: str | None) -> None:
-        core.change(DESTROY if value is None else UPDATE, key, value, origin_=self.local_origin(site), timestamp_ms=self.now_us // 1000)
+        core.change(
+            DESTROY if value is None else UPDATE,
+            key,
+            value,
+            origin_=self.local_origin(site),
+            timestamp_ms=self.now_us // 1000,
+        )
 
     def local_origin(self, site: int) -> tuple[int, bytes, tuple[int, int, int]]:
         """Its event id counts what this world made: that of the thread would say how many worlds there were before."""
@@ -141,7 +183,11 @@ class World:
         link.sessions[n].disconnected()
         link.connections[n] = None
         connection.out.truncate()
-        if connection.receiver_open and connection.known is link.remembered.get(link.queue.incarnation) and self.rng.random() < 0.7:
+        if (
+            connection.receiver_open
+            and connection.known is link.remembered.get(link.queue.incarnation)
+            and self.rng.random() < 0.7
+        ):
             self.late.append(connection)
 
     def advance(self) -> None:
@@ -171,7 +217,7 @@ class World:
         self.late = [connection for connection in self.late if connection.link is not link]
         for connection in link.connections:
             if connection is not None:
-                connection.receiver_open = False        # The dispatcher finds out when it has read what was sent.
+                connection.receiver_open = False  # The dispatcher finds out when it has read what was sent.
                 connection.back.truncate()
 
     def reconfigure(self) -> None:
@@ -204,11 +250,20 @@ class World:
             if round_ % 10 == 0:
                 for link in self.links:
                     link.replay_parked()
-            if not self.late and all(not len(link.queue) and not len(link.parked) and not any(s.in_flight for s in link.sessions) for link in self.links):
+            if not self.late and all(
+                not len(link.queue) and not len(link.parked) and not any(s.in_flight for s in link.sessions)
+                for link in self.links
+            ):
                 break
         else:
-            must(False, "the end was never reached: " + ", ".join(
-                f"{link.name} holds {len(link.queue)}, parked {len(link.parked)}, in flight {[s.in_flight for s in link.sessions]}" for link in self.links))
+            must(
+                False,
+                "the end was never reached: "
+                + ", ".join(
+                    f"{link.name} holds {len(link.queue)}, parked {len(link.parked)}, in flight {[s.in_flight for s in link.sessions]}"
+                    for link in self.links
+                ),
+            )
         self.check_convergence()
 
     def settle(self) -> None:
@@ -223,9 +278,16 @@ class World:
                     continue
                 latest = max(versions, key=lambda found: found[1:3])
                 held = receiver.core.lookup(key)
-                must(held == latest, f"site {receiver.site} holds {_short(held)} of {key}, and the latest is {_short(latest)}")
+                must(
+                    held == latest,
+                    f"site {receiver.site} holds {_short(held)} of {key}, and the latest is {_short(latest)}",
+                )
             for link in self.links:
-                if link.receiver is receiver and link.filters and all(other.filters for other in self.links if other.receiver is receiver):
+                if (
+                    link.receiver is receiver
+                    and link.filters
+                    and all(other.filters for other in self.links if other.receiver is receiver)
+                ):
                     for key in SECRET_KEYS:
                         must(receiver.core.lookup(key) is None, f"site {receiver.site} got the filtered key {key}")
 
