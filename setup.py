@@ -51,9 +51,9 @@ def rows_of(header, macro):
     text = Path("csrc", header).read_text().partition(f"#define {macro}(")[2].partition("\n")[2]
     rows = []
     for line in text.splitlines():
-        found = re.match(r"\s*[A-Z]+\(((?:\w+, )+)", line)
-        if found:
-            rows.append([word for word in found[1].split(", ") if word and not word.isdigit()])
+        row = re.match(r"\s*[A-Z]+\(((?:\w+, )+)", line)
+        if row:
+            rows.append([word for word in row[1].split(", ") if word and not word.isdigit()])
         if not line.endswith("\\"):
             return rows
 
@@ -149,46 +149,46 @@ class BuildCore(build_ext):
         jobs = {Path(self.build_temp, source).with_suffix(".o"): source for source in sources}
         # The longest first, so that none of them is begun last.
         late = sorted(
-            (made for made in jobs if self.force or is_late(made, command)),
-            key=lambda made: -os.path.getsize(jobs[made]),
+            (target for target in jobs if self.force or is_late(target, command)),
+            key=lambda target: -os.path.getsize(jobs[target]),
         )
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            for told in pool.map(lambda made: compile_one(command, jobs[made], made), late):
-                sys.stderr.write(told)
+            for warnings in pool.map(lambda target: compile_one(command, jobs[target], target), late):
+                sys.stderr.write(warnings)
         to = self.get_ext_fullpath(extension.name)
         os.makedirs(os.path.dirname(to), exist_ok=True)
-        if late or not os.path.exists(to) or os.path.getmtime(to) < max(made.stat().st_mtime for made in jobs):
+        if late or not os.path.exists(to) or os.path.getmtime(to) < max(target.stat().st_mtime for target in jobs):
             self.compiler.link_shared_object(
                 [str(made) for made in jobs], to, extra_postargs=link_args, build_temp=self.build_temp
             )
 
 
-def is_late(made, command):
+def is_late(target, command):
     """Whether an object is older than anything that it was made of, or was made in another way."""
     try:
-        when = made.stat().st_mtime
-        if made.with_suffix(".command").read_text() != shlex.join(command):
+        when = target.stat().st_mtime
+        if target.with_suffix(".command").read_text() != shlex.join(command):
             return True
-        needs = made.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
+        needs = target.with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2].split()
         return any(os.path.getmtime(path) > when for path in needs)
     except FileNotFoundError:
         return True
 
 
-def compile_one(command, source, made):
+def compile_one(command, source, target):
     """Returns what the compiler said of a source that it took."""
-    made.parent.mkdir(parents=True, exist_ok=True)
-    made.with_suffix(".command").unlink(
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_suffix(".command").unlink(
         missing_ok=True
     )  # Without it the object counts as late: the compiler may be interrupted.
     done = subprocess.run(
-        [*command, "-c", source, "-o", str(made), "-MMD", "-MF", str(made.with_suffix(".d"))],
+        [*command, "-c", source, "-o", str(target), "-MMD", "-MF", str(target.with_suffix(".d"))],
         stderr=subprocess.PIPE,
         text=True,
     )
     if done.returncode:
         raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
-    made.with_suffix(".command").write_text(shlex.join(command))
+    target.with_suffix(".command").write_text(shlex.join(command))
     return done.stderr
 
 

@@ -83,8 +83,8 @@ class DataConnection:
         self._checked(self._sender.commit)
         try:
             done = gateway.decode(self._sender.answer, Committed)
-        except DiskError as told:  # The member's, not ours.
-            raise type(told)(f"member at {self.place}: {told}") from None
+        except DiskError as refusal:  # The member's, not ours.
+            raise type(refusal)(f"member at {self.place}: {refusal}") from None
         return {
             "rows": done.rows,
             "bytes": self._sender.bytes,
@@ -113,8 +113,8 @@ class DataConnection:
         try:
             if self._sender.answer is not None:
                 gateway.decode(self._sender.answer, Committed)
-        except PywanError as told:
-            return type(told)(f"member at {self.place}: {told}")
+        except PywanError as refusal:
+            return type(refusal)(f"member at {self.place}: {refusal}")
         return ConnectivityError(f"member at {self.place}: {error}")
 
 

@@ -38,11 +38,11 @@ def java_version(java: str | os.PathLike[str]) -> int | None:
         answer = subprocess.run([os.fspath(java), "-version"], capture_output=True, text=True, timeout=_VERSION_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
-    if answer.returncode != 0 or not found:
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if answer.returncode != 0 or not version:
         return None
-    major = int(found[1])
-    return int(found[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8.
+    major = int(version[1])
+    return int(version[2] or 0) if major == 1 else major  # Java 8 calls itself 1.8.
 
 
 def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
@@ -75,15 +75,15 @@ def ensure_java(directory: str | os.PathLike[str] | None = None) -> str:
 
 def _installed() -> list[tuple[str, str | None]]:
     """(program, JAVA_HOME to set or None to leave the environment alone), in the order in which Spark would look."""
-    found: list[tuple[str, str | None]] = []
+    candidates: list[tuple[str, str | None]] = []
     home = os.environ.get("JAVA_HOME")
     if home:
-        found.append((os.path.join(home, "bin", "java"), None))
+        candidates.append((os.path.join(home, "bin", "java"), None))
     on_path = shutil.which("java")
     if on_path:
         # A JAVA_HOME that is no good would win over PATH, so it has to be replaced.
-        found.append((on_path, str(Path(on_path).resolve().parent.parent) if home else None))
-    return found
+        candidates.append((on_path, str(Path(on_path).resolve().parent.parent) if home else None))
+    return candidates
 
 
 def _packaged_java() -> str | None:

@@ -156,10 +156,10 @@ def _zone_name(moment: datetime.datetime) -> str:
     if not isinstance(name, str):
         return ""
     try:
-        found = zoneinfo.ZoneInfo(name)
+        zone_by_name = zoneinfo.ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # Not found, a broken name, a file that is no zone.
         return ""
-    if isinstance(zone, zoneinfo.ZoneInfo) or moment.replace(tzinfo=found).utcoffset() == moment.utcoffset():
+    if isinstance(zone, zoneinfo.ZoneInfo) or moment.replace(tzinfo=zone_by_name).utcoffset() == moment.utcoffset():
         return name
     return ""
 
@@ -276,10 +276,10 @@ def _load(content: list[Any]) -> Any:
 def _imported(path: str) -> Any:
     """The class of that module:qualname, if its module is imported already. Runs nothing: no import, no attribute of anybody's making."""
     module, _, names = path.partition(":")
-    found: Any = sys.modules.get(module)
+    named: Any = sys.modules.get(module)
     for name in names.split("."):
-        found = vars(found).get(name) if isinstance(found, (type, type(sys))) else None
-    return found
+        named = vars(named).get(name) if isinstance(named, (type, type(sys))) else None
+    return named
 
 
 def _enum_member(content: list[Any]) -> enum.Enum:

@@ -68,11 +68,11 @@ SENDER_GAUGES = (
 
 def _counted(rows: Iterable[Counter], counts: Mapping[str, int]) -> dict[str, int]:
     """The statistics of counters; several may count into one."""
-    found: dict[str, int] = {}
+    statistics: dict[str, int] = {}
     for _, field, statistic, _, _, _ in rows:
         if statistic:
-            found[statistic] = found.get(statistic, 0) + counts[field]
-    return found
+            statistics[statistic] = statistics.get(statistic, 0) + counts[field]
+    return statistics
 
 
 def sender_statistics(sender: Any, counts: Mapping[str, int]) -> dict[str, int]:

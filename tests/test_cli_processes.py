@@ -89,7 +89,7 @@ class Machine:
         return json.loads(self.shell(f"gfsh --json {command}").stdout)
 
     def pid_of(self, name: str) -> int:
-        return process.recorded(process.Place.of(self.directory, name)).pid
+        return process.recorded(process.MemberFiles.of(self.directory, name)).pid
 
     def logs(self) -> str:
         return "".join(f"\n--- {file.name}\n{file.read_text()[-1500:]}" for file in self.directory.glob("*/*.log"))
@@ -102,7 +102,7 @@ class Machine:
 
     def end(self) -> None:
         for file in self.directory.glob("*/*.pid"):
-            member = process.recorded(process.Place.of(self.directory, file.stem))
+            member = process.recorded(process.MemberFiles.of(self.directory, file.stem))
             if member is not None:
                 process.send_signal(member, signal.SIGKILL)
                 process.wait_until_gone(member, 5.0)
@@ -199,7 +199,7 @@ def test_a_locator_that_cannot_start_says_why_and_leaves_no_process(machine):
         occupant.listen(1)
         busy = start_locator(machine)
     assert busy.returncode == 1 and "10341" in busy.stderr and "in use" in busy.stderr
-    assert process.recorded(process.Place.of(machine.directory, "loc")) is None
+    assert process.recorded(process.MemberFiles.of(machine.directory, "loc")) is None
     for more, word in (
         ("--remote-locators=nonsense", "nonsense"),
         ("--J=-Dgemfire.ssl-enabled-components=all", "ssl-enabled-components"),
@@ -232,7 +232,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_process(machine):
     ):
         failed = machine.shell(f"gfsh start server --name=s {options}")
         assert failed.returncode == 1 and all(word in failed.stderr for word in words), failed.stderr
-        assert process.recorded(process.Place.of(machine.directory, "s")) is None
+        assert process.recorded(process.MemberFiles.of(machine.directory, "s")) is None
     assert machine.ask(f"--locator={machine.hosts['ny_host']}[10341] list members")["data"]["members"][1:] == []
 
 
@@ -299,7 +299,7 @@ def test_a_server_says_what_of_the_cluster_configuration_it_lacks(machine):
 def test_a_signal_stops_a_member_cleanly(machine):
     for number in (signal.SIGTERM, signal.SIGINT):
         assert start_locator(machine).returncode == 0
-        member = process.recorded(process.Place.of(machine.directory, "loc"))
+        member = process.recorded(process.MemberFiles.of(machine.directory, "loc"))
         os.kill(member.pid, number)
         assert process.wait_until_gone(member, LIMIT_S)
         assert not (machine.directory / "loc" / "loc.pid").exists()
@@ -344,13 +344,13 @@ def test_stopping_what_does_not_run_is_an_error(machine):
 def test_an_old_pid_file_does_not_hurt_the_process_that_has_the_number_now(tmp_path):
     bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     try:
-        place = process.Place.of(tmp_path, "old")
-        place.folder.mkdir()
-        place.pid_file.write_text(f'{bystander.pid} 1\n{{"kind": "server"}}\n')
+        files = process.MemberFiles.of(tmp_path, "old")
+        files.folder.mkdir()
+        files.pid_file.write_text(f'{bystander.pid} 1\n{{"kind": "server"}}\n')
         with pytest.raises(NotFoundError):
             process.stop("server", "old", directory=tmp_path)
         assert bystander.poll() is None
-        place.pid_file.write_text("nonsense\n")
+        files.pid_file.write_text("nonsense\n")
         assert process.status("server", "old", directory=tmp_path)["state"] == "stopped"
     finally:
         bystander.kill()
@@ -408,8 +408,8 @@ def test_a_child_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_path,
         (tmp_path / "file").write_text("")
         process.start("locator", "x", {"distributed_system_id": 1}, directory=tmp_path / "file")
     with pytest.raises(IllegalStateError, match="another process runs"):
-        with process._own(process.Place.of(tmp_path, "y"), "locator"):
-            monkeypatch.setattr(process, "recorded", lambda place: None)
+        with process._own(process.MemberFiles.of(tmp_path, "y"), "locator"):
+            monkeypatch.setattr(process, "recorded", lambda files: None)
             process.start("locator", "y", {"distributed_system_id": 1, "port": 0}, directory=tmp_path)
 
 
@@ -556,7 +556,7 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
 
 def start_server_with_events(machine: Machine, more: str = "") -> str:
     """A locator and a server `s` with 3 events for a site that is not there. Returns the option --locator."""
-    if process.recorded(process.Place.of(machine.directory, "loc")) is None:
+    if process.recorded(process.MemberFiles.of(machine.directory, "loc")) is None:
         assert start_locator(machine).returncode == 0
     locator = f"--locator={machine.hosts['ny_host']}[10341]"
     machine.do(f"gfsh start server --name=s --locators={machine.hosts['ny_host']}[10341] {more}")
@@ -623,7 +623,7 @@ def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, gi
 
 def test_a_second_signal_ends_the_waiting_of_a_server(machine):
     start_server_with_events(machine, "--maximum-shutdown-wait-time=-1")
-    member = process.recorded(process.Place.of(machine.directory, "s"))
+    member = process.recorded(process.MemberFiles.of(machine.directory, "s"))
     process.send_signal(member, signal.SIGTERM)
     machine.until(lambda: "waits for ln" in (machine.directory / "s" / "s.log").read_text(), "it waits")
     process.send_signal(member, signal.SIGTERM)
@@ -645,9 +645,9 @@ def test_a_second_signal_ends_the_waiting_of_a_server(machine):
 )
 def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, spoil):
     assert start_locator(machine).returncode == 0
-    place = process.Place.of(machine.directory, "loc")
+    files = process.MemberFiles.of(machine.directory, "loc")
     pid = machine.pid_of("loc")
-    spoil(place.pid_file)
+    spoil(files.pid_file)
     found = machine.ask("status locator --name=loc")
     assert (
         found["data"]["state"] == "not responding" and found["data"]["pid"] == pid and "loc.pid" in found["errors"][0]
@@ -661,8 +661,8 @@ def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, 
 
 def test_a_server_whose_pid_file_is_damaged_says_what_it_loses_as_it_stops(machine):
     start_server_with_events(machine)
-    place = process.Place.of(machine.directory, "s")
-    place.pid_file.write_text("garbled")
+    files = process.MemberFiles.of(machine.directory, "s")
+    files.pid_file.write_text("garbled")
     with pytest.raises(IllegalStateError, match=r"is running already \(pid \d+\) in "):
         process.start("server", "s", {}, directory=machine.directory)
     done = machine.shell("gfsh stop server --name=s")
@@ -684,18 +684,18 @@ def test_a_member_writes_through_no_link_in_its_folder(machine, name, is_refused
 
 def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
     assert start_locator(machine).returncode == 0
-    place = process.Place.of(machine.directory, "loc")
+    files = process.MemberFiles.of(machine.directory, "loc")
 
     def ask(text: str) -> subprocess.CompletedProcess:
         """As another user, or, where we may not become one, without the right to look into the folder."""
         program = f"import os\nfrom pywan.member import process\nif os.getuid() == 0:\n    os.setuid(65534)\n{text}"
         return subprocess.run([sys.executable, "-c", program], env=machine.environment, capture_output=True, text=True)
 
-    for folder in [place.folder, *place.folder.parents]:
-        if folder.stat().st_uid == os.getuid() and folder != place.folder and folder != Path("/"):
+    for folder in [files.folder, *files.folder.parents]:
+        if folder.stat().st_uid == os.getuid() and folder != files.folder and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o755)
     if os.getuid():
-        place.folder.chmod(0)
+        files.folder.chmod(0)
     try:
         told = ask(
             f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\nprint(found['state'], found['problem'])"
@@ -704,4 +704,4 @@ def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
         refused = ask(f"process.stop('locator', 'loc', directory={str(machine.directory)!r})")
         assert "IllegalStateError" in refused.stderr and "another user" in refused.stderr
     finally:
-        place.folder.chmod(0o700)
+        files.folder.chmod(0o700)

@@ -449,7 +449,7 @@ class ServerProcess:
         self.site, self.directory = site, directory
         self.xml = directory / "ny.xml"
         self.xml.write_text(PROCESS.format(type=kind["type"], parallel=str(kind["parallel"]).lower()))
-        self.place = process.Place.of(directory, "process_ny")
+        self.files = process.MemberFiles.of(directory, "process_ny")
         self.start()
 
     def start(self):
@@ -461,7 +461,7 @@ class ServerProcess:
         )
 
     def kill(self):
-        member = process.recorded(self.place)
+        member = process.recorded(self.files)
         os.kill(member.pid, signal.SIGKILL)
         assert process.wait_until_gone(member, 10.0)
 
@@ -518,7 +518,7 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
         status, told = server.run("repair", "clock", "--dry-run", "--region=data")
         assert status == 0 and "process_ny: 0 would be" in told and "its stamps were 0 s ahead" in told, told
     finally:
-        if process.recorded(server.place) is not None:
+        if process.recorded(server.files) is not None:
             process.stop("server", "process_ny", directory=tmp_path)
     assert queued == 40_001
     with pywan.Cache("process_ny", locators=str(ny.locator.address), dir=tmp_path / "process_ny") as cache:

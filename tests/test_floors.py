@@ -99,7 +99,7 @@ class Model:
             for link in [link for link in self.links if link[0] == site]:
                 found = {**self.known[site].forwarded(link[1], reached), site: Floor(now, reached)}
                 told = self.queues[link].look(self.held.get(link, [(0, 0, 0)]), {}, {}, found)
-                self.known[link[1]].told(site, f"server{site}", "sender", encode_floors(told))
+                self.known[link[1]].hear(site, f"server{site}", "sender", encode_floors(told))
 
     def lowest(self, site):
         return self.known[site].lowest()[0]
@@ -155,7 +155,7 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     assert sources.lowest() == (NONE_COMES, "")
     sources.opened(NY, "server", "ln", 5)
     assert sources.lowest() == (0, "sender ln of server (site 1)")
-    sources.told(
+    sources.hear(
         NY,
         "server",
         "ln",
@@ -174,7 +174,7 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     assert again.forget(NY) == ["sender ln of renamed (site 1)"] and again.lowest()[0] == NONE_COMES
     with pytest.raises(NotFoundError, match="site 1"):
         again.forget(NY)
-    again.told(
+    again.hear(
         NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())})
     )  # Forgotten while it is connected: it counts again when it comes back.
     assert again.lowest()[0] == NONE_COMES
@@ -198,14 +198,14 @@ def test_a_floor_above_the_time_is_believed_up_to_the_time(tmp_path):
     now = [1000]
     sources = SourceFloors(LN, tmp_path / "sources.json", lambda: now[0])
     sources.opened(NY, "server", "ln", 1)
-    sources.told(NY, "server", "ln", encode_floors({NY: Floor(5000 << 16, frozenset())}))
+    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(5000 << 16, frozenset())}))
     assert sources.lowest()[0] == (1000 << 16) + 0xFFFF and sources.clocks() == [5000 << 16]
     now[0] = 2000
     assert sources.lowest()[0] == (1000 << 16) + 0xFFFF
     assert SourceFloors(LN, tmp_path / "sources.json", lambda: 500).lowest()[0] <= (500 << 16) + 0xFFFF
-    sources.told(NY, "server", "ln", encode_floors({NY: Floor(1500 << 16, frozenset())}))
+    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(1500 << 16, frozenset())}))
     assert sources.lowest()[0] == 1500 << 16 and sources.clocks() == [1500 << 16]
-    sources.told(NY, "server", "ln", encode_floors({NY: Floor(NONE_COMES, frozenset())}))
+    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(NONE_COMES, frozenset())}))
     assert sources.lowest()[0] == NONE_COMES
 
 

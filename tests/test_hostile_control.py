@@ -14,7 +14,7 @@ from pywan.cli.output import Output, Result, Table
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, PywanError, RemoteError
 from pywan.base.names import is_name, printable, printable_json, quoted
-from pywan.member.process import Place, configure_logging
+from pywan.member.process import MemberFiles, configure_logging
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient, ControlServer, call_once
 from test_bad_input import answer, hello
@@ -53,7 +53,7 @@ def test_a_name_that_is_none_is_refused_wherever_it_comes_in(network, name, tmp_
     with pytest.raises(ConfigurationError):
         pywan.Cache(name, locators=str(ny.locator.address))
     with pytest.raises(ConfigurationError):
-        Place.of(tmp_path, name)
+        MemberFiles.of(tmp_path, name)
     for make in (
         lambda: ny.cache.create_gateway_sender(name, remote_distributed_system_id=2),
         lambda: ny.cache.create_disk_store(name),

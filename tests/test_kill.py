@@ -42,7 +42,7 @@ class Machine:
 
     def kill(self, name):
         pid, _, _ = self.running.pop(name)
-        place = process.Place.of(self.directory, name)
+        place = process.MemberFiles.of(self.directory, name)
         member = process.recorded(place)
         os.kill(pid, signal.SIGKILL)
         assert process.wait_until_gone(member, 10.0)

@@ -228,21 +228,21 @@ class _Lookups:
         return lookup.ip
 
     def _forget_old(self, now: float) -> None:
-        self._by_host = {h: found for h, found in self._by_host.items() if found.believed_until >= now}
+        self._by_host = {h: looked_up for h, looked_up in self._by_host.items() if looked_up.believed_until >= now}
         while len(self._by_host) >= self.LIMIT:
             del self._by_host[next(iter(self._by_host))]
 
     @staticmethod
     def _ask(host: str, lookup: _Lookup) -> None:
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            looked_up = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             # IPv4 first: a listener on 127.0.0.1 or 0.0.0.0 is the usual case.
-            found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-            lookup.ip = str(found[0][4][0])
+            looked_up.sort(key=lambda entry: entry[0] != socket.AF_INET)
+            lookup.ip = str(looked_up[0][4][0])
         except (OSError, UnicodeError, IndexError) as error:
             lookup.problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        keep = LOOKUP_CACHE_S if lookup.ip else FAILED_LOOKUP_CACHE_S
-        lookup.believed_until = time.monotonic() + keep
+        valid_s = LOOKUP_CACHE_S if lookup.ip else FAILED_LOOKUP_CACHE_S
+        lookup.believed_until = time.monotonic() + valid_s
         lookup.done.set()
 
 

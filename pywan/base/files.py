@@ -50,8 +50,8 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Tru
         raise FileError(f"cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise FileError(f"cannot be read: {error}") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise FileError("is not a regular file")
     with open(descriptor, "rb") as file:
@@ -61,7 +61,7 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Tru
             raise FileError(f"cannot be read: {error.strerror}") from None
         if len(data) > limit:
             raise FileError(f"has more than {limit} bytes, the most that is read")
-        return Read(data, (found.st_dev, found.st_ino))
+        return Read(data, (status.st_dev, status.st_ino))
 
 
 def open_own(file: str | os.PathLike[str], flags: int) -> int:

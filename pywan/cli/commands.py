@@ -604,7 +604,11 @@ def _wait_time(values: Values, otherwise: str | None = None) -> float | None:
 def _stop(kind: str) -> Callable[[Session, Values], Result]:
     def handle(session: Session, values: Values) -> Result:
         name, directory = values["name"], values.get("dir")
-        if process.recorded(process.Place.of(directory, name)) is None and session.connected and directory is None:
+        if (
+            process.recorded(process.MemberFiles.of(directory, name)) is None
+            and session.connected
+            and directory is None
+        ):
             return _stop_through_site(session, kind, name, _wait_time(values))
         wait, notes = _wait_time(values), []
 
@@ -613,7 +617,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
                 notes.append(_stop_note(name, answer, wait))
                 session.output.note(notes[-1])  # At once: the end may take long.
 
-        found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, told=tell)
+        found = process.stop(kind, name, directory=directory, maximum_shutdown_wait_time=wait, on_reply=tell)
         return Result(
             data=found,
             lines=[

@@ -56,10 +56,10 @@ def to_region_type(value: Any, what: str) -> str:
     """One of Geode's region shortcuts; of those that are not in this version the error says what to take."""
     word = value.strip().upper() if isinstance(value, str) else ""
     for suffix in ("_OVERFLOW", "_HEAP_LRU"):
-        kept = word.removesuffix(suffix)
-        if kept != word and kept in REGION_TYPES:
+        without_suffix = word.removesuffix(suffix)
+        if without_suffix != word and without_suffix in REGION_TYPES:
             raise ConfigurationError(
-                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take {kept}"
+                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take {without_suffix}"
             )
     return to_word(value, what, REGION_TYPES, upper=True)
 

@@ -206,10 +206,10 @@ class _Reader(xml.sax.handler.ContentHandler):
         (made,) = to_class_references(named, "class-name") or (None,)
         if self._for_this_member:
             import_class(str(made), "class-name")
-        found = parent.values.setdefault(element.name, [])
-        if found and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
+        named_so_far = parent.values.setdefault(element.name, [])
+        if named_so_far and element.name in ("gateway-event-substitution-filter", "gateway-conflict-resolver"):
             self._fail(element.line, f"a second <{element.name}>; there can be one")
-        found.append(made)
+        named_so_far.append(made)
         if element.name == "gateway-conflict-resolver":
             self.result.lines["conflict-resolver", ""] = element.line
 
@@ -342,12 +342,12 @@ def _snake(attributes: Mapping[str, str]) -> dict[str, str]:
 
 def _inside(element: _Element) -> dict[str, Any]:
     """The attributes of a thing that are elements inside its own."""
-    found = {}
+    values = {}
     for row in rows_of(_KIND_OF.get(element.name, element.name)):
         value = element.values.get(row.attribute.element)
         if value is not None and row.attribute.element != "partition-attributes":
-            found[row.name] = value[0] if row.is_one_class else value
-    return found
+            values[row.name] = value[0] if row.is_one_class else value
+    return values
 
 
 def _names(kind: str, element: str = "") -> tuple[str, ...]:
@@ -470,14 +470,14 @@ def to_xml(things: list[Thing]) -> str:
 
 def _attributes_text(attributes: Attributes, rows: Iterable[Row]) -> str:
     """Attributes that an element has."""
-    found = []
+    parts = []
     for row in rows:
         value = getattr(attributes, row.name)
         if value is not None:
             text = ",".join(value) if isinstance(value, tuple) else str(value)
             text = text.lower() if isinstance(value, bool) else text
-            found.append(f" {row.name.replace('_', '-')}={quoteattr(text)}")
-    return "".join(found)
+            parts.append(f" {row.name.replace('_', '-')}={quoteattr(text)}")
+    return "".join(parts)
 
 
 def _callback_text(element: str, reference: Any, indent: str) -> str:

@@ -77,13 +77,13 @@ def import_class(name: str, what: str = "class") -> type:
             f"{what}: {name!r} cannot be imported: {type(error).__name__}: {error} (is the directory of"
             f" {module_name!r} in --classpath or PYTHONPATH?)"
         ) from error
-    found: Any = module
+    named: Any = module
     for part in class_name.split("."):
-        found = getattr(found, part, None)
-        if not isinstance(found, type):  # At each step: a name does not lead through modules that this one imports.
+        named = getattr(named, part, None)
+        if not isinstance(named, type):  # At each step: a name does not lead through modules that this one imports.
             raise ConfigurationError(f"{what}: module {module_name!r} has no class {class_name!r}")
-    made: type = found
-    return made
+    cls: type = named
+    return cls
 
 
 def make_instance(value: Any, what: str, methods: Iterable[str] = ()) -> Any:

@@ -84,12 +84,12 @@ def in_order_of_making(things: Iterable[Thing]) -> list[Thing]:
     depths: dict[str, int] = {}
     for name in parents:
         path: list[str] = []
-        found: str | None = name
-        while found is not None and found in parents and found not in depths:
-            depths[found] = 0  # Regions that wait for each other end here: a member says what is wrong with them.
-            path.append(found)
-            found = parents[found]
-        depth = depths.get(found or "", -1)
+        ancestor: str | None = name
+        while ancestor is not None and ancestor in parents and ancestor not in depths:
+            depths[ancestor] = 0  # Regions that wait for each other end here: a member says what is wrong with them.
+            path.append(ancestor)
+            ancestor = parents[ancestor]
+        depth = depths.get(ancestor or "", -1)
         for each in reversed(path):
             depth += 1
             depths[each] = depth
@@ -147,7 +147,7 @@ class ClusterConfiguration:
             return False
         entry = self._next(thing, id)
         self._check_room(entry)
-        self._keep(entry)
+        self._store(entry)
         return True
 
     def alter(self, kind: Any, name: Any, changes: Any, id: str) -> bool:
@@ -170,7 +170,7 @@ class ClusterConfiguration:
             raise ConfigurationError("a removal from the cluster configuration needs a kind and a name")
         if self.find(kind, name) is None:
             return False
-        self._keep(self._next({"kind": kind, "name": name, "attributes": None}, id))
+        self._store(self._next({"kind": kind, "name": name, "attributes": None}, id))
         self._forget_oldest_removed()
         return True
 
@@ -188,7 +188,7 @@ class ClusterConfiguration:
         gone = [entry for key, entry in self._entries.items() if entry["attributes"] is not None and key not in wanted]
         removals = [{"kind": entry["kind"], "name": entry["name"], "attributes": None} for entry in gone]
         for thing in removals + changed:
-            self._keep(self._next(thing, id))
+            self._store(self._next(thing, id))
         self._forget_oldest_removed()
         return bool(changed or gone)
 
@@ -217,7 +217,7 @@ class ClusterConfiguration:
             sizes[key] = _size(entry) if entry["attributes"] is not None else 0
         _check_limits(sum(size > 0 for size in sizes.values()), sum(sizes.values()))
         for entry in newer.values():
-            self._keep(entry)
+            self._store(entry)
         self._forget_oldest_removed()
         return self.digest() != before
 
@@ -238,7 +238,7 @@ class ClusterConfiguration:
             if type(made._revision) is not int or not 0 <= made._revision <= MAX_REVISION:
                 raise ConfigurationError(f"its revision {made._revision!r:.40} is no number from 0 to {MAX_REVISION}")
             for entry in value["entries"]:
-                made._keep(_check_entry(entry))
+                made._store(_check_entry(entry))
             return made
         except (ValueError, KeyError, TypeError, RecursionError, ProtocolError) as error:
             raise ConfigurationError(f"not a cluster configuration: {error}") from None
@@ -258,7 +258,7 @@ class ClusterConfiguration:
             things = len(self._sizes) + (key not in self._sizes)
             _check_limits(things, self._bytes - self._sizes.get(key, 0) + _size(entry))
 
-    def _keep(self, entry: Entry) -> None:
+    def _store(self, entry: Entry) -> None:
         key = entry["kind"], entry["name"]
         self._bytes -= self._sizes.pop(key, 0)
         if entry["attributes"] is not None:

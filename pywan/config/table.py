@@ -110,12 +110,12 @@ class Row:
 
     def _read_classes(self, value: Any, what: str) -> Any:
         """Several (a tuple), or one where the type says no list."""
-        found = () if removes_all(value) else to_class_references(value, what)
+        references = () if removes_all(value) else to_class_references(value, what)
         if not self.is_one_class:
-            return found
-        if len(found) > 1:
-            raise ConfigurationError(f"{what}: {len(found)} classes are named; there can be one")
-        return found[0] if found else None
+            return references
+        if len(references) > 1:
+            raise ConfigurationError(f"{what}: {len(references)} classes are named; there can be one")
+        return references[0] if references else None
 
     def limits(self) -> str:
         """What the value may be, for people; "" where the type says it."""

@@ -142,7 +142,7 @@ class Members:
             old.close()
 
     def _recorded_pid(self, name: str) -> int | None:
-        found = process.recorded(process.Place.of(self.directory, name))
+        found = process.recorded(process.MemberFiles.of(self.directory, name))
         return found.pid if found is not None else None
 
     def kill(self, name: str) -> None:

@@ -63,7 +63,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
         return {**entry, "damage": f"nothing was saved: {error}"}
     to.mkdir(mode=0o700)
     new, _ = _open(to, owner, salvage=False)
-    with _written(new) as write:
+    with replacing_file(new) as write:
         if entry["kind"] == "region":
             cursor = old.copy_into(new)
             while cursor is not None:  # We are faster than the disk.
@@ -73,10 +73,10 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
             for partition, _, record in old.records(1 << 62):
                 write(new.append_record, record, partition)
     shutil.copy(folder / OWNER_NAME, to / OWNER_NAME)
-    return {**entry, "saved": len(new), "damage": _told(damages)}
+    return {**entry, "saved": len(new), "damage": _describe(damages)}
 
 
-def _told(damages: list[dict[str, Any]]) -> str:
+def _describe(damages: list[dict[str, Any]]) -> str:
     if not damages:
         return ""
     first = damages[0]
@@ -102,7 +102,7 @@ def _open(folder: Path, owner: dict[str, Any], *, salvage: bool) -> tuple[Any, l
     return queue, queue.recovery()["damages"]
 
 
-class _written:
+class replacing_file:
     """Runs the committer of a queue or region, and ends when all is on the disk. Gives the way of writing: `write(call, ...)`."""
 
     def __init__(self, owner: Any) -> None:

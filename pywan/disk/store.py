@@ -147,14 +147,14 @@ def read_owner(folder: Path) -> dict[str, Any]:
     try:
         if (folder / OWNER_NAME).is_symlink():
             raise ValueError("is a symbolic link, which is not followed")
-        found = json.loads(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
+        owner = json.loads(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
     except FileError as error:
         raise ValueError(str(error)) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise ValueError("is damaged") from None
-    if not isinstance(found, dict):
+    if not isinstance(owner, dict):
         raise ValueError("is damaged")
-    return found
+    return owner
 
 
 def is_own_folder(path: Path) -> bool:
@@ -258,13 +258,13 @@ class StoreCore:
                         f"disk store {self.name!r}: {each.path / owner} is a symbolic link, and a log lies in its store alone; put the folder itself there, or give "
                         "the disk store another directory"
                     )
-            found = [each for each in self._directories if is_own_folder(each.path / owner)]
-            if len(found) > 1:
+            with_log = [each for each in self._directories if is_own_folder(each.path / owner)]
+            if len(with_log) > 1:
                 raise ConfigurationError(
-                    f"disk store {self.name!r}: a log lies in {found[0].path / owner} and another one in {found[1].path / owner}; "
+                    f"disk store {self.name!r}: a log lies in {with_log[0].path / owner} and another one in {with_log[1].path / owner}; "
                     "move away the one that is out of date"
                 )
-            place = found[0] if found else max(self._directories, key=_Directory.free_bytes)
+            place = with_log[0] if with_log else max(self._directories, key=_Directory.free_bytes)
             folder = place.path / owner
             _make_folder(folder)
             self._check_owner(folder, identity)
@@ -302,16 +302,16 @@ class StoreCore:
             sync_folder(folder)
             return
         try:
-            found = read_owner(folder)
-            if not identity.keys() <= found.keys():
+            recorded = read_owner(folder)
+            if not identity.keys() <= recorded.keys():
                 raise ValueError("is damaged")
         except ValueError as error:
             raise DiskError(f"disk store {self.name!r}: {file} {error}; {should_say}") from None
-        different = [key for key in identity if found.get(key) != identity[key]]
+        different = [key for key in identity if recorded.get(key) != identity[key]]
         if different:
             key = different[0]
             raise ConfigurationError(
-                f"disk store {self.name!r}: {folder} was written with {key} {found.get(key)!r}, and is opened with {identity[key]!r}; "
+                f"disk store {self.name!r}: {folder} was written with {key} {recorded.get(key)!r}, and is opened with {identity[key]!r}; "
                 "configure it as it was, or take another directory (its events stay in the old one)"
             )
 
@@ -342,14 +342,14 @@ class StoreCore:
 
     def contents(self) -> list[dict[str, Any]]:
         """For each directory: its path, what it may take in MB (None: no limit), the logs in it and their bytes."""
-        found = []
+        listed = []
         for each in self._directories:
             logs = sorted(
                 folder
                 for folder in each.path.iterdir()
                 if is_own_folder(folder) and not folder.name.startswith(DESTROYED)
             )
-            found.append(
+            listed.append(
                 {
                     "directory": str(each.path),
                     "max_size": each.size_mb,
@@ -357,7 +357,7 @@ class StoreCore:
                     "logs": [folder.name for folder in logs],
                 }
             )
-        return found
+        return listed
 
     def destroy(self) -> None:
         """Gives the store up and removes its folders. IllegalStateError while a log lies in it."""

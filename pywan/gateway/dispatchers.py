@@ -120,7 +120,7 @@ class Dispatchers:
     @property
     def receiver_place(self) -> ReceiverPlace | None:
         """Of a receiver that one of them is connected to."""
-        return next((found.place for each in self._each if (found := each.connection) is not None), None)
+        return next((connection.place for each in self._each if (connection := each.connection) is not None), None)
 
     @property
     def is_sending(self) -> bool:

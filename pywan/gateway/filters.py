@@ -75,15 +75,15 @@ class SenderFilters:
         verdicts = []
         for record, (_, _, possible_duplicate) in records:
             event = event_of_record(record, possible_duplicate)
-            keep = True
+            is_sent = True
             for each in self._before_transmit:
                 try:
                     if not each.before_transmit(event):
-                        keep = False
+                        is_sent = False
                         break
                 except BaseException as error:
                     self._failed(error, f"before_transmit of {each!r} failed; the event is sent")
-            verdicts.append(keep)
+            verdicts.append(is_sent)
         return verdicts
 
     def tell_acknowledged(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> None:

@@ -47,11 +47,11 @@ def encode_floors(floors: Mapping[int, Floor]) -> bytes:
 def decode_floors(data: bytes) -> Floors:
     if len(data) % FLOOR.size:
         raise ProtocolError(f"{len(data)} bytes of floors; each takes {FLOOR.size}")
-    found = {}
+    floors = {}
     for stamp, origin, bits in FLOOR.iter_unpack(data):
         number = int.from_bytes(bits, "little")
-        found[origin] = Floor(stamp, frozenset(site for site in range(256) if number >> site & 1))
-    return found
+        floors[origin] = Floor(stamp, frozenset(site for site in range(256) if number >> site & 1))
+    return floors
 
 
 def _lower(floors: Floors, other: Mapping[int, Floor]) -> None:
@@ -102,9 +102,9 @@ class QueueFloors:
         if len(self._checkpoints) > CHECKPOINTS_MAX:
             ends = [sum(last) for last, _ in self._checkpoints]
             del self._checkpoints[min(range(1, len(ends) - 1), key=lambda n: ends[n + 1] - ends[n - 1])]
-        told = dict(self._checkpoints[0][1])
-        _lower(told, {origin: Floor(stamp, own.reached) for origin, stamp in parked.items()})
-        return told
+        floors = dict(self._checkpoints[0][1])
+        _lower(floors, {origin: Floor(stamp, own.reached) for origin, stamp in parked.items()})
+        return floors
 
 
 class _Source:
@@ -166,7 +166,7 @@ class SourceFloors:
             self._sources[key] = fresh
             self._save()
 
-    def told(self, site: int, member: str, sender: str, data: bytes) -> None:
+    def hear(self, site: int, member: str, sender: str, data: bytes) -> None:
         """What a sender says now. Of a site that it does not speak of the last word stands: it may have restarted,
         and not heard of it yet. One from which nothing at all comes any more was destroyed, and is not waited for."""
         floors = decode_floors(data)
@@ -219,7 +219,7 @@ class SourceFloors:
     def forwarded(self, to_site: int, reached: frozenset[int]) -> Floors:
         """What can have come from them since the last look, or can still come, and go on to `to_site`. `reached`:
         whom this member's own events reach."""
-        found: Floors = {}
+        floors: Floors = {}
         with self._lock:
             for source in self._sources.values():
                 for origin, floor in source.latest.items():
@@ -228,8 +228,8 @@ class SourceFloors:
                     before = source.before.get(origin, Floor(0, frozenset()))
                     both = floor.reached & before.reached
                     stamp = NONE_COMES if to_site in both else min(floor.stamp, before.stamp)
-                    _lower(found, {origin: Floor(stamp, both | reached)})
-        return found
+                    _lower(floors, {origin: Floor(stamp, both | reached)})
+        return floors
 
     def forget(self, site: int) -> list[str]:
         """A site that is gone for good is not waited for any more, nor what others forward of it. Returns the senders

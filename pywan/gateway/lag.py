@@ -33,7 +33,7 @@ class Lag:
         self._lock = threading.Lock()
         # Guarded by _lock: the last look, the times then, and the shares that it found.
         self._looked_at, self._times = time.monotonic(), self._measure()
-        self._shares = dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0)
+        self._stopped_time_shares = dict.fromkeys(("filter", "blocked", "receiver", "held_back"), 0.0)
 
     def measure(self) -> dict[str, Any]:
         """Events, bytes, seconds (age of the oldest event), and the cause."""
@@ -98,12 +98,12 @@ class Lag:
             if now - self._looked_at >= LOOK_S:
                 times = self._measure()
                 elapsed = (now - self._looked_at) * 1e6
-                self._shares = {
+                self._stopped_time_shares = {
                     name: max((new[name] - old[name]) / elapsed for new, old in zip(times, self._times))
                     for name in times[0]
                 }
                 self._looked_at, self._times = now, times
-            return self._shares
+            return self._stopped_time_shares
 
     def _measure(self) -> Times:
         return [each.times() for each in self._dispatchers]

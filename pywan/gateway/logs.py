@@ -19,7 +19,7 @@ class SenderLogs:
 
     def __init__(self, attributes: SenderAttributes, store: StoreCore | None, site: int) -> None:
         self._attributes, self._store, self._site = attributes, store, site
-        self._written: list[_core.EventQueue] = []  # The queues whose logs have a writer.
+        self._queues_with_writer: list[_core.EventQueue] = []  # The queues whose logs have a writer.
 
     @property
     def store_name(self) -> str:
@@ -27,8 +27,10 @@ class SenderLogs:
 
     def partitions(self, kind: str) -> int | None:
         """How many partitions the log of that kind has; None: there is no log."""
-        found = self._store.made_for(self._owner(kind)).get("partitions") if self._store is not None else None
-        return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else None
+        partitions = self._store.made_for(self._owner(kind)).get("partitions") if self._store is not None else None
+        return (
+            partitions if isinstance(partitions, int) and not isinstance(partitions, bool) and partitions > 0 else None
+        )
 
     def options(self, kind: str, partitions: int) -> dict[str, Any]:
         """What a queue of this `kind` ("queue", "parked") is opened with, so that it finds its log."""
@@ -61,7 +63,7 @@ class SenderLogs:
         """The disk store writes the logs of these queues, by their kind, from now on. If one cannot be, none is."""
         if self._store is None:
             return
-        self._written = list(queues.values())
+        self._queues_with_writer = list(queues.values())
         try:
             for kind, queue in queues.items():
                 self._store.start_writer(self._owner(kind), f"sender-{self._attributes.id}-log", queue.commit_loop)
@@ -71,7 +73,7 @@ class SenderLogs:
 
     def stop(self) -> None:
         """They end with what was enqueued. The disk store waits for that."""
-        for queue in self._written:
+        for queue in self._queues_with_writer:
             queue.stop_log()
 
     def forget(self) -> None:
@@ -82,7 +84,7 @@ class SenderLogs:
 
     def trouble(self) -> str | None:
         """Why one of them is not written now; None: they are."""
-        for queue in self._written:
+        for queue in self._queues_with_writer:
             failing: str | None = queue.log_state().get("failing")
             if failing:
                 return failing

@@ -62,10 +62,10 @@ class ParkedEvents:
     def shown(self, limit: int) -> list[dict[str, Any]]:
         """Up to `limit` of them, with the reason."""
         limit = to_int(limit, f"gateway sender {self._id!r}: parked: limit", 0, 2**31 - 1)
-        found = []
+        listed = []
         for reason, _, record in self.queue.records(limit):
             event = event_of_record(record)
-            found.append(
+            listed.append(
                 {
                     "region": event.region,
                     "operation": event.operation,
@@ -75,7 +75,7 @@ class ParkedEvents:
                     "reason": _core.failure_text(reason),
                 }
             )
-        return found
+        return listed
 
     def replay_into(self, queue: _core.EventQueue, *, force: bool) -> int:
         """Queues every event that is parked now again, behind what waits. Returns how many."""

@@ -90,7 +90,7 @@ class SenderQueue:
         fresh = secrets.randbits(63) | 1
         self.events.renew(incarnation, fresh)
         renewed = self.events.incarnation
-        found = (
+        problem = (
             f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled"
             f" to {foreign.settled}, of which the disk store {self._logs.store_name} does not know: it was"
             f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {incarnation:x};"
@@ -98,18 +98,18 @@ class SenderQueue:
         )
         if renewed == fresh:  # Else another dispatcher came first, and has said it.
             self.renewals += 1
-            log.error("gateway sender %s: %s", self._id, found)
-        raise GatewaySenderError(found)
+            log.error("gateway sender %s: %s", self._id, problem)
+        raise GatewaySenderError(problem)
 
     def _say_recovered(self) -> None:
-        found = self.events.recovery()
-        if found["cut_bytes"]:
+        recovery = self.events.recovery()
+        if recovery["cut_bytes"]:
             log.warning(
                 "gateway sender %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
                 self._id,
-                found["cut_bytes"],
+                recovery["cut_bytes"],
             )
-        if len(self.events) or found["records"]:
+        if len(self.events) or recovery["records"]:
             log.info(
                 "gateway sender %s: %d events recovered from disk store %s",
                 self._id,

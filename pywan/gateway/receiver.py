@@ -65,8 +65,8 @@ class GatewayReceiver(Face):
         self._acceptor: Acceptor | None = None  # None while stopped. Guarded by _lock, like all below.
         self._senders: dict[Connection, str] = {}  # Whose opening is done -> which sender it is.
         self._port = 0
-        told = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
-        self._host = told or self._bind_address
+        announced = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
+        self._host = announced or self._bind_address
         self._peers = peers
         data.warn_if_buffer_too_large(attributes.socket_buffer_size, socket.SO_RCVBUF, "gateway receiver")
 
@@ -227,7 +227,7 @@ class GatewayReceiver(Face):
             _apply_slow,
             credit_bytes=CREDIT_BYTES,
             mount=hello.mount,
-            on_floors=lambda floors: self._floors.told(hello.site, hello.member, hello.sender, floors),
+            on_floors=lambda floors: self._floors.hear(hello.site, hello.member, hello.sender, floors),
             on_no_memory=lambda: self._say_no_memory(hello),
         )
         self._memory.take_over(hello, session)

@@ -43,10 +43,10 @@ class RemoteReceivers:
             self._avoided = {member: until for member, until in self._avoided.items() if until > now}
             avoided = list(self._avoided)
         ask = self._membership.find_receiver
-        found = ask(self._site, avoided, timeout=CONNECT_TIMEOUT_S) if avoided else None
-        found = found or ask(self._site, timeout=CONNECT_TIMEOUT_S)
-        if found is not None:
-            return ReceiverPlace(found["host"], found["port"], found["member_id"])
+        receiver = ask(self._site, avoided, timeout=CONNECT_TIMEOUT_S) if avoided else None
+        receiver = receiver or ask(self._site, timeout=CONNECT_TIMEOUT_S)
+        if receiver is not None:
+            return ReceiverPlace(receiver["host"], receiver["port"], receiver["member_id"])
         known = self._membership.remote_locators(self._site)
         raise ProtocolError(
             f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}"

@@ -41,11 +41,11 @@ class FloorTelling:
         """`still_coming`: of what can still be queued, by site of origin."""
         positions = self._queue.positions()
         parked = self._parked.queue.lowest_copied(until_empty=True)
-        told = self._floors.look(positions, parked, self._queue.lowest_copied(), still_coming)
+        floors = self._floors.look(positions, parked, self._queue.lowest_copied(), still_coming)
         with self._lock:
             if not self._is_over:
                 for each in self._dispatchers:
-                    each.session.tell_floors(encode_floors(told))
+                    each.session.tell_floors(encode_floors(floors))
 
     def say_goodbye(self) -> None:
         """The receivers that it is connected to hear that nothing more comes from here: they keep no destroyed keys for

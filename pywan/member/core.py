@@ -149,8 +149,8 @@ class MemberCore:
             name=f"member {self.name}",
             other_protocols={b"PWD1": self._serve_rows},
         )
-        told = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
-        self.host: str = told or reachable_address(self._bind_address, parse_locators(locators))
+        announced = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
+        self.host: str = announced or reachable_address(self._bind_address, parse_locators(locators))
         self.port: int = server.port
         if not hostname and self._bind_address in WILDCARDS:
             log.info(

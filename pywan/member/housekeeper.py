@@ -53,7 +53,7 @@ class Housekeeper:
             if was_called and not self._regions.watch_tombstones():
                 continue
             try:
-                is_waiting = self._tombstones.keep()
+                is_waiting = self._tombstones.tell_and_forget()
             except (PywanError, MemoryError) as error:
                 log.error("member %s: tombstones were not looked at, and stay: %s", self._state.name, error)
             for sender in self._senders.cores():

@@ -140,10 +140,10 @@ class ManagementService:
 
     def _steps(self, replies: Iterator[dict[str, Any]]) -> Generator[dict[str, Any], None, dict[str, Any]]:
         """What is told of a long operation, once a second; the last of it is the reply."""
-        told = time.monotonic()
+        reported_at = time.monotonic()
         for reply in replies:
-            if time.monotonic() - told >= PROGRESS_S:
-                told = time.monotonic()
+            if time.monotonic() - reported_at >= PROGRESS_S:
+                reported_at = time.monotonic()
                 yield {**reply, "member": self._member.name}
         return {**reply, "member": self._member.name}
 

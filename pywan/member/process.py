@@ -65,14 +65,14 @@ LOG_LEVELS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class MemberFiles:
     """Where a member keeps its files."""
 
     directory: Path  # Of all members; the member's own folder is in it.
     name: str
 
     @classmethod
-    def of(cls, directory: str | os.PathLike[str] | None, name: str) -> "Place":
+    def of(cls, directory: str | os.PathLike[str] | None, name: str) -> "MemberFiles":
         check_name(name, "--name")
         return cls(given_path(directory or ".").absolute(), name)
 
@@ -139,15 +139,15 @@ def _has_other_threads(pid: int) -> bool:
         return False
 
 
-def recorded(place: Place) -> Recorded | None:
+def recorded(files: MemberFiles) -> Recorded | None:
     """The member that runs there; None if there is none, whatever an old pid file says. One whose pid file is damaged or gone is known by
     the lock that it holds; where it listens is unknown then (port 0). IllegalStateError if this user may not see who runs there."""
     try:
-        with open(open_own(place.pid_file, os.O_RDONLY)) as file:
+        with open(open_own(files.pid_file, os.O_RDONLY)) as file:
             problem, text = "is damaged", file.read(PID_FILE_LENGTH_MAX)
     except PermissionError as error:
         raise IllegalStateError(
-            f"{place.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there"
+            f"{files.pid_file} cannot be read: {error.strerror}; it belongs to another user, who can say what runs there"
         ) from None
     except (OSError, ValueError) as error:
         problem, text = f"cannot be read ({getattr(error, 'strerror', None) or error})", ""
@@ -155,7 +155,7 @@ def recorded(place: Place) -> Recorded | None:
         first, _, rest = text.partition("\n")
         pid_text, start_time = first.split()
         details = json.loads(rest) if rest.strip() else {}
-        found = Recorded(
+        in_file = Recorded(
             int(pid_text),
             start_time,
             str(details.get("kind", "")),
@@ -164,19 +164,19 @@ def recorded(place: Place) -> Recorded | None:
             details,
         )
     except (ValueError, TypeError, AttributeError):
-        found = None
-    if found is not None and start_time_of(found.pid) == found.start_time:
-        return found
-    return _holder(place, problem)
+        in_file = None
+    if in_file is not None and start_time_of(in_file.pid) == in_file.start_time:
+        return in_file
+    return _holder(files, problem)
 
 
-def _holder(place: Place, problem: str) -> Recorded | None:
+def _holder(files: MemberFiles, problem: str) -> Recorded | None:
     """The process that holds the name's lock; None if nobody does."""
     try:
-        descriptor = open_own(place.lock_file, os.O_RDONLY)
+        descriptor = open_own(files.lock_file, os.O_RDONLY)
     except PermissionError as error:
         raise IllegalStateError(
-            f"{place.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there"
+            f"{files.lock_file} cannot be opened: {error.strerror}; it belongs to another user, who can say what runs there"
         ) from None
     except OSError:
         return None
@@ -190,7 +190,7 @@ def _holder(place: Place, problem: str) -> Recorded | None:
     start_time = start_time_of(pid) if pid else None
     if start_time is None:
         raise IllegalStateError(
-            f"a process holds {place.lock_file}, so {place.name!r} runs, but {place.pid_file} {problem}; find that process with `fuser`, and stop it by its pid"
+            f"a process holds {files.lock_file}, so {files.name!r} runs, but {files.pid_file} {problem}; find that process with `fuser`, and stop it by its pid"
         )
     return Recorded(
         pid,
@@ -199,7 +199,7 @@ def _holder(place: Place, problem: str) -> Recorded | None:
         "",
         0,
         {
-            "problem": f"{place.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"
+            "problem": f"{files.pid_file} {problem}; process {pid} holds the lock of the name, and where it listens is unknown"
         },
     )
 
@@ -281,16 +281,16 @@ def start(
 
     What the member could not do is raised here in its own words, and no process is left then.
     """
-    place = Place.of(directory, name)
-    running = recorded(place)
+    files = MemberFiles.of(directory, name)
+    running = recorded(files)
     if running is not None:
         raise IllegalStateError(
-            f"{kind} {name!r} is running already ({running.where}) in {place.folder}; stop it first, or choose another name or --dir"
+            f"{kind} {name!r} is running already ({running.where}) in {files.folder}; stop it first, or choose another name or --dir"
         )
     spec = {
         "kind": kind,
         "name": name,
-        "directory": str(place.directory),
+        "directory": str(files.directory),
         "options": dict(options),
         "path": [os.getcwd()],
     }
@@ -343,10 +343,10 @@ def start(
             )
             raise known(f"{kind} {name!r} did not start: {report['error']}")
         reason = reason or f"its process ended with status {child.returncode}"
-        raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {place.log_file}{_log_tail(place)}")
+        raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {files.log_file}{_log_tail(files)}")
     # Whoever lives on after the member must collect it; a program that ends leaves that to init.
     threading.Thread(target=child.wait, name=f"collect-{name}", daemon=True).start()
-    return {**report, "log_file": str(place.log_file), "folder": str(place.folder)}
+    return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
 
 
 def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
@@ -367,14 +367,14 @@ def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
     return report if isinstance(report, dict) else None
 
 
-def _log_tail(place: Place) -> str:
-    return "".join(f"\n  {line}" for line in _log_lines(place, 0))
+def _log_tail(files: MemberFiles) -> str:
+    return "".join(f"\n  {line}" for line in _log_lines(files, 0))
 
 
-def _log_lines(place: Place, begin: int, words: tuple[str, ...] = ("",)) -> list[str]:
+def _log_lines(files: MemberFiles, begin: int, words: tuple[str, ...] = ("",)) -> list[str]:
     """The newest lines of a member's log, from byte `begin` on, that have one of the words."""
     try:
-        with open(open_own(place.log_file, os.O_RDONLY), errors="replace") as file:
+        with open(open_own(files.log_file, os.O_RDONLY), errors="replace") as file:
             file.seek(begin)
             return list(
                 collections.deque(
@@ -392,7 +392,7 @@ def stop(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = STOP_TIMEOUT_S,
     maximum_shutdown_wait_time: float | None = None,
-    told: Callable[[dict[str, Any]], None] = lambda reply: None,
+    on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
     """Stops the member of that name: by request, else by SIGTERM, else by SIGKILL; says `how` and which pid it was.
     NotFoundError if none runs there. One that could not be asked `said` in its log what was wrong, such as events that are lost.
@@ -400,17 +400,17 @@ def stop(
     A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, else its own) and `timeout` seconds
     more. `told` is given its answer at once: what it would lose, and how long it waits.
     """
-    place = Place.of(directory, name)
-    member = recorded(place)
+    files = MemberFiles.of(directory, name)
+    member = recorded(files)
     if member is None:
-        raise NotFoundError(f"{kind} {name!r} is not running in {place.folder}; say where with --dir")
+        raise NotFoundError(f"{kind} {name!r} is not running in {files.folder}; say where with --dir")
     if member.kind and member.kind != kind:
         raise ConfigurationError(
-            f"{name!r} in {place.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`"
+            f"{name!r} in {files.folder} is a {member.kind}, not a {kind}: use `stop {member.kind}`"
         )
     how, answer = "request", {}
     try:
-        log_end = place.log_file.stat().st_size
+        log_end = files.log_file.stat().st_size
     except OSError:
         log_end = 0
     try:
@@ -420,7 +420,7 @@ def stop(
             else {"maximum_shutdown_wait_time": maximum_shutdown_wait_time}
         )
         answer = _ask(member, "stop" if kind == "locator" else "stop member", **wanted)
-        told(answer)
+        on_reply(answer)
     except PywanError as error:
         log.info("%s %s did not take the request to stop: %s", kind, name, error)
         how = "SIGTERM"
@@ -436,9 +436,9 @@ def stop(
             if not wait_until_gone(member, SIGNAL_TIMEOUT_S):
                 raise IllegalStateError(f"{kind} {name!r} (pid {member.pid}) does not end, not even by SIGKILL")
     with contextlib.suppress(OSError):
-        if recorded(place) is None:
-            place.pid_file.unlink()
-    said = _log_lines(place, log_end, (" WARNING ", " ERROR ")) if how != "request" else []
+        if recorded(files) is None:
+            files.pid_file.unlink()
+    said = _log_lines(files, log_end, (" WARNING ", " ERROR ")) if how != "request" else []
     return {
         "name": name,
         "pid": member.pid,
@@ -450,28 +450,28 @@ def stop(
 
 def status(kind: str, name: str, *, directory: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """`state` is online, not responding, stopped, or unknown where this user may not see it; with the member's own status where it answers."""
-    place = Place.of(directory, name)
+    files = MemberFiles.of(directory, name)
     try:
-        member = recorded(place)
+        member = recorded(files)
     except IllegalStateError as error:
-        return {"name": name, "kind": kind, "state": "unknown", "folder": str(place.folder), "problem": str(error)}
+        return {"name": name, "kind": kind, "state": "unknown", "folder": str(files.folder), "problem": str(error)}
     if member is None:
-        return {"name": name, "kind": kind, "state": "stopped", "folder": str(place.folder)}
-    found = {
+        return {"name": name, "kind": kind, "state": "stopped", "folder": str(files.folder)}
+    report = {
         "name": name,
         "kind": member.kind or kind,
         "state": "online",
         "pid": member.pid,
         "host": member.host,
         "port": member.port,
-        "folder": str(place.folder),
-        "log_file": str(place.log_file),
+        "folder": str(files.folder),
+        "log_file": str(files.log_file),
     }
     try:
-        found["status"] = _ask(member, "status" if found["kind"] == "locator" else "status member")
+        report["status"] = _ask(member, "status" if report["kind"] == "locator" else "status member")
     except PywanError as error:
-        found |= {"state": "not responding", "problem": str(error)}
-    return found
+        report |= {"state": "not responding", "problem": str(error)}
+    return report
 
 
 def _ask(member: Recorded, op: str, **fields: Any) -> dict[str, Any]:
@@ -493,15 +493,15 @@ def run_locator(
     options: Mapping[str, Any],
     *,
     directory: str | os.PathLike[str] | None = None,
-    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+    ready: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> None:
     """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
     from pywan.site.locator import Locator
 
-    place = Place.of(directory, name)
-    with _own(place, "locator") as record:
+    files = MemberFiles.of(directory, name)
+    with _own(files, "locator") as record:
         # Without a bind address the locator's own entry among `locators` tells it.
-        locator = Locator(name, dir=place.directory, **{"bind_address": None, **options})
+        locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
         with _stopping_by_signal(locator.shutdown_requested.set):
             with locator:
                 ready(record(locator.host, locator.port, locator.bind_address))
@@ -514,21 +514,21 @@ def run_server(
     options: Mapping[str, Any],
     *,
     directory: str | os.PathLike[str] | None = None,
-    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+    ready: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> None:
     """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
     from pywan.member.cache import Cache
 
-    place = Place.of(directory, name)
-    with _own(place, "server") as record:
+    files = MemberFiles.of(directory, name)
+    with _own(files, "server") as record:
         early = threading.Event()  # A signal that comes before there is a cache to stop.
         with _stopping_by_signal(early.set) as watch:
-            with Cache(name, dir=place.folder, **options) as cache:
+            with Cache(name, dir=files.folder, **options) as cache:
                 watch(cache.request_shutdown)
-                found = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
+                report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
                 ready(
                     {
-                        **found,
+                        **report,
                         "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]],
                     }
                 )
@@ -536,21 +536,21 @@ def run_server(
                 log.info("server %s stops", name)
 
 
-def _open_in(place: Place, file: Path, flags: int) -> int:
+def _open_in(files: MemberFiles, file: Path, flags: int) -> int:
     try:
         return open_own(file, flags)
     except OSError as error:
         raise errors.DiskError(
-            f"the folder {place.folder} cannot be used: {error.strerror}; repair that, or choose another --dir"
+            f"the folder {files.folder} cannot be used: {error.strerror}; repair that, or choose another --dir"
         ) from error
 
 
 @contextlib.contextmanager
-def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
+def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
     """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
     pid = os.getpid()
-    place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = in_child(open(_open_in(place, place.lock_file, os.O_RDWR | os.O_CREAT), "r+b", buffering=0), io.FileIO.close)
+    files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = in_child(open(_open_in(files, files.lock_file, os.O_RDWR | os.O_CREAT), "r+b", buffering=0), io.FileIO.close)
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:
@@ -560,23 +560,23 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise IllegalStateError(
-                        f"another process runs {place.name!r} in {place.folder}; stop it first, or choose another name or --dir"
+                        f"another process runs {files.name!r} in {files.folder}; stop it first, or choose another name or --dir"
                     ) from None
                 threading.Event().wait(0.05)
 
         def record(host: str = "", port: int = 0, connect_to: str = "") -> dict[str, Any]:
             if connect_to in ("0.0.0.0", "::", ""):
                 connect_to = "127.0.0.1"
-            details = {"kind": kind, "name": place.name, "host": host, "port": port, "connect_to": connect_to}
-            temporary = place.folder / f".{place.name}.pid.new"
+            details = {"kind": kind, "name": files.name, "host": host, "port": port, "connect_to": connect_to}
+            temporary = files.folder / f".{files.name}.pid.new"
             try:
                 temporary.unlink(missing_ok=True)
                 with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
                     file.write(f"{os.getpid()} {start_time_of(os.getpid())}\n{json.dumps(details)}\n")
-                os.replace(temporary, place.pid_file)
+                os.replace(temporary, files.pid_file)
             except OSError as error:
                 raise errors.DiskError(
-                    f"{place.pid_file} cannot be written: {error.strerror}; free space, or repair its rights"
+                    f"{files.pid_file} cannot be written: {error.strerror}; free space, or repair its rights"
                 ) from error
             return {**details, "pid": os.getpid()}
 
@@ -586,7 +586,7 @@ def _own(place: Place, kind: str) -> Iterator[Callable[[str, int, str], dict[str
         finally:
             if os.getpid() == pid:  # Not in a child.
                 with contextlib.suppress(OSError):
-                    place.pid_file.unlink()
+                    files.pid_file.unlink()
     finally:
         lock.close()
 
@@ -613,7 +613,7 @@ class _TakenSignals:
 def _stopping_by_signal(stop: Callable[[], None]) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Each SIGTERM and SIGINT calls `stop`, from a thread: a handler runs between any two steps of the main thread, which may
     hold locks that `stop` takes. `watch(other)` makes them call `other` too, also for a signal that came before."""
-    told = [stop]
+    actions = [stop]
     came = False
     pid = os.getpid()
     lock = threading.Lock()
@@ -626,12 +626,12 @@ def _stopping_by_signal(stop: Callable[[], None]) -> Iterator[Callable[[Callable
         while os.read(read_end, 1) not in (b"", b"\0"):
             with lock:
                 came = True
-                for each in told:
+                for each in actions:
                     each()
 
     def watch(other: Callable[[], None]) -> None:
         with lock:
-            told.append(other)
+            actions.append(other)
             if came:
                 other()
 
@@ -676,7 +676,7 @@ def run_foreground(
     *,
     directory: str | os.PathLike[str] | None = None,
     path: Iterable[str] = (),
-    ready: Callable[[dict[str, Any]], None] = lambda found: None,
+    ready: Callable[[dict[str, Any]], None] = lambda report: None,
 ) -> None:
     """The member in this process, its log wherever logging goes. `options` may hold `log_level` and `classpath` besides."""
     options = dict(options)
@@ -693,12 +693,12 @@ def _child(kind: str, name: str, descriptor: int) -> int:
 
     said: list[Mapping[str, Any]] = []  # At most one: then the descriptor's number may be another file's.
 
-    def say(found: Mapping[str, Any]) -> None:
+    def say(report: Mapping[str, Any]) -> None:
         if said:
             return
-        said.append(found)
+        said.append(report)
         try:
-            os.write(descriptor, json.dumps(found).encode()[:MAX_REPORT_BYTES])
+            os.write(descriptor, json.dumps(report).encode()[:MAX_REPORT_BYTES])
         except BrokenPipeError:
             # Whoever wanted this member was ended before it was ready: nobody knows of it, so it must not stay.
             raise IllegalStateError(f"{kind} {name}: the process that started it is gone") from None
@@ -706,32 +706,32 @@ def _child(kind: str, name: str, descriptor: int) -> int:
 
     try:
         spec = json.loads(sys.stdin.buffer.read())
-        place = Place.of(spec["directory"], name)
+        files = MemberFiles.of(spec["directory"], name)
         try:
-            place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            log_descriptor = open_own(place.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            log_descriptor = open_own(files.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.set_blocking(log_descriptor, True)
         except OSError as error:
             raise ConfigurationError(
-                f"the folder {place.folder} cannot be used: {error.strerror}; choose another --dir"
+                f"the folder {files.folder} cannot be used: {error.strerror}; choose another --dir"
             ) from None
         null = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((null, 0), (log_descriptor, 1), (log_descriptor, 2)):
             os.dup2(source, target)
         os.close(null)
         os.close(log_descriptor)
-        os.chdir(place.folder)
+        os.chdir(files.folder)
         run_foreground(kind, name, spec["options"], directory=spec["directory"], path=spec["path"], ready=say)
         return 0
     except BaseException as error:
         if isinstance(error, PywanError):
             log.error("%s", error)
-            found = {"error": str(error), "kind": type(error).__name__}
+            report = {"error": str(error), "kind": type(error).__name__}
         else:
             log.exception("%s %s ended by an error of its own", kind, name)
-            found = {"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__}
+            report = {"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__}
         with contextlib.suppress(OSError, PywanError):  # The starter may be gone.
-            say(found)
+            say(report)
         return 1
 
 

@@ -85,8 +85,8 @@ class Senders:
             fresh.pause(was_paused)
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
-        found = {core.id: core.volatile_events() for core in self.cores()}
-        return {id: counts for id, counts in found.items() if counts}
+        by_id = {core.id: core.volatile_events() for core in self.cores()}
+        return {id: counts for id, counts in by_id.items() if counts}
 
     def _make(self, attributes: SenderAttributes, buckets: int | None = None) -> SenderCore:
         a, state = attributes, self._state

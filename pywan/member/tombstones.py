@@ -28,10 +28,10 @@ class Tombstones:
         self.sources = SourceFloors(state.site, file, lambda: state.clock.now_ms)
         self.lock = threading.Lock()
         # While the clock is repaired: the stamp that our own floor does not rise above.
-        self._kept: int | None = None
+        self._own_floor_limit: int | None = None
         self._saved_at = time.monotonic()
 
-    def keep(self) -> bool:
+    def tell_and_forget(self) -> bool:
         """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that
         what they told makes needless. Whether some more go as soon as a disk has taken something."""
         with self.lock:
@@ -42,7 +42,7 @@ class Tombstones:
         stamps."""
         with self.lock:
             was_ahead = core.begin()
-            self._kept = core.began
+            self._own_floor_limit = core.began
             self._tell()
         return was_ahead
 
@@ -53,7 +53,7 @@ class Tombstones:
             yield
         finally:
             with self.lock:
-                self._kept = None
+                self._own_floor_limit = None
 
     def held_by(self) -> str:
         """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds
@@ -62,7 +62,7 @@ class Tombstones:
         return who and f"{who}, which may send events from {format_stamp(stamp)} on"
 
     def _tell(self) -> bool:
-        low = self._state.clock.raise_low() if self._kept is None else self._kept
+        low = self._state.clock.raise_low() if self._own_floor_limit is None else self._own_floor_limit
         for region in self._regions.all():
             region.settle_stamps()
         self.sources.begin_look()

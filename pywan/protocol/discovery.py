@@ -183,11 +183,11 @@ class LocatorState:
 
     def _failures(self) -> dict[Address, int]:
         """How often in a row each address did not answer, under whatever name it was asked."""
-        found: dict[Address, int] = {}
+        failures: dict[Address, int] = {}
         for target in self._targets.values():
             for address in {target.address, target.profile.address if target.profile else target.address}:
-                found[address] = min(target.failures, found.get(address, target.failures))
-        return found
+                failures[address] = min(target.failures, failures.get(address, target.failures))
+        return failures
 
     # --- whom to contact ---
 
@@ -360,12 +360,12 @@ class LocatorState:
             return
         peer = LocatorProfile.from_map(reply.get("from"))
         self._check_role(target.role, peer, self.me)
-        told = self._profiles_in(reply)
+        announced = self._profiles_in(reply)
         self._believe(target, peer, now_ms)
         uid = reply.get("uid")
         target.joined, target.peer_uid, target.joined_ms = True, uid if isinstance(uid, str) else "", now_ms
         target.due_ms = now_ms + self.timings.ping_ms
-        self._add_candidates([profile.address for profile in told], now_ms)
+        self._add_candidates([profile.address for profile in announced], now_ms)
         if peer.distributed_system_id == self.me.distributed_system_id:
             self._merge_extra(reply, now_ms)
         target.digests = self._both_digests(reply, peer.distributed_system_id)

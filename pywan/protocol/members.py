@@ -145,10 +145,10 @@ def check_profile(value: Any) -> dict[str, Any]:
     for receiver in receivers:
         if not isinstance(receiver, dict):
             raise ProtocolError(f"member {profile['name']}: a receiver is a map, not {quoted(receiver)}")
-        kept = {"host": _host(receiver), "port": _number(receiver, "port", 1, 65535)}
+        checked = {"host": _host(receiver), "port": _number(receiver, "port", 1, 65535)}
         if "load" in receiver:
-            kept["load"] = _number(receiver, "load", 0, 2**31 - 1)
-        profile["receivers"].append(kept)
+            checked["load"] = _number(receiver, "load", 0, 2**31 - 1)
+        profile["receivers"].append(checked)
     if profile["distributed_system_id"] is not None:
         _number(value, "distributed_system_id", -1, 255)
     return profile

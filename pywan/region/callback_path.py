@@ -311,11 +311,11 @@ class CallbackPath:
         there, if it is this site's. False: it was changed meanwhile."""
         region, fields = self._region, _core.record_fields(record)
         key = Encoded(*fields["key"])
-        found = region.lookup(key)
-        if found is None or found[1] >= repair.began:
+        entry = region.lookup(key)
+        if entry is None or entry[1] >= repair.began:
             return False
         is_destroy = fields["operation"] == _core.DESTROY
-        if found[2] == self._site or (is_destroy and not found[3]):
+        if entry[2] == self._site or (is_destroy and not entry[3]):
             return self.restamp(repair, key)
         if not is_destroy:
             region.put(key, Encoded(*fields["value"]), Encoded(*fields["callback"]))

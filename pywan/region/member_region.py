@@ -62,15 +62,17 @@ class MemberRegion(_core.RegionCore):
         """Recovers what the log in `directory` holds and logs every change from now on, within the `room` of its disk
         store, which runs its writer in a thread (by name) with `start_writer`, and waits for it. Before the region is
         used."""
-        found = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
-        if found["cut_bytes"]:
+        recovery = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
+        if recovery["cut_bytes"]:
             log.warning(
                 "region %s: the log ended with what was not synced, and is not whole; %d bytes were cut",
                 self.name,
-                found["cut_bytes"],
+                recovery["cut_bytes"],
             )
-        if found["records"]:
-            log.info("region %s: %d entries recovered from %d records", self.name, found["entries"], found["records"])
+        if recovery["records"]:
+            log.info(
+                "region %s: %d entries recovered from %d records", self.name, recovery["entries"], recovery["records"]
+            )
         start_writer(f"region-{self.name}-log", self.commit_loop)
 
     def log_trouble(self) -> str | None:

@@ -221,13 +221,13 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
 
     def put_if_absent(self, key: K, value: V, callback_argument: Any = None) -> V | None:
         """Stores `value` unless the key has one. Returns the value that is there already; None: `value` was stored."""
-        found: V | None = core_of(self).change_if("absent", _core.UPDATE, key, value, None, callback_argument)[2]
-        return found
+        current: V | None = core_of(self).change_if("absent", _core.UPDATE, key, value, None, callback_argument)[2]
+        return current
 
     def setdefault(self, key: K, default: Any = None) -> Any:
         """The value of the key, which is `default` from now on if it had none."""
-        is_stored, _, found = core_of(self).change_if("absent", _core.UPDATE, key, default)
-        return default if is_stored else found
+        is_stored, _, current = core_of(self).change_if("absent", _core.UPDATE, key, default)
+        return default if is_stored else current
 
     @overload
     def replace(self, key: K, value: V, /) -> V | None: ...
@@ -244,8 +244,8 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             raise TypeError(
                 f"replace(key, value) or replace(key, old, new), not {1 + len(values)} arguments; nothing was changed"
             )
-        found: V | None = core_of(self).change_if("value", _core.UPDATE, key, values[0])[2]
-        return found
+        current: V | None = core_of(self).change_if("value", _core.UPDATE, key, values[0])[2]
+        return current
 
     def remove(self, key: K, value: V, callback_argument: Any = None) -> bool:
         """Destroys the key everywhere if it has this value, equal as for `replace`. Returns whether it did."""
@@ -259,9 +259,9 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     def pop(self, key: K, default: Any = _MISSING, /) -> Any:
         """Destroys the key everywhere and returns the value that it had; None if it was invalidated. `default`, or
         KeyError, if it is not there."""
-        is_done, _, found = core_of(self).change_if("there", _core.DESTROY, key)
+        is_done, _, current = core_of(self).change_if("there", _core.DESTROY, key)
         if is_done:
-            return found
+            return current
         if default is _MISSING:
             raise KeyError(key)
         return default

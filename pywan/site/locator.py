@@ -446,16 +446,16 @@ class Locator(Face):
 
     def _on_change_configuration(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         with self._changed:
-            kept, id = self._configuration, secrets.token_hex(8)
+            configuration, id = self._configuration, secrets.token_hex(8)
             action, kind, name = request.get("action"), request.get("kind"), request.get("name")
             if action == "put":
-                changed = kept.put(kind, name, request.get("attributes"), id)
+                changed = configuration.put(kind, name, request.get("attributes"), id)
             elif action == "alter":
-                changed = kept.alter(kind, name, request.get("attributes"), id)
+                changed = configuration.alter(kind, name, request.get("attributes"), id)
             elif action == "remove":
-                changed = kept.remove(kind, name, id)
+                changed = configuration.remove(kind, name, id)
             elif action == "replace":
-                changed = kept.replace(request.get("things"), id)
+                changed = configuration.replace(request.get("things"), id)
             else:
                 raise ConfigurationError(
                     f"change-configuration: action {action!r:.80} is not one of put, alter, remove, replace"
@@ -464,16 +464,16 @@ class Locator(Face):
                 self._save_configuration()
                 self._exchange.extra_changed(_now_ms())
                 self._changed.notify_all()
-            is_there = isinstance(name, str) and kept.find(str(kind), name) is not None
+            is_there = isinstance(name, str) and configuration.find(str(kind), name) is not None
             return {
                 "changed": changed,
                 "is_there": is_there,
-                "things": len(kept.things()),
+                "things": len(configuration.things()),
                 "problem": self._save_problem,
             }
 
     def _sites(self) -> dict[str, list[str]]:
-        return {str(site): [str(a) for a in found] for site, found in self.known_sites().items()}
+        return {str(site): [str(a) for a in addresses] for site, addresses in self.known_sites().items()}
 
     def _sites_reply(self, digest: Any) -> dict[str, Any]:
         """The sites for a member, if it does not have them yet."""

@@ -220,7 +220,9 @@ class Membership:
             if timeout <= 0:
                 return False
             return self._changed.wait_for(
-                lambda: self._stopping or all(link.told >= version for link in self._links.values() if link.joined),
+                lambda: (
+                    self._stopping or all(link.told_version >= version for link in self._links.values() if link.joined)
+                ),
                 timeout,
             )
 
@@ -239,21 +241,23 @@ class Membership:
             if reply is None:
                 continue
             try:
-                found = parse_locators(_texts(reply.get("locators")))
+                addresses = parse_locators(_texts(reply.get("locators")))
             except ConfigurationError as error:
                 log.debug("member %s: remote-locators at %s: %s", self.name, address, error)
                 continue
-            if found:
+            if addresses:
                 with self._lock:
-                    self._sites.setdefault(distributed_system_id, found)
-                return found
+                    self._sites.setdefault(distributed_system_id, addresses)
+                return addresses
         return []
 
     def peers(self) -> list[Address]:
         """The locators that are known, those of other sites first."""
         with self._lock:
             own = self._distributed_system_id
-            others = [address for site, found in sorted(self._sites.items()) if site != own for address in found]
+            others = [
+                address for site, addresses in sorted(self._sites.items()) if site != own for address in addresses
+            ]
         return others + self._own_locators()
 
     def find_receiver(
@@ -312,7 +316,7 @@ class Membership:
         if not isinstance(sites, dict) or len(sites) > MAX_SITES or not all(_SITE.fullmatch(site) for site in sites):
             raise ProtocolError(f"a locator's list of sites cannot be used: {quoted(sites)}")
         try:
-            self._sites = {int(site): parse_locators(_texts(found)) for site, found in sites.items()}
+            self._sites = {int(site): parse_locators(_texts(addresses)) for site, addresses in sites.items()}
         except ConfigurationError as error:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
 
@@ -353,7 +357,7 @@ class _Link:
         self.joined = False
         self.attempts = 0
         self.failures = 0  # In a row.
-        self.told = 0  # The version of the profile this locator has.
+        self.told_version = 0  # The version of the profile this locator has.
         self.error: PywanError | None = None
         self._owner = owner
         self._digest = ""
@@ -406,7 +410,9 @@ class _Link:
                 self._note(ProtocolError(f"{self.address}: {type(error).__name__}: {error}"))
             wait = self._heartbeat_s if not failed or self.failures > 3 else self._heartbeat_s / 4
             with owner._changed:
-                owner._changed.wait_for(lambda: owner._stopping or (self.joined and self.told < owner._version), wait)
+                owner._changed.wait_for(
+                    lambda: owner._stopping or (self.joined and self.told_version < owner._version), wait
+                )
 
     def _join(self, version: int, profile: dict[str, Any]) -> bool:
         owner = self._owner
@@ -428,7 +434,7 @@ class _Link:
             configuration = reply.get("cluster_configuration")
             owner._cluster_configuration = configuration if isinstance(configuration, list) else []
             again, self._was_joined = self._was_joined, True
-            self.joined, self.error, self.failures, self.told = True, None, 0, version
+            self.joined, self.error, self.failures, self.told_version = True, None, 0, version
             self.attempts += 1
             self._digest = _digest(reply)
             neighbours = list(owner._sites.get(owner.distributed_system_id, []))
@@ -462,7 +468,7 @@ class _Link:
             if reply.get("known") is not True:
                 self.joined, self._digest = False, ""  # It was restarted, or gave us up: join at once.
                 return True
-            self.told = version
+            self.told_version = version
             owner._changed.notify_all()
         return False
 

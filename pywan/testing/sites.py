@@ -110,7 +110,7 @@ def two_sites(*regions: str, dir: str | PathLike[str] | None = None, **sender: A
             made = caches[name].create_gateway_sender(other, remote_distributed_system_id=ids[other], **attributes)
             stack.callback(made.stop)  # Before either receiver ends: neither sender complains of that.
             sites[name] = TestSite(name, locators[name], caches[name], made)
-        found = TwoSites(**sites)
+        pair = TwoSites(**sites)
         for region in regions:
-            found.create_region(region)
-        yield found
+            pair.create_region(region)
+        yield pair

@@ -69,15 +69,15 @@ def _receive_frame(sock: socket.socket, first: bytes, deadline: float | None) ->
 
 def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
     """The positions that a welcome announced. The socket's time limit holds for all of them."""
-    found: list[gateway.Known] = []
+    known: list[gateway.Known] = []
     deadline = _deadline(sock)
-    while len(found) < count:
+    while len(known) < count:
         head = receive_exactly(sock, gateway.HEADER_BYTES, deadline=deadline)
         _, following = gateway.header(head)
-        found += gateway.decode_known(receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline))
-    if len(found) != count:
-        raise ProtocolError(f"positions of {len(found)} partitions, where {count} were announced")
-    return found
+        known += gateway.decode_known(receive_exactly(sock, gateway.HEADER_BYTES + following, head, deadline))
+    if len(known) != count:
+        raise ProtocolError(f"positions of {len(known)} partitions, where {count} were announced")
+    return known
 
 
 def refuse(sock: socket.socket, reason: Exception) -> None:
@@ -123,10 +123,10 @@ def untaken_bytes(sock: socket.socket) -> int:
 def held_back_us(sock: socket.socket) -> int:
     """For how long so far the other side's kernel had no room for what we had to send: its program does not read. 0 where the kernel does not tell."""
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _HELD_BACK_OFFSET + 8)
+        tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _HELD_BACK_OFFSET + 8)
     except OSError:
         return 0
-    return struct.unpack_from("=Q", told, _HELD_BACK_OFFSET)[0] if len(told) >= _HELD_BACK_OFFSET + 8 else 0
+    return struct.unpack_from("=Q", tcp_info, _HELD_BACK_OFFSET)[0] if len(tcp_info) >= _HELD_BACK_OFFSET + 8 else 0
 
 
 def warn_if_buffer_too_large(buffer_bytes: int, option: int, what: str) -> bool:

@@ -123,16 +123,16 @@ def reachable_address(
             candidates.append((resolve(host, max(0.001, deadline - time.monotonic())), port))
         except ConnectivityError:
             continue  # Unknown for now: another one may tell.
-    found = [
+    addresses = [
         address
         for address in (_own_address(ip, port) for ip, port in [*candidates, *((ip, 9) for ip in _ELSEWHERE)])
         if address is not None
     ]
     if bind_address != "::":
-        found = [address for address in found if ":" not in address]  # It listens on IPv4 only.
+        addresses = [address for address in addresses if ":" not in address]  # It listens on IPv4 only.
     return next(
-        (address for address in found if not is_loopback(address)),
-        found[0] if found else "::1" if bind_address == "::" else "127.0.0.1",
+        (address for address in addresses if not is_loopback(address)),
+        addresses[0] if addresses else "::1" if bind_address == "::" else "127.0.0.1",
     )
 
 

@@ -55,7 +55,7 @@ class MeshLink(Link):
         return [True] * len(records)
 
     def on_floors(self, data: bytes) -> None:
-        self.receiver.sources.told(self.sender.site, str(self.sender.site), self.name, data)
+        self.receiver.sources.hear(self.sender.site, str(self.sender.site), self.name, data)
 
     def tell(self, low: int, reached: frozenset[int]) -> None:
         """As a sender's housekeeper does."""
