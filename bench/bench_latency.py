@@ -11,7 +11,7 @@ import socket
 import statistics
 import sys
 import time
-from typing import Iterator
+from collections.abc import Iterator
 
 from measure import arguments, json_like, report
 from two_sites import Child, queue_of, two_sites

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Callable, Iterator
 
 from measure import BUILD, VALUE_BYTES, arguments, in_turn, key_column, report, value_column
 from two_sites import two_sites

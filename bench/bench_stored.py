@@ -7,7 +7,7 @@ threads do the rest of the time.
 from __future__ import annotations
 
 import os
-from typing import Callable
+from collections.abc import Callable
 
 import numpy
 

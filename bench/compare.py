@@ -18,8 +18,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 KEYS = 1_000_000
@@ -50,6 +51,7 @@ def one_piece(name: str) -> Iterator[Measure]:
 @contextlib.contextmanager
 def end_to_end(*, stores: bool, events: int, **attributes: Any) -> Iterator[Measure]:
     import numpy
+
     from bench_stored import random_order, shares
     from measure import Threads, numbered_keys, value_column
     from two_sites import two_sites

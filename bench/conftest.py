@@ -24,6 +24,7 @@ def reference():
     import ctypes
 
     import numpy
+
     from measure import VALUE_BYTES, at, c_library, key_column
 
     rows = 10_000

@@ -10,8 +10,8 @@ import resource
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Callable, Iterable
 
 import numpy
 
@@ -95,7 +95,7 @@ class Rates(float):
     spread: float
     rounds: list[float]
 
-    def __new__(cls, rates: list[float]) -> "Rates":
+    def __new__(cls, rates: list[float]) -> Rates:
         median = super().__new__(cls, statistics.median(rates))
         median.spread = max(rates) / min(rates) if min(rates) > 0 else 1.0
         median.rounds = rates

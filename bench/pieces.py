@@ -9,8 +9,9 @@ import contextlib
 import itertools
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 import lz4.block
 import numpy

@@ -54,7 +54,6 @@ _HOME.update(dict.fromkeys(_ERRORS, "pywan.errors"))
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from pywan.member.cache import Cache as Cache
     from pywan.callbacks import (
         AsyncEventListener as AsyncEventListener,
         CacheListener as CacheListener,
@@ -63,11 +62,12 @@ if TYPE_CHECKING:
         GatewayEventSubstitutionFilter as GatewayEventSubstitutionFilter,
     )
     from pywan.errors import *  # noqa: F403
-    from pywan.site.locator import Locator as Locator
     from pywan.gateway.receiver import GatewayReceiver as GatewayReceiver
-    from pywan.region.region import Region as Region
     from pywan.gateway.sender import GatewaySender as GatewaySender
+    from pywan.member.cache import Cache as Cache
+    from pywan.region.region import Region as Region
     from pywan.serializers import Undecodable as Undecodable, register_serializer as register_serializer
+    from pywan.site.locator import Locator as Locator
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 import socket
 import time
-from typing import Any, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import parse_locators
@@ -35,7 +36,7 @@ class DataConnection:
         self.region = region
 
     @classmethod
-    def open(cls, locators: str, *, region: str, run_id: bytes, task: int, timeout: float = 60.0) -> "DataConnection":
+    def open(cls, locators: str, *, region: str, run_id: bytes, task: int, timeout: float = 60.0) -> DataConnection:
         """Asks the locators for the site's members and connects to one. NoLocatorError, ConnectivityError or the member's
         refusal (RegionNotFoundError and the like, by its words), after `timeout` seconds at the latest."""
         deadline = time.monotonic() + timeout
@@ -96,7 +97,7 @@ class DataConnection:
     def close(self) -> None:
         self._sock.close()
 
-    def __enter__(self) -> "DataConnection":
+    def __enter__(self) -> DataConnection:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -10,7 +10,8 @@ import functools
 import os
 import sys
 import weakref
-from typing import Any, Callable, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pywan import _core
 from pywan.errors import IllegalStateError

@@ -10,8 +10,9 @@ import sys
 import threading
 import uuid
 import zoneinfo
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Callable
+from typing import Any
 
 import msgpack
 import numpy
@@ -144,7 +145,7 @@ def _tag_datetime(moment: datetime.datetime, is_key: bool) -> tuple[int, Any]:
         raise SerializationError(
             f"{moment!r} is a fraction of a second away from UTC, which cannot be carried; use whole seconds (nothing was stored)"
         )
-    if is_key or nanoseconds % 1000 or isinstance(moment.tzinfo, datetime.timezone) and not east:
+    if is_key or nanoseconds % 1000 or (isinstance(moment.tzinfo, datetime.timezone) and not east):
         return _INSTANT, (seconds - east, nanoseconds)
     return _ZONED, _ZONED_HEAD.pack(nanoseconds, seconds - east, east) + _zone_name(moment).encode()
 
@@ -313,7 +314,7 @@ def _zoned(content: bytes) -> datetime.datetime:
         if moment.utcoffset() == offset:
             return moment
     return (
-        (wall - offset).replace(tzinfo=datetime.timezone.utc).astimezone(zone)
+        (wall - offset).replace(tzinfo=datetime.UTC).astimezone(zone)
     )  # The zone has changed since; the instant has not.
 
 

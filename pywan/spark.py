@@ -11,8 +11,9 @@ import math
 import re
 import time
 import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any
 
 from pywan import errors
 from pywan.errors import ConfigurationError

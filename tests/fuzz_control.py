@@ -17,16 +17,17 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import msgpack
 
 import pywan
 from pywan import _core, errors
 from pywan.client import DataConnection
-from pywan.site.membership import Membership, new_profile
 from pywan.protocol import control as wire
 from pywan.protocol.discovery import Timings
+from pywan.site.membership import Membership, new_profile
 from pywan.transport.control import ControlClient, ControlServer
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)

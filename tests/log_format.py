@@ -6,9 +6,8 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from records import split_records
-
 from pywan import _core
+from records import split_records
 
 SEGMENT = struct.Struct("<8sIIQQ16sII")
 BLOCK = struct.Struct("<4sIIIQQQQ")
@@ -83,7 +82,7 @@ def segment_file(folder: Path, number: int) -> Path:
 def read_segment(folder: Path, number: int, manifest: Manifest) -> list[Block]:
     """Its whole blocks. Behind them are zeros."""
     data = segment_file(folder, number).read_bytes()
-    magic, version, kind, log_id, own_number, secret, reserved, crc = SEGMENT.unpack_from(data)
+    magic, version, kind, log_id, own_number, _secret, reserved, crc = SEGMENT.unpack_from(data)
     assert (magic, version, kind, log_id, own_number, reserved) == (
         b"PWANSEG\0",
         VERSION,

@@ -198,7 +198,7 @@ def read_batch(payload: bytes) -> list[Section]:
             run = run[8 * count :]
         raw = split_records(run)
         assert len(raw) == len(sequences) == count and reserved == 0 and list(sequences) == sorted(set(sequences))
-        assert not count or first <= sequences[0] and sequences[-1] <= through
+        assert not count or (first <= sequences[0] and sequences[-1] <= through)
         records = [
             read_record(record, sequence, partition, k < duplicates)
             for k, (record, sequence) in enumerate(zip(raw, sequences))

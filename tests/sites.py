@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from typing import Any, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pywan
 from pywan.callbacks import CacheListener
 from pywan.demo.compare import read_contents
 from pywan.protocol.discovery import Timings
+from pywan.region.region import core_of
 from pywan.stats import check_ledger
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
-from pywan.region.region import core_of
 
 QUICK = Timings(ping_ms=200, retry_ms=20, retry_max_ms=100, change_delay_ms=5)
 IDS = {"ny": 1, "ln": 2, "tk": 3, "hk": 4}
@@ -43,7 +44,7 @@ class History(CacheListener):
 class Site:
     """One site: a locator and one member. Senders are named after the site they send to."""
 
-    def __init__(self, network: "Network", name: str, remotes: Iterable["Site"], **locator: Any) -> None:
+    def __init__(self, network: Network, name: str, remotes: Iterable[Site], **locator: Any) -> None:
         self.network, self.name, self.id = network, name, IDS[name]
         self.proxy: FaultProxy | None = None
         self.locator = pywan.Locator(
@@ -60,7 +61,7 @@ class Site:
         self.cache = pywan.Cache(f"server_{self.name}", locators=str(self.locator.address), **more)
         return self.cache
 
-    def send_to(self, other: "Site | str", id: str | None = None, **attributes: Any) -> Any:
+    def send_to(self, other: Site | str, id: str | None = None, **attributes: Any) -> Any:
         name = other if isinstance(other, str) else other.name
         return self.cache.create_gateway_sender(
             id or name, **{"remote_distributed_system_id": IDS[name], **SENDER, **attributes}
@@ -89,7 +90,7 @@ class Site:
     def data(self) -> Any:
         return self.cache.region("data")
 
-    def sender(self, other: "Site | str") -> Any:
+    def sender(self, other: Site | str) -> Any:
         return self.cache.gateway_sender(other if isinstance(other, str) else other.name)
 
     def keep_history(self, region: str = "data") -> History:
@@ -156,7 +157,7 @@ class Network:
     def chain(self, names: str = "ny ln tk", **more: Any) -> list[Site]:
         """Each site is linked, both ways, with the next."""
         found, all_names = self.add(names), names.split()
-        pairs = list(zip(all_names, all_names[1:]))
+        pairs = list(itertools.pairwise(all_names))
         self.connect([*pairs, *((b, a) for a, b in pairs)], **more)
         return found
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-import socket
 import sys
 import threading
-from typing import Callable
+from collections.abc import Callable
 
 import numpy
 import pytest
-from records import CREATE, DESTROY, FRAME_ACK, UPDATE, read_ack, split_frames
-from simulator.disk import Disk
 
 from pywan import _core
 from pywan.callbacks import CacheListener, GatewayConflictResolver
@@ -20,6 +17,8 @@ from pywan.config.attributes import RegionAttributes
 from pywan.errors import RegionNotFoundError
 from pywan.region.member_region import MemberRegion
 from pywan.region.region import Region, core_of
+from records import CREATE, DESTROY, FRAME_ACK, UPDATE, read_ack, split_frames
+from simulator.disk import Disk
 
 KEYS = ["text", "none", "invalid", "gone", "old", 7, b"bytes", "new", "a", "b"]
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import gc
 import asyncio
+import gc
 import itertools
 import socket
 
 import pytest
-from records import BATCH, BYE, ERROR, FRAME_ACK, PING, PONG, make_batch, make_record, split_frames
-from records import REGION as REGION_FRAME
 
 from pywan import _core
 from pywan.errors import ProtocolError
 from pywan.member import staging
+from records import (
+    BATCH,
+    BYE,
+    ERROR,
+    FRAME_ACK,
+    PING,
+    PONG,
+    REGION as REGION_FRAME,
+    make_batch,
+    make_record,
+    split_frames,
+)
 
 SECOND = 1_000_000
 REGION = "alive"

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from commands import CommandedSite, CommandFailed
 import pywan
+from commands import CommandedSite, CommandFailed
 from pywan.config.attributes import check_callbacks_allowed
 from pywan.config.classes import make_instance, to_callback_patterns
 from pywan.errors import ConfigurationError

@@ -27,7 +27,6 @@ from pywan.errors import (
 from pywan.protocol.gateway import SenderHello, encode
 from pywan.testing.waiting import eventually
 
-
 # Finding a site
 
 

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
-import results  # noqa: E402
+import results
 
 
 @pytest.fixture

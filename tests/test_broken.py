@@ -8,12 +8,12 @@ import threading
 import time
 
 import pytest
-from records import make_record
-from test_core_sessions import TwoSites
 
 from pywan import _core
 from pywan.errors import InternalError
 from pywan.testing.waiting import eventually
+from records import make_record
+from test_core_sessions import TwoSites
 
 pytestmark = pytest.mark.skipif(_core.checks_stop_the_process, reason="a debug build stops at the first failed check")
 

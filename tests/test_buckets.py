@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pywan import _core
-from pywan.region.region import core_of
 from pywan.errors import IllegalStateError, InternalError
+from pywan.region.region import core_of
 
 counts = st.sampled_from([1, 2, 3, 7, 113, 512, 1000, 1024, 1025, 4096])
 keys = st.lists(

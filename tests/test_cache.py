@@ -5,8 +5,8 @@ import pytest
 import pywan
 from pywan.errors import NotFoundError
 from pywan.member.core import MemberCore
-from pywan.transport.control import call_once
 from pywan.region.region import core_of
+from pywan.transport.control import call_once
 
 
 @pytest.fixture

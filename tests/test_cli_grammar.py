@@ -210,7 +210,7 @@ def test_a_script_that_runs_itself_ends(tmp_path):
 def test_scripts_that_run_each_other_are_bounded(tmp_path):
     for n in range(40):
         (tmp_path / f"{n}.gfsh").write_text(f"run --file={tmp_path}/{n + 1}.gfsh\n")
-    session, out, err = session_with()
+    session, _out, err = session_with()
     assert session.run(["run", f"--file={tmp_path}/0.gfsh"]) is False
     assert "at most 16 may" in err.getvalue()
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from pywan.member import process
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
+from pywan.member import process
 
 LIMIT_S = 30.0
 SITES = {"ny": 1, "ln": 2, "tk": 3}
@@ -164,7 +164,7 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
 
     # A member that is killed gets its part of the cluster configuration again when it is started again.
     machine.do(
-        f"gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'"
+        "gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'"
     )
     os.kill(machine.pid_of("server_ln"), signal.SIGKILL)
     machine.until(

@@ -6,11 +6,11 @@ import logging
 import time
 
 import pytest
-from records import GIVEN, BATCH, REGION, make_batch, make_record
 
 import pywan.member.cache
 from pywan import _core
 from pywan.testing.waiting import eventually
+from records import BATCH, GIVEN, REGION, make_batch, make_record
 
 HOUR = 3_600_000
 START = 1_700_000_000_000

@@ -16,15 +16,6 @@ import time
 import pytest
 
 import pywan.member.cache
-from pywan import _core
-from pywan.member import process
-from pywan.callbacks import GatewayEventFilter
-from pywan.region.clock_repair import ClockRepair
-from pywan.demo.compare import read_contents
-from pywan.errors import IllegalStateError, RegionNotFoundError
-from pywan.testing.waiting import eventually
-from pywan.region.region import core_of
-from sites import keep_doing
 from durable import DurableQueue
 from log_format import (
     FORGET,
@@ -39,7 +30,16 @@ from log_format import (
     read_state,
     segment_file,
 )
+from pywan import _core
+from pywan.callbacks import GatewayEventFilter
+from pywan.demo.compare import read_contents
+from pywan.errors import IllegalStateError, RegionNotFoundError
+from pywan.member import process
+from pywan.region.clock_repair import ClockRepair
+from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
 from records import check_ledger
+from sites import keep_doing
 from test_clock import HOUR, Machine
 
 DRIFT = 300_000
@@ -299,7 +299,7 @@ def test_of_some_regions_only(network):
 
 
 def test_one_at_a_time_and_not_while_the_clock_is_held(network, monkeypatch):
-    ny, ln = network.mesh("ny ln")
+    ny, _ln = network.mesh("ny ln")
     began, may_go_on = threading.Event(), threading.Event()
     real = ClockRepair.run
 

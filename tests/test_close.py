@@ -6,14 +6,14 @@ import threading
 
 import numpy
 import pytest
-from faulty_disk import FaultyDisk
 
 import pywan
+from faulty_disk import FaultyDisk
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import StoreCore
 from pywan.errors import DiskAccessError, DiskError, IllegalStateError, RegionNotFoundError
-from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
 
 MEMBER = """
 import sys

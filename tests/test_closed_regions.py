@@ -7,8 +7,7 @@ import pytest
 
 import pywan
 from pywan.errors import RegionNotFoundError
-from pywan.region.region import Region
-from pywan.region.region import core_of
+from pywan.region.region import Region, core_of
 
 CALLS = {
     "__contains__": lambda r: "k" in r,

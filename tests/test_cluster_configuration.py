@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commands import CommandedSite, CommandFailed
 import pywan
+from commands import CommandedSite, CommandFailed
 from pywan.errors import ConfigurationError
 from pywan.testing.waiting import eventually
 from pywan.transport.control import call_once

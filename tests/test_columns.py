@@ -5,6 +5,7 @@ import ctypes
 import datetime
 import decimal
 import gc
+import itertools
 import mmap
 import struct
 import sys
@@ -14,15 +15,14 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pywan import _core
 from pywan._core import Column, _column_rows, as_columns, decode_object, encode_rows, operation_codes
 from pywan.errors import EventTooLargeError, SerializationError
 
 BYTES, STR, TAGGED, NONE, INT64, FLOAT64 = range(6)
-UTC = datetime.timezone.utc
+UTC = datetime.UTC
 
 
 def decode(row):
@@ -765,7 +765,7 @@ def test_any_offsets_are_cut_as_slices_or_refused(offsets, data, dtype):
     pair = (np.array(offsets, dtype), data)
     inside = len(offsets) == 1 or (offsets[0] >= 0 and offsets == sorted(offsets) and offsets[-1] <= len(data))
     if inside:
-        assert values(pair) == [data[start:end] for start, end in zip(offsets, offsets[1:])]
+        assert values(pair) == [data[start:end] for start, end in itertools.pairwise(offsets)]
     else:
         with pytest.raises(SerializationError, match="offsets"):
             Column(pair, "values")

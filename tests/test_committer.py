@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from records import read_record
-from simulator.disk import Disk
 
 from pywan import _core
 from pywan.errors import DiskError, IllegalStateError, PywanError
 from pywan.testing.waiting import eventually
+from records import read_record
+from simulator.disk import Disk
 
 
 class RegionOwner:

@@ -6,9 +6,9 @@ import traceback
 
 import pytest
 
-from pywan.region.region import core_of
 from pywan import CacheListener, GatewayEventFilter
 from pywan.errors import IllegalStateError, QueueFullError, RegionNotFoundError
+from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
 from pywan.transport.control import call_once
 

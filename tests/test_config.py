@@ -9,7 +9,6 @@ import logging
 import pytest
 
 import pywan
-
 from pywan.config.attributes import (
     THINGS,
     DiskStoreAttributes,

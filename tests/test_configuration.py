@@ -8,11 +8,10 @@ import random
 
 import pytest
 
-from pywan.config import cache_xml
+from pywan.config import cache_xml, cluster
 from pywan.config.attributes import THINGS, rows_of
-from pywan.errors import ConfigurationError, ProtocolError
-from pywan.config import cluster
 from pywan.config.cluster import MAX_REMOVED, MAX_REVISION, MAX_STEP, ClusterConfiguration
+from pywan.errors import ConfigurationError, ProtocolError
 from pywan.protocol.control import encode
 
 SENDER = {"remote_distributed_system_id": "2", "batch_size": "50", "gateway_event_filters": "shop:A,shop:B"}

@@ -58,7 +58,7 @@ def test_a_hundred_puts_of_one_entry_leave_two(network, kind):
 @both
 def test_the_mixed_case_of_creates_and_updates(network, kind):
     """C-104: 200 queued, 150 distributed, 50 conflated."""
-    ny, ln, sender = paused(network, **kind)
+    ny, _ln, sender = paused(network, **kind)
     for n in range(100):
         ny.data[n] = 0
     for round in (1, 2):
@@ -159,7 +159,7 @@ def test_conflation_within_a_batch_after_the_link_broke(network, kind):
 
 @both
 def test_conflation_over_a_long_absence_keeps_the_queue_small(network, kind):
-    ny, ln, sender = paused(network, **kind)
+    ny, _ln, sender = paused(network, **kind)
     for n in range(100):
         ny.data[n] = b"x" * 1000
     for round in range(100):

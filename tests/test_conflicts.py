@@ -7,8 +7,8 @@ import pytest
 
 from pywan import CacheListener, GatewayConflictResolver
 from pywan.errors import ConfigurationError
-from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
 from sites import at_once
 
 kinds = pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_older_create_does_not_bring_back_what_was_destroyed_where_it_never_w
 @kinds
 def test_a_local_change_is_always_later_than_what_it_saw(apart, network, kind):
     """A change from a site whose clock is ahead is taken; the next local one wins all the same."""
-    ny, ln, link_is_down = apart(**kind)
+    ny, ln, _link_is_down = apart(**kind)
     ny.cache._core.state.clock.see(
         (ny.cache._core.state.clock.take() >> 16) + 60_000 << 16
     )  # NY's clock goes a minute ahead.

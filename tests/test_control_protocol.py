@@ -12,8 +12,8 @@ from pywan import errors
 from pywan._core import measure_message
 from pywan.protocol import control as wire
 from pywan.protocol.control import Decoder, encode
-from pywan.transport import sockets
 from pywan.testing.waiting import eventually
+from pywan.transport import sockets
 from pywan.transport.control import ControlClient, ControlServer, Reply, dispatch
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from test_core_sessions import TwoSites
 
 from pywan.errors import ConnectivityError
 from pywan.testing.waiting import eventually
+from test_core_sessions import TwoSites
 
 
 @pytest.fixture

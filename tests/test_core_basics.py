@@ -5,6 +5,16 @@ from __future__ import annotations
 import struct
 
 import pytest
+
+from pywan import _core
+from pywan.errors import (
+    ConfigurationError,
+    DiskError,
+    EventTooLargeError,
+    ProtocolError,
+    QueueFullError,
+    SerializationError,
+)
 from records import (
     BYTES,
     CREATE,
@@ -23,16 +33,6 @@ from records import (
     read_head,
     read_record,
     record_length,
-)
-
-from pywan import _core
-from pywan.errors import (
-    ConfigurationError,
-    DiskError,
-    EventTooLargeError,
-    ProtocolError,
-    QueueFullError,
-    SerializationError,
 )
 
 

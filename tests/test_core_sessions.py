@@ -12,6 +12,10 @@ import threading
 import time
 
 import pytest
+
+from pywan import _core
+from pywan.errors import ProtocolError, QueueFullError
+from pywan.testing.waiting import eventually
 from records import (
     BATCH,
     ERROR,
@@ -29,10 +33,6 @@ from records import (
     read_batch,
     split_frames,
 )
-
-from pywan import _core
-from pywan.errors import ProtocolError, QueueFullError
-from pywan.testing.waiting import eventually
 
 MINUTE = 60_000
 
@@ -317,7 +317,7 @@ def test_a_receiver_that_forgot_everything_applies_only_what_was_not_acknowledge
 def test_a_gap_is_refused_with_the_sequence_that_is_expected(sites):
     sites.dispatcher.configure(1, -1)
     sites.put(("k", "1"), ("k", "2"), ("k", "3"))
-    region, first, second, third = split_frames(sites.sent())
+    region, first, _second, _third = split_frames(sites.sent())
     sites.deliver(region.raw + first.raw)
     payload, count = make_batch((0, 3, 3, 0, [make_record(b"k", b"3", region=region.id)]))
     with pytest.raises(ProtocolError, match="gap before sequence 3"):
@@ -821,7 +821,7 @@ def test_the_window_grows_while_a_longer_link_carries_more_and_stays_within_the_
         sites.now_us += 100_000
         sites.dispatcher.receive_data(sites.deliver(data), sites.now_us)
     assert all(
-        before < now <= 2 * before + 240_000 for before, now in zip(seen[:4], seen[1:4])
+        before < now <= 2 * before + 240_000 for before, now in itertools.pairwise(seen)
     )  # Doubles, batch by batch.
     assert max(seen) == 16 << 20 and sites.dispatcher.flow(sites.now_us)["round_trip_us"] == 100_000
     assert len(sites.history.applied) == 40_000

@@ -6,6 +6,7 @@ import os
 import random
 
 import pytest
+
 from crash import CampaignFailure, load, run
 from crash.campaign import WORLDS, World
 from crash.history import Applications, Written, check_journal

@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from crash.region_log import PAGE, applications, block_end, live_segments
-from records import read_record
 
 import pywan
+from crash.region_log import PAGE, applications, block_end, live_segments
 from pywan import _core
-from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, IllegalStateError, PywanError
 from pywan.disk.salvage import salvage_store
-from pywan.testing.waiting import eventually
+from pywan.errors import ConfigurationError, DiskError, EventTooLargeError, IllegalStateError, PywanError
 from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
+from records import read_record
 
 STORE = "disk-store-small"
 LOGS = "queue-ln", "region-data"
@@ -70,7 +70,7 @@ class Kept:
             f"key {n}": f"{n}:".encode() + source.randbytes(source.randrange(100, 3000)) for n in range(300)
         }
         keys = list(self.entries)
-        for n in range(0, 120):
+        for n in range(120):
             data[keys[n]] = self.entries[keys[n]]
         for n in range(120, 300, 20):
             data.put_columns(keys[n : n + 20], [self.entries[key] for key in keys[n : n + 20]])
@@ -163,7 +163,7 @@ def check_damaged(ny, kept, store, what, caplog, *, may_cut):
         ny.cache.close()
         assert isinstance(error, (DiskError, ConfigurationError)), what
         assert str(store / log) in str(error), what
-        assert image(store / log) == before or file == "owner.json" and not (store / log / "MANIFEST").exists(), what
+        assert image(store / log) == before or (file == "owner.json" and not (store / log / "MANIFEST").exists()), what
         if file == "owner.json":
             assert "write that into it" in str(error) or "configure it as it was" in str(error), what
             shutil.copy(kept.stopped / log / file, store / log / file)

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from pywan.base.addresses import Address
-from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
 from pywan.config.cluster import ClusterConfiguration
+from pywan.errors import ConfigurationError, IncompatibleSystemError, ProtocolError
 from pywan.protocol import discovery
 from pywan.protocol.discovery import (
     CANDIDATES_AT_ONCE,
@@ -348,7 +348,7 @@ def test_few_invented_addresses_are_asked_at_a_time():
 
 def test_nobody_can_speak_for_an_address_that_answers_itself():
     world = World()
-    state, honest = world.start(1, 1, remotes=[2, 9]), world.start(2, 2)
+    state, _honest = world.start(1, 1, remotes=[2, 9]), world.start(2, 2)
     world.run(1_000)
     world.locators[Address("h", 9)] = Liar(
         LocatorProfile(7, "h", 2, "taken-over"), [LocatorProfile(7, "h", 2, "taken-over")]

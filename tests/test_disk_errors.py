@@ -9,8 +9,8 @@ import os
 import time
 
 import pytest
-from faulty_disk import FaultyDisk
 
+from faulty_disk import FaultyDisk
 from pywan.client import DataConnection
 from pywan.errors import DiskAccessError
 from pywan.testing.waiting import eventually

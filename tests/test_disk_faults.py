@@ -7,14 +7,14 @@ import random
 import threading
 
 import pytest
-from durable import budget_of
-from simulator.disk import Disk
 
+from durable import budget_of
 from pywan import _core
 from pywan.config.attributes import RegionAttributes
 from pywan.errors import DiskError, ProtocolError
 from pywan.region.member_region import MemberRegion
 from pywan.stats import ledger
+from simulator.disk import Disk
 
 MIB = 1 << 20
 

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from durable import DurableQueue
 from pywan import _core
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.disk.store import StoreCore
@@ -68,7 +67,7 @@ class SharedQueues:
         return len(taken)
 
     def close(self, name):
-        queue, region = self.queues.pop(name)
+        _queue, region = self.queues.pop(name)
         region.attach([])
 
     @property
@@ -85,7 +84,7 @@ def test_logs_of_one_directory_share_its_size(tmp_path):
     shared.open("a"), shared.open("b")
     assert shared.fill("a") > 400 and bytes_of(tmp_path) > 6 * MB
     assert shared.fill("b") < 100
-    queue, region = shared.queues["b"]
+    _queue, region = shared.queues["b"]
     with pytest.raises(
         QueueFullError,
         match="the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size",

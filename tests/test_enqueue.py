@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from records import GIVEN, UPDATE, make_record, read_record
-from sites import keep_doing
 
 from pywan import GatewayEventFilter, _core
 from pywan.errors import ConfigurationError, ProtocolError
 from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
+from records import GIVEN, UPDATE, make_record, read_record
+from sites import keep_doing
 
 _names = itertools.count()
 HERE = (1, b"", (7, 7, 7))

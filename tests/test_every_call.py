@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from log_format import (
     HOLES,
     MOVED,
@@ -23,12 +24,11 @@ from log_format import (
     recover_queue,
     segment_file,
 )
-from records import RECORD_BYTES, pack_head, read_head
-from simulator.disk import Disk
-
 from pywan import _core
 from pywan.errors import DiskError, PywanError, QueueFullError
 from pywan.stats import ledger
+from records import RECORD_BYTES, pack_head, read_head
+from simulator.disk import Disk
 
 EVERY = int(
     os.environ.get("EVERY_CALL", "10")
@@ -194,7 +194,7 @@ class PersistentRegion:
     def work(self) -> None:
         for round_ in range(24):
             for n in range(12):
-                if n < 4 or n < 10 and round_ % 8 == n % 8 or round_ == n - 10:
+                if n < 4 or (n < 10 and round_ % 8 == n % 8) or round_ == n - 10:
                     self.change(self.region.put, f"key {n}", b"%04d" % round_ * 3000)
             if round_ % 5 == 1:
                 self.change(self.region.destroy, "key 1")

@@ -82,7 +82,7 @@ def test_events_refused_at_both_places_are_counted(network, parallel, dispatcher
 def test_every_acknowledged_event_is_told_once(network, parallel):
     """C-064, C-025: 1000 puts, 1000 calls on a site of one member; refused events are not told."""
     recorder = Recorder()
-    ny, ln, sender = link(
+    ny, _ln, _sender = link(
         network, parallel, dispatcher_threads=5, gateway_event_filters=[Refuse(transmit=range(100)), recorder]
     )
     for n in range(1000):
@@ -96,7 +96,7 @@ def test_every_acknowledged_event_is_told_once(network, parallel):
 @both
 def test_what_a_filter_sees(network, parallel):
     recorder = Recorder()
-    ny, ln, sender = link(network, parallel, dispatcher_threads=1, gateway_event_filters=[recorder])
+    ny, _ln, _sender = link(network, parallel, dispatcher_threads=1, gateway_event_filters=[recorder])
     ny.data.put("k", {"price": 1}, callback_argument="why")
     ny.data["k"] = [2]
     del ny.data["k"]
@@ -175,7 +175,7 @@ def test_a_filter_that_raises_loses_nothing(network, parallel, caplog):
         def after_acknowledgement(self, event):
             raise ValueError("broken at acknowledgement")
 
-    ny, ln, sender = link(network, parallel, gateway_event_filters=[Broken()])
+    ny, ln, _sender = link(network, parallel, gateway_event_filters=[Broken()])
     for n in range(100):
         ny.data[n] = n
     network.settle()
@@ -191,7 +191,7 @@ class Shout(GatewayEventSubstitutionFilter):
 @both
 def test_a_substitute_travels_and_the_region_keeps_its_own(network, parallel):
     recorder = Recorder()
-    ny, ln, sender = link(network, parallel, gateway_event_substitution_filter=Shout, gateway_event_filters=[recorder])
+    ny, ln, _sender = link(network, parallel, gateway_event_substitution_filter=Shout, gateway_event_filters=[recorder])
     ny.data["k"] = "quiet"
     del ny.data["k"]
     ny.data["k"] = "words"
@@ -206,7 +206,7 @@ def test_a_substitute_of_none_is_a_value(network):
         def get_substitute_value(self, event):
             return None
 
-    ny, ln, sender = link(network, True, gateway_event_substitution_filter=Nothing())
+    ny, ln, _sender = link(network, True, gateway_event_substitution_filter=Nothing())
     ny.data["k"] = "value"
     network.settle()
     assert "k" in ln.data and ln.data["k"] is None
@@ -379,7 +379,7 @@ def test_a_filter_may_pause_its_own_sender_and_is_told_when_the_sender_is_being_
                 outcomes.append(str(error))
             return True
 
-    ny, ln, sender = link(
+    ny, _ln, sender = link(
         network, False, dispatcher_threads=1, batch_size=1, batch_time_interval=-1, gateway_event_filters=[Pausing()]
     )
     gate.set()
@@ -508,7 +508,7 @@ class Nothing(GatewayEventFilter):
 
 @both
 def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network, parallel):
-    ny, ln, sender = link(network, parallel)
+    ny, _ln, sender = link(network, parallel)
     queued = while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[Nothing()]))
     ledger = sender.ledger()
     assert (
@@ -517,7 +517,7 @@ def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network,
 
 
 def test_a_listener_that_is_added_while_a_bulk_call_runs_hears_of_every_row_that_is_not_stored_yet(network):
-    ny, ln, sender = link(network, False)
+    ny, _ln, sender = link(network, False)
     heard, stored = [], []
 
     class Listener(CacheListener):
@@ -534,7 +534,7 @@ def test_a_listener_that_is_added_while_a_bulk_call_runs_hears_of_every_row_that
 
 
 def test_a_bulk_call_goes_on_when_its_filter_is_detached(network):
-    ny, ln, sender = link(network, False, gateway_event_filters=[Nothing()])
+    ny, _ln, sender = link(network, False, gateway_event_filters=[Nothing()])
     while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[]))
     ledger = sender.ledger()
     assert ledger["filtered_before_enqueue"] > 0 and ledger["queued"] > 0 and ledger["balanced"]

@@ -8,15 +8,15 @@ import os
 import struct
 
 import pytest
-from records import BATCH, FORCED, GIVEN, PING, PONG, REGION, make_batch, make_record, read_record, split_frames
 
 import pywan
 import pywan.member.cache
 from pywan import _core
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 from pywan.gateway.floors import NONE_COMES, Floor, QueueFloors, SourceFloors, decode_floors, encode_floors
-from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
+from records import BATCH, FORCED, GIVEN, PING, PONG, REGION, make_batch, make_record, read_record, split_frames
 from sites import QUICK, Site
 
 NY, LN, TK, HK = 1, 2, 3, 4
@@ -685,7 +685,7 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
 
 def test_a_sender_that_is_destroyed_is_not_waited_for(network, attentive, monkeypatch, tmp_path):
     monkeypatch.setattr("pywan.gateway.telling.GOODBYE_S", 30.0)
-    ny, ln, tk = network.add("ny ln tk")
+    ny, ln, _tk = network.add("ny ln tk")
     ln.cache.close()
     ln.new_cache(dir=tmp_path)
     network.connect([("ny", "ln"), ("tk", "ln")])

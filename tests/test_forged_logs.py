@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+
 from durable import DurableQueue
 from log_format import (
     BLOCK,
@@ -18,7 +19,6 @@ from log_format import (
     seal_block,
     segment_file,
 )
-
 from pywan import _core
 from pywan.errors import DiskError
 

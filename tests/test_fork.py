@@ -11,20 +11,21 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
 import pywan
 from pywan import forks
-from pywan.member import process
 from pywan.client import DataConnection
 from pywan.errors import PywanError
+from pywan.member import process
+from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient
 from sites import QUICK
-from pywan.region.region import core_of
 
 LIMIT_S = 20.0
 
@@ -191,7 +192,7 @@ def test_a_child_that_closes_everything_and_collects_it_changes_nothing_for_its_
 
 
 def test_a_connection_is_refused_to_a_child(two_sites):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     with DataConnection.open(str(ny.locator.address), region="data", run_id=bytes(16), task=1) as connection:
         what, text = child_says(lambda: connection.put_pairs([("row", b"child")]))
         assert what == "IllegalStateError" and "forked" in text
@@ -287,7 +288,7 @@ def test_a_child_may_have_a_member_of_its_own(two_sites):
 
 def test_a_child_that_ends_as_a_program_does_disturbs_nobody(two_sites):
     """With atexit handlers, by leaving a `with` block."""
-    ny, ln = two_sites
+    _ny, _ln = two_sites
     program = """
 import os, sys, pywan
 from pywan.protocol.discovery import Timings

@@ -6,12 +6,12 @@ import random
 import threading
 
 import pytest
-from simulator.disk import Disk
 
 from pywan import _core
 from pywan.errors import DiskError, ProtocolError, QueueFullError
 from pywan.stats import ledger
 from pywan.testing.waiting import eventually
+from simulator.disk import Disk
 
 MIB = 1 << 20
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fuzz_core import FUZZERS
 
 SECONDS = os.environ.get("FUZZ_SECONDS", "2")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import lz4.block
 import pytest
+
 from golden import make_golden
 from log_format import (
     HOLES,
@@ -26,10 +27,9 @@ from log_format import (
     recover_queue,
     segment_file,
 )
-from records import BATCH, FRAME, Frame, read_batch, read_head, split_frames
-
 from pywan import _core
 from pywan.protocol import gateway
+from records import BATCH, FRAME, Frame, read_batch, read_head, split_frames
 
 EXPECTED = json.loads((make_golden.HERE / f"version-{make_golden.VERSION}.json").read_text())
 

@@ -8,17 +8,17 @@ import threading
 
 import pytest
 
+import fuzz_control
 import pywan
+from pywan.base.names import is_name, printable, printable_json, quoted
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output, Result, Table
 from pywan.cli.session import Session
 from pywan.errors import ConfigurationError, PywanError, RemoteError
-from pywan.base.names import is_name, printable, printable_json, quoted
 from pywan.member.process import MemberFiles, configure_logging
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlClient, ControlServer, call_once
 from test_bad_input import answer, hello
-import fuzz_control
 
 BAD_NAMES = (
     "",
@@ -80,7 +80,7 @@ def test_a_name_that_is_none_is_refused_wherever_it_comes_in(network, name, tmp_
 
 @pytest.mark.parametrize("name", [n for n in BAD_NAMES if isinstance(n, str)], ids=repr)
 def test_a_sender_with_such_a_name_is_not_welcome(network, name, caplog):
-    ny, ln = network.add("ny ln")
+    _ny, ln = network.add("ny ln")
     ln.receive()
     for fields in ({"sender": name}, {"member": name}):
         assert b"not a name" in answer(ln.receiver.port, hello(**fields))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from records import read_record
-from test_clock_repair import run_ahead
 
 from pywan import CacheListener, GatewayConflictResolver, GatewayEventFilter, _core
 from pywan.events import EventSequenceID
 from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
+from records import read_record
+from test_clock_repair import run_ahead
 
 _names = itertools.count()
 

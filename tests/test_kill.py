@@ -5,14 +5,14 @@ import signal
 
 import pytest
 
-from pywan.member import process
 from pywan.client import DataConnection
 from pywan.demo.compare import read_contents
 from pywan.errors import PywanError
+from pywan.member import process
+from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
 from pywan.transport.control import call_once
-from pywan.region.region import core_of
 from sites import keep_doing
 
 RECEIVER = '<cache>\n<gateway-receiver start-port="0" end-port="0"/>\n<region name="data" refid="{type}"/>\n</cache>\n'
@@ -88,7 +88,7 @@ def test_a_killed_receiving_server_rejoins_and_gets_what_waited(network, machine
     machine.server(ln, RECEIVER, type=region_type)
     tk.receive()
     tk.region(type=region_type)
-    to_ln, to_tk = ny.send_to(ln, **kind), ny.send_to(tk, **kind)
+    to_ln, _to_tk = ny.send_to(ln, **kind), ny.send_to(tk, **kind)
     ny.region(type=region_type)
     with keep_doing(lambda n: ny.data.put(n, n)) as done:
         eventually(lambda: to_ln.stats["events_distributed"] > 1000)

@@ -7,16 +7,16 @@ import json
 import struct
 
 import pytest
-from log_format import STATE
-from test_forged_logs import place_of_state, with_checksum
-from test_persistent_senders import Member, receive
 
+from log_format import STATE
 from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
 from pywan.errors import DataLossError
 from pywan.testing.waiting import eventually
+from test_forged_logs import place_of_state, with_checksum
+from test_persistent_senders import Member, receive
 
 
 def forget_received(log, events):

@@ -16,8 +16,8 @@ from pywan.errors import (
     IncompatibleSystemError,
     NotFoundError,
 )
-from pywan.site.locator import Locator
 from pywan.protocol.discovery import Timings
+from pywan.site.locator import Locator
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once

@@ -6,7 +6,6 @@ import pytest
 
 from durable import DurableQueue
 from pywan import _core
-from pywan.errors import QueueFullError
 
 ROW = b"v" * 1000
 

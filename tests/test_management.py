@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 import pywan
-from pywan.config.attributes import RegionAttributes
-from pywan.config.options import commands_of
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
+from pywan.config.attributes import RegionAttributes
+from pywan.config.options import commands_of
 from pywan.errors import (
     ConfigurationError,
     GatewaySenderConfigurationError,

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError
+from pywan.protocol.discovery import Timings
 from pywan.site.locator import Locator
 from pywan.site.membership import Membership, new_profile
-from pywan.protocol.discovery import Timings
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import eventually
 from pywan.transport import sockets
@@ -157,9 +157,8 @@ def test_locators_of_two_sites_cannot_be_one_members(sites):
 def test_a_name_that_is_taken_is_refused(sites):
     with ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="m") as port:
         first = Membership(str(sites[0].address), new_profile("m", "127.0.0.1", port.port))
-        with first:
-            with pytest.raises(IllegalStateError, match="named m is alive"):
-                member("m", sites[0]).join(5)
+        with first, pytest.raises(IllegalStateError, match="named m is alive"):
+            member("m", sites[0]).join(5)
     with pytest.raises(IllegalStateError):
         first.join()
 

@@ -1,5 +1,6 @@
 """Memory goes back to the system: of logs that wrote much, of regions that were destroyed, of tables that were emptied. Each in a process of its own."""
 
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def test_a_table_shrinks_with_what_it_holds():
             region.local_destroy(key)
         sizes.append(region.memory_bytes)
     assert len(region) == 0 and sizes[-1] == 0
-    assert sizes[9] < sizes[0] / 5 and all(later <= earlier for earlier, later in zip(sizes, sizes[1:]))
+    assert sizes[9] < sizes[0] / 5 and all(later <= earlier for earlier, later in itertools.pairwise(sizes))
     region.put_columns(keys, [b"v"] * len(keys))
     for key in keys:
         region.destroy(key)

@@ -7,8 +7,6 @@ import socket
 import struct
 
 import pytest
-from records import BATCH, REGION, make_batch, make_record, split_frames
-from test_persistent_senders import Member, contents, receive
 
 import pywan
 from pywan import _core
@@ -17,6 +15,8 @@ from pywan.errors import QueueFullError
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.testing.waiting import eventually
 from pywan.transport import data
+from records import BATCH, REGION, make_batch, make_record, split_frames
+from test_persistent_senders import Member, contents, receive
 
 KINDS = pytest.mark.parametrize("parallel", [False, True])
 

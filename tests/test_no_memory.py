@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from test_kill import Machine
 
 import pywan
+from test_kill import Machine
 
 
 def run(script: str) -> str:

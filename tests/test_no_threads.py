@@ -3,12 +3,12 @@
 import threading
 
 import pytest
-from test_bad_input import answer, hello
 
 import pywan
 from pywan import errors
 from pywan.base import threads
 from pywan.transport.control import ControlClient
+from test_bad_input import answer, hello
 
 
 @pytest.fixture

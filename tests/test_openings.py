@@ -7,7 +7,6 @@ import socket
 import threading
 
 import pytest
-from test_bad_input import answer, hello
 
 import pywan
 from pywan import _core, errors
@@ -18,6 +17,7 @@ from pywan.protocol.gateway import Known, SenderHello, Welcome, encode, encode_k
 from pywan.testing.waiting import eventually
 from pywan.transport import data, openings
 from pywan.transport.control import ControlClient, ControlServer
+from test_bad_input import answer, hello
 
 FLOOD = 1100
 
@@ -326,7 +326,7 @@ def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):
 
 
 def test_a_sender_that_takes_no_place_is_told_why(network):
-    ny, ln = network.add("ny ln")
+    _ny, ln = network.add("ny ln")
     ln.receive()
     ln.receiver._acceptor._max_connections = 1
     with socket.create_connection(("127.0.0.1", ln.receiver.port), 5) as first:

@@ -48,7 +48,7 @@ def test_a_queue_beyond_its_memory_overflows_and_loses_nothing(network, parallel
 
 @both
 def test_overflow_files_are_the_owners_and_leave_nothing_behind(network, parallel, tmp_path):
-    ny, ln, sender = waiting_for(network, parallel, overflow_directory=str(tmp_path))
+    ny, _ln, sender = waiting_for(network, parallel, overflow_directory=str(tmp_path))
     for n in range(1000):
         ny.data[n] = VALUE
     assert sender.stats["entries_overflowed_bytes"] > 0
@@ -220,7 +220,7 @@ FULL = {"maximum_queue_memory": 1, "batch_time_interval": 10}
 
 @pytest.mark.parametrize("policy", ["block", "refuse"])
 def test_a_full_queue_refuses_and_says_what_became_of_the_data(network, small_disk, policy):
-    ny, ln, sender = waiting_for(
+    ny, _ln, sender = waiting_for(
         network, True, overflow_directory=str(small_disk[0]), full_policy=policy, full_timeout_ms=50
     )
     stored = 0

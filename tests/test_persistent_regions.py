@@ -11,8 +11,8 @@ import pytest
 
 import pywan
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.testing.waiting import eventually
 from pywan.region.region import core_of
+from pywan.testing.waiting import eventually
 
 persistent = pytest.mark.parametrize("type", ["REPLICATE_PERSISTENT", "PARTITION_PERSISTENT"])
 ROUNDS = int(os.environ.get("ROUNDS", "4"))

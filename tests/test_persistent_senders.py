@@ -52,7 +52,7 @@ def receive(ln, **attributes):
 
 
 def contents(region):
-    return {key: region.get(key) for key in region.keys()}
+    return {key: region.get(key) for key in region}
 
 
 @KINDS

@@ -11,16 +11,16 @@ import time
 from pathlib import Path
 
 import pytest
-from records import BATCH, FRAME_ACK, PONG, REGION, make_batch, make_record, split_frames
-from test_core_sessions import TwoSites, _names
-from test_kill import RECEIVER, Machine
-from test_receiver_failures import Slow
 
 import pywan
 from pywan import _core
 from pywan.config import attributes as config
 from pywan.protocol import gateway
 from pywan.testing.waiting import eventually
+from records import BATCH, FRAME_ACK, PONG, REGION, make_batch, make_record, split_frames
+from test_core_sessions import TwoSites, _names
+from test_kill import RECEIVER, Machine
+from test_receiver_failures import Slow
 
 PROGRESS = 14
 

@@ -403,7 +403,7 @@ def test_values_of_every_form_arrive_as_they_were(two_sites, network):
         "tuple": (1, 2),
         "set": frozenset({1, 2}),
         "date": datetime.date(2024, 2, 29),
-        "time": datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.timezone.utc),
+        "time": datetime.datetime(2024, 1, 2, 3, 4, 5, 6, datetime.UTC),
         "large": b"x" * 3_000_000,
         5: "int key",
         5.5: "float key",
@@ -504,7 +504,7 @@ def test_one_threads_writes_keep_their_order_with_order_policy_thread(network, d
     at_once(*(lambda name=name: write(name) for name in "abcd"))
     network.settle()
     for name in "abcd":
-        assert [key for key in history.keys() if key[0] == name] == [f"{name}{n}" for n in range(200)]
+        assert [key for key in history if key[0] == name] == [f"{name}{n}" for n in range(200)]
 
 
 def test_a_put_all_with_some_wrong_entries_does_the_others(two_sites, network):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from records import CREATE, DESTROY, UPDATE, check_queue_ledger, make_record, read_record
 
 from pywan import _core
+from records import CREATE, DESTROY, UPDATE, check_queue_ledger, make_record, read_record
 
 PARTITIONS = 3
 partitions = st.integers(0, PARTITIONS - 1)

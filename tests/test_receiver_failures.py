@@ -9,8 +9,8 @@ import pytest
 import pywan
 from pywan import CacheListener, _core
 from pywan.errors import ProtocolError
-from pywan.protocol.gateway import SenderHello
 from pywan.gateway.applied import AppliedMemory
+from pywan.protocol.gateway import SenderHello
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET
 from pywan.testing.waiting import eventually
 from pywan.transport.sockets import shut
@@ -74,7 +74,7 @@ def test_a_lost_ack_neither_loses_nor_repeats_an_update(network, kind):
 @kinds
 @pytest.mark.parametrize("after", [1, 40, 1000, 20_000])
 def test_a_link_that_breaks_in_the_middle_of_a_batch(network, kind, after):
-    ny, ln, sender = through_a_proxy(network, **kind)
+    ny, ln, _sender = through_a_proxy(network, **kind)
     ln.proxy.cut_after_bytes(TO_TARGET, after)
     for n in range(1000):
         ny.data[n] = b"v" * 50
@@ -101,7 +101,7 @@ def test_a_link_that_is_cut_and_restored_under_load(network, kind):
 
 
 def test_a_damaged_frame_costs_a_connection_and_nothing_else(network, caplog):
-    ny, ln, sender = through_a_proxy(network, parallel=True)
+    ny, ln, _sender = through_a_proxy(network, parallel=True)
     for n in range(5):
         ln.proxy.corrupt_next(TO_TARGET)
         ny.data.put_all((f"{n}-{k}", b"v" * 500) for k in range(200))
@@ -156,7 +156,7 @@ def test_a_sender_silent_for_longer_than_allowed_is_disconnected_and_a_client_is
     """C-115."""
     from pywan.client import DataConnection
 
-    ny, ln, sender = through_a_proxy(
+    ny, ln, _sender = through_a_proxy(
         network, parallel=False, dispatcher_threads=1, receiver={"maximum_time_between_pings": 400}
     )
     with DataConnection.open(str(ln.locator.address), region="data", run_id=b"1" * 16, task=1) as client:

@@ -11,11 +11,11 @@ import shutil
 import time
 
 import pytest
-from log_format import INVALID, RESTAMPED, changes, read_blocks
-from records import NONE, TEXT
 
+from log_format import INVALID, RESTAMPED, changes, read_blocks
 from pywan import _core
 from pywan.errors import EventTooLargeError
+from records import NONE, TEXT
 
 LIMIT = 2 << 20
 OK, EMPTY = 0, 1  # Of wan_status.

@@ -8,9 +8,9 @@ import pytest
 import pywan
 from pywan import _core
 from pywan.cli.main import main
+from pywan.disk.salvage import salvage_store
 from pywan.disk.store import locked
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.disk.salvage import salvage_store
 from pywan.region.region import core_of
 
 

@@ -9,7 +9,6 @@ import time
 import traceback
 
 import pytest
-from test_receiver_failures import Slow
 
 import pywan
 from pywan import GatewayEventFilter
@@ -23,6 +22,7 @@ from pywan.errors import (
 )
 from pywan.testing.waiting import eventually
 from sites import at_once, keep_doing
+from test_receiver_failures import Slow
 
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 
@@ -132,7 +132,7 @@ def test_puts_while_it_starts_and_stops_are_queued_or_counted(network, linked, p
 
 @both
 def test_stop_is_quick_and_leaves_no_thread(network, linked, parallel):
-    ny, ln, sender = linked
+    _ny, _ln, sender = linked
     before = threading.active_count()
     began = time.monotonic()
     at_once(*[sender.stop] * 4)
@@ -208,7 +208,7 @@ def test_an_altered_interval_holds_at_once_for_what_waits(network, parallel):
 
 @both
 def test_what_cannot_be_altered_changes_nothing(linked, parallel):
-    ny, ln, sender = linked
+    _ny, _ln, sender = linked
     before = sender.attributes, sender.status, sender.queue_size
     for changes in (
         dict(batch_size=0),
@@ -217,7 +217,7 @@ def test_what_cannot_be_altered_changes_nothing(linked, parallel):
         dict(alert_threshold=-1),
         dict(dispatcher_threads=3),
         dict(parallel=True),
-        dict(),
+        {},
         dict(batch_size=10, gateway_event_filters="nowhere:Filter"),
     ):
         with pytest.raises(

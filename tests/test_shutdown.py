@@ -57,7 +57,7 @@ def test_close_says_how_many_events_of_which_sender_are_lost(unreachable, caplog
 
 
 def test_close_is_silent_where_nothing_is_lost(two_sites, tmp_path, caplog):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     put_some(ny)
     ny.network.settle()
     ny.cache.close()
@@ -148,7 +148,7 @@ def test_while_it_waits_no_change_is_taken_and_the_member_answers(unreachable):
 
 @pytest.mark.parametrize("wait", [-2, float("nan"), "soon", True, 2**31])
 def test_a_wait_that_is_no_time_is_refused_by_name_and_nothing_is_closed(two_sites, wait):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     with pytest.raises(ConfigurationError, match="maximum_shutdown_wait_time"):
         ny.cache.close(wait)
     with pytest.raises(ConfigurationError, match="maximum_shutdown_wait_time"):
@@ -183,7 +183,7 @@ def run_program(locators: str, wait: float) -> subprocess.CompletedProcess:
 
 
 def test_the_end_of_the_interpreter_says_what_is_lost(network):
-    ny, ln = network.add("ny ln")
+    ny, _ln = network.add("ny ln")
     ny.cache.close()
     done = run_program(str(ny.locator.address), 0.2)
     assert done.returncode == 0 and "sender ln: 20 queued" in done.stderr, done.stderr

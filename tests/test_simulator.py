@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pywan.gateway.floors import NONE_COMES, SourceFloors
 from simulator import WORLDS, run
 from simulator.disk import Disk
 from simulator.link import Failure, Link
 from simulator.restarts import LoggedLink
 from simulator.tombstones import MeshLink
-
-from pywan.gateway.floors import NONE_COMES, SourceFloors
 
 
 @pytest.mark.parametrize("first", range(1, 41, 5))

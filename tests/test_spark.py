@@ -14,7 +14,7 @@ import pywan  # noqa: E402
 from pywan import spark as pywan_spark  # noqa: E402
 from pywan.spark import enqueue  # noqa: E402
 
-UTC = dt.timezone.utc
+UTC = dt.UTC
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The executors cannot import the tests.
 

@@ -9,17 +9,17 @@ import time
 
 import pyarrow
 import pytest
-from test_receiver_failures import Slow
 
 import pywan
 from pywan import CacheListener, GatewayEventFilter, _core
-from pywan.member import staging
 from pywan.client import DataConnection
 from pywan.errors import BatchError, ConnectivityError, EventTooLargeError, NoLocatorError, ProtocolError, PywanError
+from pywan.member import staging
 from pywan.testing.fault_proxy import TO_CLIENT, TO_TARGET, FaultProxy
 from pywan.testing.waiting import eventually
 from pywan.transport import data
 from sites import at_once
+from test_receiver_failures import Slow
 
 RUN = b"0123456789abcdef"
 
@@ -106,12 +106,11 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
         original = client.call_once
         client.call_once = lambda *args, **more: locator_says
         try:
-            with pytest.raises((PywanError, OSError)):
-                with task(ny, 1, timeout=5.0) as connection:
-                    connection.put_pairs(rows)
-                    proxy.cut_after_bytes(direction, after)
-                    connection.put_pairs([])
-                    connection.commit()
+            with pytest.raises((PywanError, OSError)), task(ny, 1, timeout=5.0) as connection:
+                connection.put_pairs(rows)
+                proxy.cut_after_bytes(direction, after)
+                connection.put_pairs([])
+                connection.commit()
             done = send(ny, 1, rows)
         finally:
             client.call_once = original
@@ -122,7 +121,7 @@ def test_a_connection_that_breaks_is_an_error_and_the_next_attempt_completes(two
 
 
 def test_what_goes_wrong_is_said_to_the_client(two_sites, network):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     for call, error, says in (
         (lambda: task(ny, 1, region="absent"), PywanError, "'absent' is not on member server_ny"),
         (lambda: task(ny, 1, run=b"short"), PywanError, "16 bytes"),
@@ -149,7 +148,7 @@ def test_no_member_in_the_site(network):
 
 
 def test_a_region_destroyed_before_commit(two_sites, network):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     with task(ny, 1) as connection:
         connection.put_pairs([("k", 1)])
         ny.cache.destroy_region("data")
@@ -160,7 +159,7 @@ def test_a_region_destroyed_before_commit(two_sites, network):
 
 
 def test_a_member_that_stops_says_so(two_sites, network):
-    ny, ln = two_sites
+    ny, _ln = two_sites
     with task(ny, 1) as connection:
         connection.put_pairs([("k", 1)])
         ny.cache.close()

@@ -12,11 +12,11 @@ import threading
 import pytest
 
 from pywan import _core
-from pywan.disk import store as disk_store
 from pywan.config.attributes import DiskStoreAttributes
+from pywan.disk import store as disk_store
+from pywan.disk.salvage import salvage_store
 from pywan.disk.store import StoreCore
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
-from pywan.disk.salvage import salvage_store
 
 PERSISTENT = {"enable_persistence": True, "parallel": False}
 

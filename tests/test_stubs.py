@@ -51,7 +51,7 @@ def _with_bases(name: str) -> list[str]:
 
 
 def _is_cython_helper(name: str) -> bool:
-    return name.startswith("__") or name.startswith("_pyx")
+    return name.startswith(("__", "_pyx"))
 
 
 def test_the_stub_names_what_the_module_has():

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from records import CREATE, DESTROY, UPDATE
 
 from pywan import _core
+from records import CREATE, DESTROY, UPDATE
 
 keys = st.one_of(st.integers(0, 6), st.sampled_from(["0", "1", b"0", b"1", 0.5]))
 values = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 import tables
 
 MARKED = [(page, title, text) for page in tables.PAGES for title, text in tables.tables_of(page.read_text())]

@@ -6,16 +6,17 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
-from records import check_ledger
 
 from pywan import _core
 from pywan.stats import ledger
 from pywan.testing.waiting import eventually
+from records import check_ledger
 
 WRITERS, ROUNDS, KEYS = 3, 12, 300
 

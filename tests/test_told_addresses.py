@@ -24,24 +24,24 @@ def connects(host: str, port: int) -> bool:
 def test_two_sites_that_listen_on_every_interface_find_each_other(bind, no_thread_left):
     with pywan.Locator("l1", distributed_system_id=1, port=0, bind_address=bind, timings=QUICK) as ny:
         assert ny.host not in NOT_TOLD and connects(ny.host, ny.port)
-        with pywan.Locator(
-            "l2", distributed_system_id=2, port=0, bind_address=bind, remote_locators=str(ny.address), timings=QUICK
-        ) as ln:
-            with (
-                pywan.Cache("s1", locators=f"127.0.0.1[{ny.port}]", bind_address=bind) as source,
-                pywan.Cache("s2", locators=f"127.0.0.1[{ln.port}]", bind_address=bind) as target,
-            ):
-                receiver = target.create_gateway_receiver(start_port=0, end_port=0)
-                target.create_region("data", type="REPLICATE")
-                source.create_gateway_sender("ln", remote_distributed_system_id=IDS["ln"], **SENDER)
-                source.create_region("data", type="REPLICATE", gateway_sender_ids="ln").put("k", b"v")
-                eventually(lambda: target.region("data").get("k") == b"v", what="the event")
-                for locator in (ny, ln):
-                    for member in locator.members():
-                        assert member["host"] not in NOT_TOLD and connects(member["host"], member["port"])
-                        assert all(r["host"] not in NOT_TOLD for r in member["receivers"])
-                    assert not [a for found in locator.known_sites().values() for a in found if a.host in NOT_TOLD]
-                assert receiver.host not in NOT_TOLD and connects(receiver.host, receiver.port)
+        with (
+            pywan.Locator(
+                "l2", distributed_system_id=2, port=0, bind_address=bind, remote_locators=str(ny.address), timings=QUICK
+            ) as ln,
+            pywan.Cache("s1", locators=f"127.0.0.1[{ny.port}]", bind_address=bind) as source,
+            pywan.Cache("s2", locators=f"127.0.0.1[{ln.port}]", bind_address=bind) as target,
+        ):
+            receiver = target.create_gateway_receiver(start_port=0, end_port=0)
+            target.create_region("data", type="REPLICATE")
+            source.create_gateway_sender("ln", remote_distributed_system_id=IDS["ln"], **SENDER)
+            source.create_region("data", type="REPLICATE", gateway_sender_ids="ln").put("k", b"v")
+            eventually(lambda: target.region("data").get("k") == b"v", what="the event")
+            for locator in (ny, ln):
+                for member in locator.members():
+                    assert member["host"] not in NOT_TOLD and connects(member["host"], member["port"])
+                    assert all(r["host"] not in NOT_TOLD for r in member["receivers"])
+                assert not [a for found in locator.known_sites().values() for a in found if a.host in NOT_TOLD]
+            assert receiver.host not in NOT_TOLD and connects(receiver.host, receiver.port)
 
 
 def test_an_address_of_its_own_is_told_as_it_is():

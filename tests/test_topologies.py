@@ -63,7 +63,7 @@ def test_a_full_mesh_with_a_put_in_one_site_queues_it_only_there(network, kind):
 @BOTH
 def test_a_ring_is_run_through_once(network, kind):
     """C-033, C-037: each site sends to the next one only."""
-    ny, ln, tk = sites = network.ring(**kind)
+    ny, _ln, _tk = sites = network.ring(**kind)
     ny.data["k"] = 1
     network.settle()
     assert all(site.data["k"] == 1 for site in sites)

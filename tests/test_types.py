@@ -8,12 +8,9 @@ import re
 import socket
 import struct
 import threading
-import uuid
 from collections import namedtuple
-from datetime import date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgpack
@@ -21,18 +18,16 @@ import numpy
 import pandas
 import pyarrow
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from hypothesis import given, settings, strategies as st
 
 import pywan
+from log_format import LOGGED, seal_block
 from pywan import CacheListener, _core
 from pywan._core import Column, _column_rows
-from pywan.errors import BatchError, DiskError, SerializationError
 from pywan.disk.salvage import salvage_store
-from pywan.testing.waiting import eventually
+from pywan.errors import BatchError, DiskError, SerializationError
 from pywan.region.region import core_of
-from log_format import BLOCK, LOGGED, seal_block
+from pywan.testing.waiting import eventually
 from records import make_batch, make_record
 
 BYTES, TEXT, TAGGED, NONE, INT, FLOAT, USER = range(7)
@@ -138,7 +133,7 @@ def test_a_row_of_a_column_is_the_entry_of_a_single_put():
 # Anything
 
 ZONES = st.sampled_from(
-    [timezone.utc, timezone(timedelta(hours=-3, minutes=-30)), ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns")]
+    [dt.UTC, timezone(timedelta(hours=-3, minutes=-30)), ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns")]
 )
 SCALARS = st.one_of(
     st.none(),
@@ -203,7 +198,7 @@ def in_utc(key):
     """A key as it comes back."""
     if isinstance(key, datetime) and key.tzinfo is not None:
         try:
-            return key.astimezone(timezone.utc)
+            return key.astimezone(dt.UTC)
         except OverflowError:  # Before the year 1, or behind 9999, in UTC: an instant all the same.
             return None
     return type(key)(map(in_utc, key)) if isinstance(key, (tuple, frozenset)) else key
@@ -701,7 +696,7 @@ class Ids(pywan.GatewayEventFilter):
 
 
 def test_an_event_has_one_id_at_every_place_where_a_filter_sees_it(network):
-    ny, ln = network.add("ny ln")
+    ny, _ln = network.add("ny ln")
     ids = Ids()
     network.connect([("ny", "ln")], gateway_event_filters=(ids,))
     ny.data.put_all({n: n for n in range(10)})

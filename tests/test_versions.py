@@ -6,9 +6,9 @@ import itertools
 import struct
 
 import pytest
-from records import BATCH, CREATE, DESTROY, NONE, REGION, UPDATE, make_batch, make_record, read_batch, split_frames
 
 from pywan import _core
+from records import BATCH, CREATE, DESTROY, NONE, REGION, UPDATE, make_batch, make_record, read_batch, split_frames
 
 CONTENTS = [(UPDATE, b"b"), (CREATE, b"a"), (UPDATE, b"aa"), (DESTROY, b""), (UPDATE, b"")]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from faulty_disk import FaultyDisk
 
+from faulty_disk import FaultyDisk
 from pywan.callbacks import CacheListener
 from pywan.errors import BatchError
 from pywan.region.region import core_of

@@ -7,12 +7,12 @@ import random
 import threading
 
 import pytest
-from simulator.disk import Disk
 
 from pywan import _core
-from pywan.errors import ConfigurationError, DiskError, QueueFullError
 from pywan.config.attributes import RegionAttributes, SenderAttributes
+from pywan.errors import ConfigurationError, DiskError, QueueFullError
 from pywan.testing.waiting import eventually
+from simulator.disk import Disk
 
 PARTITIONS = 3
 SEEDS = pytest.mark.parametrize("seed", range(60))

@@ -13,7 +13,8 @@ import re
 import socket
 import threading
 import time
-from typing import Iterable, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from pywan.base.files import FileError, read_regular
 from pywan.base.names import is_host, quoted

@@ -7,25 +7,26 @@ import math
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pywan
-from pywan.config.options import Option, Shown, commands_of
-from pywan.member import process
 from pywan.base.addresses import is_loopback, parse_locators, resolve
+from pywan.base.files import FileError, given_path, read_regular
 from pywan.cli import grammar
 from pywan.cli.grammar import Command
 from pywan.cli.output import Result, Table, value_text
 from pywan.cli.properties import Properties, gather
 from pywan.cli.session import DEFAULT_LOCATOR, Session
+from pywan.config.options import Option, Shown, commands_of
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
-from pywan.base.files import FileError, given_path, read_regular
-from pywan.member.management import IF_NOT_EXISTS, SENDER_ID, ManagementService
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import NOT_RUNNING
+from pywan.member import process
+from pywan.member.management import IF_NOT_EXISTS, SENDER_ID, ManagementService
 from pywan.stats import volatile_text
 
 Values = dict[str, Any]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Iterable, Mapping
 
-from pywan.errors import ConfigurationError
 from pywan.base.files import FileError, given_path, read_regular
+from pywan.errors import ConfigurationError
 
 FILE_NAME = "gemfire.properties"
 SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"

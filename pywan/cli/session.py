@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any
 
+from pywan.base.names import printable
 from pywan.cli import grammar
 from pywan.cli.output import Output, Result
 from pywan.errors import (
@@ -18,7 +20,6 @@ from pywan.errors import (
     ProtocolError,
     PywanError,
 )
-from pywan.base.names import printable
 from pywan.protocol.members import check_servers
 
 log = logging.getLogger("pywan.cli")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import cmd
 import contextlib
 import os
-from typing import Iterator, TextIO
+from collections.abc import Iterator
+from typing import TextIO
 
+from pywan.base.files import given_path
 from pywan.cli import grammar
 from pywan.cli.session import Session
-from pywan.base.files import given_path
 
 HISTORY_VARIABLE = "PYWAN_HISTORY"
 HISTORY_FILE = "~/.pywan_history"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Collection, Iterable, Mapping, Union
+from typing import Annotated, Any, Union
 
 from pywan.base.names import check_name
 from pywan.config.classes import check_allowed, removes_all, to_class_references
@@ -49,7 +50,7 @@ REGION_TYPES = (
     "NORMAL",
 )
 
-Directory = Union[str, os.PathLike[str], tuple[Union[str, os.PathLike[str]], Union[int, None]]]
+Directory = Union[str, os.PathLike[str], tuple[str | os.PathLike[str], int | None]]
 
 
 def to_region_type(value: Any, what: str) -> str:
@@ -266,7 +267,7 @@ class SenderAttributes(Attributes, SenderChanges):
             )
             self.socket_read_timeout = MIN_SOCKET_READ_TIMEOUT_MS
 
-    def altered(self, changes: type = SenderChanges, /, **given: Any) -> "SenderAttributes":
+    def altered(self, changes: type = SenderChanges, /, **given: Any) -> SenderAttributes:
         made = super().altered(changes, **given)
         if "batch_size" in given and made.batch_size < 1:
             raise self.error(
@@ -505,7 +506,7 @@ class DiskStoreAttributes(Attributes):
     name: Annotated[str, Attribute("the disk store's name", read=check_name)]
     _: KW_ONLY
     directories: Annotated[
-        Union[str, os.PathLike[str], Iterable[Directory]],
+        str | os.PathLike[str] | Iterable[Directory],
         Attribute(
             "directories with commas, each with #MB that it may take",
             read=to_directories,

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import xml.sax
 import xml.sax.handler
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NoReturn
 from xml.sax.saxutils import escape, quoteattr
-from typing import Any, Callable, Iterable, Mapping, NoReturn
 
+from pywan.base.files import FileError, read_regular
 from pywan.config.attributes import (
     DEFAULT_STORE,
     THINGS,
@@ -25,12 +27,11 @@ from pywan.config.attributes import (
     to_region_type,
 )
 from pywan.config.classes import ClassReference, import_class, to_class_references
-from pywan.errors import CacheXmlError, PywanError
-from pywan.base.files import FileError, read_regular
 from pywan.config.cluster import Thing, make_attributes
 from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.config.table import Attributes, Row, naming, to_plain
 from pywan.config.values import to_int, to_word
+from pywan.errors import CacheXmlError, PywanError
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -67,8 +68,7 @@ def parse(path: str | os.PathLike[str], *, for_this_member: bool = True) -> Cach
 
 
 def parse_bytes(data: bytes, source: str = "cache.xml", *, for_this_member: bool = True) -> CacheConfiguration:
-    from defusedxml import DefusedXmlException
-    from defusedxml import sax as safe_sax
+    from defusedxml import DefusedXmlException, sax as safe_sax
 
     if len(data) > MAX_FILE_BYTES:
         raise CacheXmlError(f"{source}:1: the file has more than {MAX_FILE_BYTES} bytes, the most that is read")

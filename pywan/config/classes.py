@@ -7,11 +7,12 @@ from __future__ import annotations
 import importlib
 import re
 import threading
-from typing import Any, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from pywan.base.names import quoted
 from pywan.config.values import to_words
 from pywan.errors import ConfigurationError
-from pywan.base.names import quoted
 
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -21,7 +22,7 @@ class ClassReference(str):
 
     parameters: dict[str, str]
 
-    def __new__(cls, name: str, parameters: Mapping[str, str] | None = None) -> "ClassReference":
+    def __new__(cls, name: str, parameters: Mapping[str, str] | None = None) -> ClassReference:
         self = super().__new__(cls, name)
         self.parameters = dict(parameters or {})
         return self

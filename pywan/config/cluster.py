@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from pywan.base.names import is_name, printable, quoted
 from pywan.config.attributes import CALLBACK_METHODS, THINGS, SenderAttributes, check_callbacks_allowed
 from pywan.config.table import Attributes, naming, to_plain
 from pywan.errors import ConfigurationError, ProtocolError
-from pywan.base.names import is_name, printable, quoted
 
 KINDS = tuple(THINGS)
 MAX_THINGS = 4096
@@ -227,7 +228,7 @@ class ClusterConfiguration:
         return json.dumps({"version": VERSION, "revision": self._revision, "entries": self.entries()}, indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> "ClusterConfiguration":
+    def from_json(cls, text: str) -> ClusterConfiguration:
         """ConfigurationError if `text` is not what `to_json` wrote."""
         try:
             value = json.loads(text)
@@ -314,7 +315,7 @@ def _check_entry(entry: Any) -> Entry:
         and 0 < len(id) <= 64
         and type(revision) is int
         and 0 < revision <= MAX_REVISION
-        and (attributes is None or isinstance(attributes, dict) and _is_flat(attributes, 4))
+        and (attributes is None or (isinstance(attributes, dict) and _is_flat(attributes, 4)))
     ):
         raise ProtocolError(f"{quoted(entry, 120)} is not an entry of a cluster configuration")
     return {key: entry[key] for key in ("kind", "name", "attributes", "revision", "id")}

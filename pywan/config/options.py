@@ -4,8 +4,9 @@ methods of member/management.py have one each; the command line is made of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, TypeVar
+from typing import Any, TypeVar
 
 from pywan.config.attributes import THINGS
 from pywan.config.table import naming, table

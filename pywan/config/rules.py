@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from pywan.config.attributes import RegionAttributes, SenderAttributes
 from pywan.errors import GatewaySenderConfigurationError, IllegalStateError

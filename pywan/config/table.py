@@ -11,14 +11,26 @@ import dataclasses
 import functools
 import inspect
 import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Callable, ClassVar, Concatenate, Mapping, ParamSpec, Self, TypeVar, Union
-from typing import get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Concatenate,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from pywan.base.names import quoted
 from pywan.config.classes import ClassReference, removes_all, to_class_references
 from pywan.config.values import to_bool, to_int, to_names, to_text, to_word
 from pywan.errors import ConfigurationError
-from pywan.base.names import quoted
 
 P = ParamSpec("P")
 Owner = TypeVar("Owner")

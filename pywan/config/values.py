@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import Any, Iterable, Literal, Mapping, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Union
 
-from pywan.errors import ConfigurationError
 from pywan.base.names import check_name, is_host, quoted
+from pywan.errors import ConfigurationError
 
 MAX_WAIT_S = 2**31 - 1
 WRITTEN: Literal["written"] = "written"

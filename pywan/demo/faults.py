@@ -6,7 +6,8 @@ import random
 import socket
 import threading
 import time
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from pywan.base.addresses import Address
 from pywan.demo.members import Members
@@ -85,7 +86,7 @@ class Writers:
     def __init__(self, sites: Sequence[Site], keys: Sequence[Any], members: Members, seed: int) -> None:
         self._writers = [Writer(site, keys, members, seed) for site in sites]
 
-    def __enter__(self) -> "Writers":
+    def __enter__(self) -> Writers:
         for writer in self._writers:
             writer.start()
         return self

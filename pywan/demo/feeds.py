@@ -129,8 +129,7 @@ def _read(spark: Any, path: str) -> Any:
 
 def _portable(field: Any) -> Any:
     """The column in a type that a value can hold: nested ones as JSON text, decimals as text."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
+    from pyspark.sql import functions as F, types as T
 
     column = F.col("`" + field.name.replace("`", "``") + "`")
     if isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType)):

@@ -268,7 +268,7 @@ class _Signals:
     def __init__(self) -> None:
         self.interrupted = False
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> _Signals:
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for number in self._before:
             signal.signal(number, self._interrupt)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Callable, Mapping
 
 from rich.console import Console
 from rich.live import Live
@@ -45,7 +45,7 @@ class Progress:
         self._phase = ""
         self._started = time.monotonic()
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exc: object) -> None:

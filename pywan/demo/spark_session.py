@@ -27,7 +27,7 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 def check() -> None:
     """ConfigurationError says what to install if Spark or Java is missing. Makes no file of the demo's."""
     try:
-        import pyspark.java_gateway  # noqa: F401
+        import pyspark.java_gateway
         import pyspark.sql  # noqa: F401
     except ImportError as error:
         raise ConfigurationError(

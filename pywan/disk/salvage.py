@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from pywan import _core
 from pywan.base.threads import start_thread

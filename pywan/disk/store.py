@@ -12,8 +12,9 @@ import secrets
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.base.files import FileError, open_own, read_regular

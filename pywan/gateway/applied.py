@@ -6,7 +6,8 @@ import collections
 import contextlib
 import logging
 import threading
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from pywan import _core
 from pywan.errors import ProtocolError

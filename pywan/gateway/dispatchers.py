@@ -8,7 +8,8 @@ import logging
 import socket
 import threading
 import time
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from pywan import _core
 from pywan.base.repeats import Repeats
@@ -251,7 +252,7 @@ class Dispatchers:
         if session.is_given_up:
             self._receivers.avoid(connection.place)
         self._note_trouble(reason)
-        return session.has_progressed or not session.is_given_up and time.monotonic() - since > long_s
+        return session.has_progressed or (not session.is_given_up and time.monotonic() - since > long_s)
 
     def _connect(self, own: Dispatcher) -> tuple[Connected, Welcome]:
         a = self._attributes

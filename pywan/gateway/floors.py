@@ -11,8 +11,9 @@ import logging
 import os
 import struct
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 from pywan.base.files import FileError, read_regular
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
@@ -318,8 +319,6 @@ def format_stamp(stamp: int) -> str:
     if stamp >> 16 == 0:
         return "any time"
     moment = (
-        datetime.datetime.fromtimestamp((stamp >> 16) / 1000, datetime.timezone.utc)
-        if stamp >> 16 < 253402300800000
-        else None
+        datetime.datetime.fromtimestamp((stamp >> 16) / 1000, datetime.UTC) if stamp >> 16 < 253402300800000 else None
     )
     return moment.isoformat(timespec="milliseconds") if moment else f"{stamp >> 16} ms"

@@ -6,7 +6,8 @@ import logging
 import random
 import socket
 import threading
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import WILDCARDS, check_told_host
@@ -52,7 +53,7 @@ class GatewayReceiver(Face):
         floors: SourceFloors,
         find_region: Callable[[str], Any],
         peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
-        on_change: Callable[["GatewayReceiver"], None] = lambda receiver: None,
+        on_change: Callable[[GatewayReceiver], None] = lambda receiver: None,
     ) -> None:
         self.attributes = attributes
         self._site, self._member_name = site, member_name

@@ -7,7 +7,8 @@ import contextlib
 import logging
 import math
 import time
-from typing import Any, Callable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pywan import _core
 from pywan.config.attributes import SenderAttributes
@@ -48,8 +49,8 @@ class SenderCore:
         clock: _core.Clock,
         buckets: int | None = None,
         store: StoreCore | None = None,
-        on_state: Callable[["SenderCore"], None] = lambda core: None,
-        on_destroy: Callable[["SenderCore"], None] = lambda core: None,
+        on_state: Callable[[SenderCore], None] = lambda core: None,
+        on_destroy: Callable[[SenderCore], None] = lambda core: None,
     ) -> None:
         self.attributes = attributes
         self.id = attributes.id

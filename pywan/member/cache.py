@@ -25,7 +25,7 @@ log = logging.getLogger("pywan.cache")
 
 TOMBSTONE_MEMORY_MB = 64  # For the tombstones of a region, unless the user says otherwise.
 
-_open: "weakref.WeakSet[Cache]" = weakref.WeakSet()  # Those that the end of the interpreter closes.
+_open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Those that the end of the interpreter closes.
 
 
 @of_one_process(lambda cache: f"cache {cache._core.name!r}", nothing_in_child=("close",))
@@ -245,7 +245,7 @@ class Cache(Face):
         """
         self._core.close(maximum_shutdown_wait_time)
 
-    def __enter__(self) -> "Cache":
+    def __enter__(self) -> Cache:
         return self
 
     def __exit__(self, *exc: object) -> None:

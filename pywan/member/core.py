@@ -10,8 +10,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from os import PathLike
-from typing import Any, Callable
+from typing import Any
 
 from pywan.base.addresses import WILDCARDS, check_told_host, parse_locators
 from pywan.config.attributes import DiskStoreAttributes, ReceiverAttributes, RegionAttributes, SenderAttributes

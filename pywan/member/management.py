@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from pywan.base.names import check_name, printable, quoted
 from pywan.config import values
 from pywan.config.attributes import (
     DiskStoreAttributes,
@@ -22,6 +24,9 @@ from pywan.config.attributes import (
     check_callbacks_allowed,
     rows_of,
 )
+from pywan.config.cluster import make_attributes
+from pywan.config.options import Answer, Option, Shown, attribute_options, command, name_of
+from pywan.config.table import to_plain
 from pywan.errors import (
     ConfigurationError,
     DataLossError,
@@ -33,10 +38,6 @@ from pywan.errors import (
 )
 from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import receiver_status
-from pywan.base.names import check_name, printable, quoted
-from pywan.config.cluster import make_attributes
-from pywan.config.options import Answer, Option, Shown, attribute_options, command, name_of
-from pywan.config.table import to_plain
 from pywan.transport.control import Reply
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ _DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {
 class ManagementService:
     """Answers requests about one member. Any thread may call `handle`; the member's own parts do the locking."""
 
-    def __init__(self, member: "MemberCore") -> None:
+    def __init__(self, member: MemberCore) -> None:
         self._member = member
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             name_of(name): getattr(self, name) for name in dir(type(self)) if name.startswith("on_")
@@ -696,8 +697,7 @@ def shown_value(value: Any) -> Any:
     if (
         value is None
         or isinstance(value, (bool, float))
-        or isinstance(value, (str, bytes))
-        and len(value) <= SHOWN_VALUE_CHARACTERS
+        or (isinstance(value, (str, bytes)) and len(value) <= SHOWN_VALUE_CHARACTERS)
     ):
         return value
     text = quoted(value, SHOWN_VALUE_CHARACTERS + 1)

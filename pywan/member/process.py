@@ -19,11 +19,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from pywan import errors
+from pywan.base.files import given_path, open_own
+from pywan.base.names import check_name, printable
 from pywan.config import values
 from pywan.errors import (
     ConfigurationError,
@@ -33,8 +36,6 @@ from pywan.errors import (
     NotFoundError,
     PywanError,
 )
-from pywan.base.files import given_path, open_own
-from pywan.base.names import check_name, printable
 from pywan.forks import in_child
 
 log = logging.getLogger("pywan.process")
@@ -72,7 +73,7 @@ class MemberFiles:
     name: str
 
     @classmethod
-    def of(cls, directory: str | os.PathLike[str] | None, name: str) -> "MemberFiles":
+    def of(cls, directory: str | os.PathLike[str] | None, name: str) -> MemberFiles:
         check_name(name, "--name")
         return cls(given_path(directory or ".").absolute(), name)
 
@@ -502,11 +503,10 @@ def run_locator(
     with _own(files, "locator") as record:
         # Without a bind address the locator's own entry among `locators` tells it.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
-        with _stopping_by_signal(locator.shutdown_requested.set):
-            with locator:
-                ready(record(locator.host, locator.port, locator.bind_address))
-                locator.shutdown_requested.wait()
-                log.info("locator %s stops", name)
+        with _stopping_by_signal(locator.shutdown_requested.set), locator:
+            ready(record(locator.host, locator.port, locator.bind_address))
+            locator.shutdown_requested.wait()
+            log.info("locator %s stops", name)
 
 
 def run_server(
@@ -522,18 +522,17 @@ def run_server(
     files = MemberFiles.of(directory, name)
     with _own(files, "server") as record:
         early = threading.Event()  # A signal that comes before there is a cache to stop.
-        with _stopping_by_signal(early.set) as watch:
-            with Cache(name, dir=files.folder, **options) as cache:
-                watch(cache.request_shutdown)
-                report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
-                ready(
-                    {
-                        **report,
-                        "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]],
-                    }
-                )
-                cache.shutdown_requested.wait()
-                log.info("server %s stops", name)
+        with _stopping_by_signal(early.set) as watch, Cache(name, dir=files.folder, **options) as cache:
+            watch(cache.request_shutdown)
+            report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
+            ready(
+                {
+                    **report,
+                    "problems": [f"{problem:.500}" for problem in cache.configuration_problems[:MAX_PROBLEMS_TOLD]],
+                }
+            )
+            cache.shutdown_requested.wait()
+            log.info("server %s stops", name)
 
 
 def _open_in(files: MemberFiles, file: Path, flags: int) -> int:

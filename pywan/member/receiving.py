@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import GatewayReceiverError, IllegalStateError, NotFoundError
 from pywan.gateway.applied import AppliedMemory

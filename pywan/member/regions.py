@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from typing import Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pywan.config.attributes import CALLBACK_METHODS, RegionAttributes, RegionChanges, SenderAttributes
 from pywan.config.classes import make_instance

@@ -7,7 +7,8 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pywan import _core
 from pywan.errors import (

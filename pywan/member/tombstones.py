@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 from pywan import _core
 from pywan.gateway.floors import Floor, SourceFloors, format_stamp

@@ -42,15 +42,15 @@ def encode(request_id: int, body: dict[str, Any]) -> bytes:
     try:
         payload: bytes = msgpack.packb(body, use_bin_type=True)
     except (ValueError, OverflowError, TypeError, UnicodeError) as error:
-        raise SerializationError(f"control message {str(body.get('op', '')):.80} cannot be encoded: {error}") from None
+        raise SerializationError(f"control message {body.get('op', '')!s:.80} cannot be encoded: {error}") from None
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise SerializationError(
-            f"control message {str(body.get('op', 'reply')):.80} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
+            f"control message {body.get('op', 'reply')!s:.80} is {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}: ask for less at a time"
         )
     values, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
         raise SerializationError(
-            f"control message {str(body.get('op', 'reply')):.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time"
+            f"control message {body.get('op', 'reply')!s:.80} has more than {values - 1} values; the limit is {MAX_VALUES}: ask for less at a time"
         )
     return HEADER.pack(MAGIC, len(payload), crc32c(payload), request_id) + payload
 

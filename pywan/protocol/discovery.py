@@ -10,8 +10,9 @@ one ping with a digest. Time comes in as `now_ms` and never goes back.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 from pywan.base.addresses import Address
 from pywan.base.names import is_host, is_name, quoted
@@ -55,7 +56,7 @@ class LocatorProfile(NamedTuple):
         return self._asdict()
 
     @classmethod
-    def from_map(cls, value: Any) -> "LocatorProfile":
+    def from_map(cls, value: Any) -> LocatorProfile:
         """ProtocolError unless every field is there, of its type and in its range."""
         try:
             profile = cls(*(value[name] for name in cls._fields))
@@ -284,8 +285,7 @@ class LocatorState:
                 target.failures
                 or not target.joined
                 or request.get("uid") != target.peer_uid
-                or digests[0] != digests[1]
-                and digests != target.digests
+                or (digests[0] != digests[1] and digests != target.digests)
             ):
                 self._ask_soon(target, now_ms)
         return {

@@ -4,7 +4,7 @@ first are taken before the second, and a callback that would take them the other
 from __future__ import annotations
 
 import threading
-from typing import Callable
+from collections.abc import Callable
 
 from pywan.errors import IllegalStateError
 

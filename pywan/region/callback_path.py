@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pywan import _core
 from pywan._core import Encoded
@@ -63,7 +64,7 @@ class CallbackPath:
 
     def __init__(
         self,
-        region: "MemberRegion",
+        region: MemberRegion,
         site: int,
         listeners: Iterable[CacheListener],
         resolver: GatewayConflictResolver | None,

@@ -5,7 +5,8 @@ told."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, ContextManager, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, ContextManager
 
 from pywan import _core
 
@@ -98,7 +99,7 @@ class ClockRepair:
             # A change that had taken its stamp before may have come meanwhile. What regions that are left out do to the
             # clock stays.
             is_ahead = core.begin() and not self._others
-            if report.left or not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions):
+            if report.left or (not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions)):
                 yield report
                 return
 

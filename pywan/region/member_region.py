@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from pywan import _core, forks
 from pywan.callbacks import CacheListener, GatewayConflictResolver
@@ -35,7 +36,7 @@ class MemberRegion(_core.RegionCore):
         attributes: RegionAttributes,
         listeners: Iterable[CacheListener] = (),
         resolver: GatewayConflictResolver | None = None,
-        alter: Callable[["MemberRegion", dict[str, Any]], None] | None = None,
+        alter: Callable[[MemberRegion, dict[str, Any]], None] | None = None,
     ) -> None:
         self.attributes = attributes
         self.callbacks = CallbackPath(self, site, listeners, resolver)

@@ -30,7 +30,7 @@ D = TypeVar("D")
 _MISSING: Any = object()
 
 
-def core_of(region: "Region[Any, Any]") -> "MemberRegion":
+def core_of(region: Region[Any, Any]) -> MemberRegion:
     """What the member works with."""
     return cast("MemberRegion", _core.core_of_face(region))
 
@@ -82,7 +82,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         create_region)."""
         core_of(self).alter(attributes)
 
-    def add_listener(self, listener: "CacheListener") -> None:
+    def add_listener(self, listener: CacheListener) -> None:
         """It is told of each change from now on."""
         core_of(self).add_listener(listener)
 
@@ -180,7 +180,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             entries = itertools.chain(self._pairs(entries), named)
         self.put_all(entries)
 
-    def __ior__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> "Region[K, V]":
+    def __ior__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> Region[K, V]:
         self.put_all(entries)
         return self
 
@@ -234,7 +234,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     @overload
     def replace(self, key: K, old: V, new: V, /) -> bool: ...
 
-    def replace(self, key: K, *values: V) -> V | None | bool:
+    def replace(self, key: K, *values: V) -> V | bool | None:
         """`replace(key, value)`: stores `value` if the key has one, which is returned; None: it has none.
         `replace(key, old, new)`: stores `new` if the key has the value `old`, and returns whether it did. Values are
         equal that are in the same bytes once encoded."""

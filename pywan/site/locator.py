@@ -8,9 +8,10 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from pywan.base.addresses import (
     WILDCARDS,
@@ -151,7 +152,7 @@ class Locator(Face):
 
     # --- life cycle ---
 
-    def start(self) -> "Locator":
+    def start(self) -> Locator:
         """Listens, and has tried each configured locator once (for at most FIRST_ROUND_S) when it returns.
 
         IncompatibleSystemError if one of them says that the site's id is wrong; PortInUseError (a ConnectivityError)
@@ -237,7 +238,7 @@ class Locator(Face):
         """Whether the locator was stopped, here or by a request from outside, within `timeout` seconds."""
         return self._stopped.wait(timeout)
 
-    def __enter__(self) -> "Locator":
+    def __enter__(self) -> Locator:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:

@@ -9,7 +9,8 @@ import re
 import secrets
 import threading
 import time
-from typing import Any, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from pywan.base.addresses import Address, parse_locators, resolve
 from pywan.base.names import quoted
@@ -119,7 +120,7 @@ class Membership:
 
     # --- life cycle ---
 
-    def join(self, timeout: float = 10.0) -> "Membership":
+    def join(self, timeout: float = 10.0) -> Membership:
         """Returns once a locator has taken the member in; the others follow in the background.
 
         NoLocatorError names every address and what happened there, after `timeout` seconds, or at once if what answers
@@ -155,7 +156,7 @@ class Membership:
         """Tells the locators and ends every thread. Leaving again is no error."""
         self._close(goodbye=True)
 
-    def __enter__(self) -> "Membership":
+    def __enter__(self) -> Membership:
         return self.join()
 
     def __exit__(self, *exc: object) -> None:
@@ -165,7 +166,7 @@ class Membership:
         links = self._links.values()
         return self._stopping or any(link.joined for link in links) or all(link.hopeless for link in links)
 
-    def _why_not(self, links: list["_Link"]) -> PywanError:
+    def _why_not(self, links: list[_Link]) -> PywanError:
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error

@@ -9,8 +9,9 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Callable, Coroutine
+from typing import Any
 
 from pywan.base.addresses import Address, parse_address, resolve
 from pywan.errors import ConfigurationError, IllegalStateError
@@ -74,7 +75,7 @@ class FaultProxy:
     def address(self) -> Address:
         return Address(self.listen_host, self._port)
 
-    def start(self) -> "FaultProxy":
+    def start(self) -> FaultProxy:
         """Listens; PortInUseError if it cannot."""
         if self._thread is not None:
             raise IllegalStateError("the fault proxy was started already")
@@ -94,7 +95,7 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(COMMAND_TIMEOUT_S)
 
-    def __enter__(self) -> "FaultProxy":
+    def __enter__(self) -> FaultProxy:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:

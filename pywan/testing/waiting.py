@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Callable
+from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], object], timeout: float = 10.0, what: str = "the condition") -> None:

@@ -9,7 +9,8 @@ import logging
 import socket
 import threading
 import time
-from typing import Any, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 from pywan.base.addresses import Address
 from pywan.errors import ConnectivityError, NotFoundError, ProtocolError, PywanError
@@ -84,7 +85,7 @@ class ControlServer:
             max_connections=max_connections,
         )
 
-    def start(self) -> "ControlServer":
+    def start(self) -> ControlServer:
         self._acceptor.start()
         return self
 
@@ -93,7 +94,7 @@ class ControlServer:
         (whose own thread then ends when the handler returns)."""
         self._acceptor.stop(timeout)
 
-    def __enter__(self) -> "ControlServer":
+    def __enter__(self) -> ControlServer:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
@@ -327,7 +328,7 @@ class ControlClient:
             finally:
                 self._lock.release()
 
-    def __enter__(self) -> "ControlClient":
+    def __enter__(self) -> ControlClient:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -13,7 +13,8 @@ import logging
 import socket
 import threading
 import time
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pywan.base.lines import Lines
 from pywan.base.threads import Thread, start_thread
@@ -33,7 +34,7 @@ ACCEPT_PAUSE_S = 0.05  # After an accept that failed: a descriptor may be free b
 class Connection:
     """One connection that came in, from accept to close. Its own thread calls the methods."""
 
-    def __init__(self, owner: "Acceptor", sock: socket.socket, peer: tuple[Any, ...]) -> None:
+    def __init__(self, owner: Acceptor, sock: socket.socket, peer: tuple[Any, ...]) -> None:
         self.sock = sock
         self.peer = peer
         self.place = f"{peer[0]}:{peer[1]}"
@@ -209,7 +210,7 @@ class Acceptor:
         elif self._opening_count >= self._max_openings:
             first = self._oldest_of_most()
             fewer = first is not None and len(share) + 1 < len(self._openings[first.address])
-            if first is None or not fewer and connection.began - first.began < YOUNG_S:
+            if first is None or (not fewer and connection.began - first.began < YOUNG_S):
                 return f"{self._opening_count} connections are half open, the most that this port has"
             self._give_up(first, f"{self._opening_count} connections are half open, most of them of {first.address}")
         return ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from pywan.base.addresses import WILDCARDS, Address, check_port, is_loopback, resolve
 from pywan.errors import ConfigurationError, ConnectivityError, PortInUseError

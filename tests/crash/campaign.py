@@ -7,8 +7,9 @@ import random
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pywan
 from pywan.protocol.discovery import Timings

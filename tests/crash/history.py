@@ -3,8 +3,9 @@ its process was killed may be there or not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 from . import load
 from .region_log import Applied
@@ -118,7 +119,7 @@ class Applications:
 
 
 def _compare(changes: list[Change], applications: list[Application], conflated: bool) -> list[str]:
-    needed = [not (change.in_doubt or conflated and not change.destroys) for change in changes]
+    needed = [not (change.in_doubt or (conflated and not change.destroys)) for change in changes]
     # Where changes may be missing there can be several ways to read what was applied: all of them at once.
     places = {0}
     for application in applications:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import load
-from pywan.member.cache import Cache
+
 from pywan.callbacks import CacheListener
 from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
+from pywan.member.cache import Cache
 
 MESSAGE_BYTES = 1 << 17
 

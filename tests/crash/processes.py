@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any
 
 import pywan
 
@@ -80,7 +81,7 @@ class Nursery:
             raise MemberFailed("the process that starts members is gone")
         return json.loads(answer)
 
-    def __enter__(self) -> "Nursery":
+    def __enter__(self) -> Nursery:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -151,7 +152,7 @@ class Member:
         while select.select([self._outcomes], [], [], max(0.0, deadline - time.monotonic()))[0]:
             got = os.read(self._outcomes, 1 << 16)  # Whole ones: each was written at once.
             yield from load.OUTCOME.iter_unpack(got)
-            if not got or time.monotonic() >= deadline and len(got) < 1 << 16:
+            if not got or (time.monotonic() >= deadline and len(got) < 1 << 16):
                 return
 
     def kill(self) -> None:

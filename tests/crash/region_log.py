@@ -4,8 +4,9 @@ on its disk, change by change, whatever became of its process."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 from pywan import _core
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from . import FUZZERS
 
-
 # Of one process: a run makes regions of new names, and a process knows 65,535.
 RUNS_OF_PROCESS = 8192
 
@@ -69,7 +68,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--fuzzers", default=" ".join(FUZZERS))
     options = parser.parse_args(arguments)
     seed = options.seed or random.SystemRandom().randrange(1, 1 << 40)
-    return 0 if all([fuzz(name, seed, options.runs, options.seconds) for name in options.fuzzers.split()]) else 1
+    return 0 if all(fuzz(name, seed, options.runs, options.seconds) for name in options.fuzzers.split()) else 1
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 from random import Random
 
-from records import PONG, REWIND, check_ledger, read_batch, split_frames
-
 from pywan import _core
 from pywan.errors import ProtocolError
+from records import PONG, REWIND, check_ledger, read_batch, split_frames
 
 from .grammar import ACK, BATCH, FAILURE, FRAME_ACK, frame, odd_number
 

@@ -10,10 +10,10 @@ import itertools
 from random import Random
 
 import lz4.block
-from records import BYE, PING, REGION, REWIND, UPDATE, read_ack, split_frames
 
 from pywan import _core
 from pywan.errors import ProtocolError
+from records import BYE, PING, REGION, REWIND, UPDATE, read_ack, split_frames
 
 from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
 

@@ -10,9 +10,8 @@ import socket
 import tempfile
 from random import Random
 
-from records import PING, UPDATE, make_record
-
 from pywan import _core
+from records import PING, UPDATE, make_record
 
 from .grammar import BATCH, SectionPlan, frame, odd_number, payload_of, spoil
 
@@ -45,8 +44,7 @@ def run(source: Random) -> None:
             payload = payload_of(plans)
             right = right and (
                 payload == before
-                or plans[0].settled < first
-                and payload[:32] + payload[40:] == before[:32] + before[40:]
+                or (plans[0].settled < first and payload[:32] + payload[40:] == before[:32] + before[40:])
             )
         total = sum(len(p.records) for p in plans)
         if source.random() < 0.03:

@@ -26,10 +26,9 @@ import numpy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from log_format import MOVED, read_blocks  # noqa: E402
-
-from pywan import _core  # noqa: E402
-from pywan.protocol import gateway  # noqa: E402
+from log_format import MOVED, read_blocks
+from pywan import _core
+from pywan.protocol import gateway
 
 HERE = Path(__file__).parent
 VERSION = _core.RECORD_FORMAT
@@ -49,7 +48,7 @@ ENTRIES: list[tuple[Any, Any, Any]] = [  # (key, value, callback argument): ever
     ("large", 2**70, None),
     ("date", datetime.date(2024, 2, 29), None),
     ("time", datetime.datetime(2024, 2, 29, 12, 30, 15, 250_000), None),
-    ("utc", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.timezone.utc), None),
+    ("utc", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=datetime.UTC), None),
     ("set", {3}, None),
     ("long", "v" * 5000, None),
     ("zoned", datetime.datetime(2024, 2, 29, 12, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")), None),
@@ -129,7 +128,7 @@ def make_queue(folder: Path) -> None:
     assert queue.commit_once(False)
     for partition in range(3):  # A few have left; of those behind them one was filtered, and one is on its way.
         queue.peek(partition, 4)
-        removed, peeked, _ = queue.positions()[partition]
+        _removed, peeked, _ = queue.positions()[partition]
         queue.remove(partition, peeked)
         queue.punch(partition, peeked + 2)
         queue.peek(partition, 1)
@@ -150,7 +149,7 @@ def make_moved_queue(folder: Path) -> None:
     region.attach([queue])
     for round_ in range(60):
         for n in range(30):
-            if n < 10 or round_ == 0 or n < 25 and round_ % 6 == 0:
+            if n < 10 or round_ == 0 or (n < 25 and round_ % 6 == 0):
                 time.tick()
                 region.put(f"key {n}", b"%06d" % round_ * 500)
         assert queue.commit_once(True)
@@ -184,7 +183,7 @@ def make_moved_region(folder: Path) -> None:
     region = open_region(folder, time.clock)
     for round_ in range(60):
         for n in range(30):
-            if n < 10 or round_ == 0 or n < 25 and round_ % 6 == 0:
+            if n < 10 or round_ == 0 or (n < 25 and round_ % 6 == 0):
                 time.tick()
                 region.put(f"key {n}", b"%06d" % round_ * 500)
         assert region.commit_once()

@@ -8,7 +8,8 @@ import itertools
 import mmap
 import random
 import weakref
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 SECTOR = 512
 OK, EMPTY, FULL, IO = 0, 1, 2, 5  # wan_status
@@ -206,7 +207,7 @@ class Disk:
         """The first `count` pending changes of names (of one folder, or of all) are on the disk."""
         left = []
         for number, (where, names) in enumerate(self._pending_names):
-            if number >= count or folder is not None and where != folder:
+            if number >= count or (folder is not None and where != folder):
                 left.append((where, names))
                 continue
             _rename(self._kept_names, names)

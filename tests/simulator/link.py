@@ -5,8 +5,9 @@ order per key, positions, and the ledger."""
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, Iterable
+from typing import Any
 
 from pywan import _core
 from pywan.errors import DiskError, ProtocolError, QueueFullError
@@ -270,7 +271,7 @@ class Link:
         key, operation = self.events.get(place, (None, None))  # None: it was conflated before anybody looked.
         newest = self.last_update.get((partition, key), 0)
         replaced = (self.conflate or self.batch_conflation) and (
-            key is None or operation == UPDATE and newest > sequence
+            key is None or (operation == UPDATE and newest > sequence)
         )
         if replaced:
             self.conflated.add(place)

@@ -146,7 +146,7 @@ class Machine:
 
         def waits() -> bool:
             state = log.log_state()
-            return state["staged"] > 0 or for_disk and state["unsynced"] > 0
+            return state["staged"] > 0 or (for_disk and state["unsynced"] > 0)
 
         if self.synchronous == "written" and not for_disk and not self.disk.is_off and self.rng.random() < 0.9:
             log.write_once()

@@ -6,12 +6,13 @@ from __future__ import annotations
 import copy
 import random
 from collections import defaultdict
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pywan import _core
 from pywan.errors import DiskError, QueueFullError
 
-from .link import CREATE, DESTROY, KEYS, POISONED, POISON_KEYS, SECRET_KEYS, UPDATE, Connection, Link, Receiver, must
+from .link import CREATE, DESTROY, KEYS, POISON_KEYS, POISONED, SECRET_KEYS, UPDATE, Connection, Link, Receiver, must
 from .machine import Copy, Machine, Version
 from .world import World
 
@@ -293,7 +294,7 @@ class LoggedLink(Link):
             key, operation = known or (None, None)
             newest = self.last_update.get((place[0], key), 0)
             replaced = (self.conflate or self.batch_conflation) and (
-                key is None or operation == UPDATE and newest > place[1]
+                key is None or (operation == UPDATE and newest > place[1])
             )
             must(
                 place in self.excused or replaced, f"{place} of key {key} was on the disk and is gone after the restart"
@@ -463,11 +464,8 @@ class MachinesWorld(World):
         """A change at a persistent region waits long for a log that is behind; it is not made then."""
         for log in machine.logs:
             state = log.log_state()
-            if (
-                state["staged"] > STAGED_MAX
-                and not machine.commit(log, False)
-                or state["failing"] is not None
-                and machine.region_is_persistent
+            if (state["staged"] > STAGED_MAX and not machine.commit(log, False)) or (
+                state["failing"] is not None and machine.region_is_persistent
             ):
                 return False
         return True
@@ -675,10 +673,8 @@ class MachinesWorld(World):
                     held, latest = (found[1:3] if found else (0, 0)), expected.get(key, (0, 0))
                     must(
                         held == latest
-                        or machine.may_lack
-                        and held < latest
-                        or held > latest
-                        and any(held in link.lost[key] for link in self.links),
+                        or (machine.may_lack and held < latest)
+                        or (held > latest and any(held in link.lost[key] for link in self.links)),
                         f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest",
                     )
             elif machine.synchronous is True:

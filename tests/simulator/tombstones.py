@@ -4,7 +4,8 @@ floors, shrunk and forgotten. No destroyed key comes back at some sites only."""
 from __future__ import annotations
 
 import random
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pywan import _core
 from pywan.gateway.floors import Floor, QueueFloors, SourceFloors, encode_floors
@@ -209,7 +210,7 @@ class TombstonesWorld(World):
             for key, version in link.forced:
                 found = link.receiver.core.lookup(key)
                 must(
-                    found is not None and found[1:3] >= version or self.destroyed.get(key, (0, 0)) >= version,
+                    (found is not None and found[1:3] >= version) or self.destroyed.get(key, (0, 0)) >= version,
                     f"site {link.receiver.site} holds {found} of {key}, and was sent {version} by force",
                 )
                 forgotten.add(key)

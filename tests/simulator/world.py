@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict, deque
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pywan import _core
 from pywan.errors import ProtocolError
