@@ -111,7 +111,7 @@ CHANGES = {
     "del": lambda region: region.__delitem__("k"),
     "put_columns": lambda region: region.put_columns([b"k"], [b"v"]),
     "remove_all": lambda region: region.remove_all(["k"]),
-    "judge": lambda region: core_of(region).judge(1, "k"),
+    "decide": lambda region: core_of(region).decide(1, "k"),
     "put_if_absent": lambda region: region.put_if_absent("k", 1),
     "setdefault": lambda region: region.setdefault("k", 1),
     "replace": lambda region: region.replace("k", 1),

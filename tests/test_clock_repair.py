@@ -692,8 +692,8 @@ def test_what_is_remembered_of_destroyed_keys_is_not_of_the_future(tmp_path):
     now = clock.take()
     for _ in range(2):
         for n in range(1000):
-            assert region.judge(1, f"k{n}", (now - (1 << 26), 2)) in ("forgotten", "lost")
-            assert region.judge(1, f"k{n}", (now + (1 << 26), 2)) == "created"
+            assert region.decide(1, f"k{n}", (now - (1 << 26), 2)) in ("forgotten", "lost")
+            assert region.decide(1, f"k{n}", (now + (1 << 26), 2)) == "created"
         del region
         region, clock = open_region(tmp_path / "log")
         assert clock.ahead_ms == 0 and _core.ClockRepair(clock, [region], site=1).count_entries(region) == (0, 0)

@@ -88,7 +88,7 @@ SWEEP = (
     calls = {
         "put": lambda: region.put("key", "other" * 100), "get": lambda: region.get("key"), "lookup": lambda: region.lookup("key"),
         "contains": lambda: "key" in region, "len": lambda: len(region), "scan": lambda: region.scan(), "keys": lambda: list(region.scan_keys()),
-        "change": lambda: region.change(1, "key", "x"), "judge": lambda: region.judge(1, "key"), "columns": lambda: region.put_columns(keys, values),
+        "change": lambda: region.change(1, "key", "x"), "decide": lambda: region.decide(1, "key"), "columns": lambda: region.put_columns(keys, values),
         "remote": lambda: region.change(1, "key", "y", version=(1 << 62, 3), origin_=(3, b"", (1, 1, 1)), decisions=()),
         "invalidate": lambda: region.invalidate("key"), "tombstones": lambda: region.expire_tombstones(0), "memory": lambda: region.memory_bytes,
         "counts": queue.counts, "positions": queue.positions, "records": queue.records, "oldest": queue.oldest_ms, "attach": lambda: region.attach([queue]),

@@ -73,7 +73,7 @@ class RegionMachine(RuleBasedStateMachine):
     def remote_change(self, key, value, operation, ahead, site):
         before = self.model.get(self.slot(key))
         stamp = max(1, (before[1] if before else 1 << 40) + ahead)
-        judged = self.region.judge(operation, key, (stamp, site), value=None if operation == DESTROY else value)
+        judged = self.region.decide(operation, key, (stamp, site), value=None if operation == DESTROY else value)
         outcome = self.region.change(
             operation,
             key,

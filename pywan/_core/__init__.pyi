@@ -420,7 +420,7 @@ class RegionCore(RegionCalls):
         """The queues that an event from there would enter, and whose filters have to be asked first."""
     def next_event_id(self) -> tuple[int, int, int]:
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
-    def judge(
+    def decide(
         self,
         operation: int,
         key: Any,
@@ -456,7 +456,7 @@ class RegionCore(RegionCalls):
         """From now on the bell rings when tombstones take more than `limit` bytes; if they do already, a sixteenth of that later."""
     def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
         """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
-    def settle_stamps(self) -> None:
+    def fix_stamps(self) -> None:
         """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
     @property
     def tombstone_state(self) -> dict[str, int]:

@@ -49,7 +49,7 @@ cdef class Clock:
 
     def raise_low(self):
         """A stamp that no local change falls below from now on, but for stamps that callers give. It holds for what a region has handed to its
-        queues once that has settled (`RegionCore.settle_stamps`)."""
+        queues once that has settled (`RegionCore.fix_stamps`)."""
         return wan_clock_raise_low(&self.clock)
 
 

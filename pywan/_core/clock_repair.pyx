@@ -52,8 +52,8 @@ cdef class ClockRepair(RegionRepair):
         self.kept = tuple(regions)
         memset(self.wanted, others, sizeof(self.wanted))
         for region in self.kept:
-            self.regions[region.state.r.number] = &region.state.r
-            self.wanted[region.state.r.number] = 1
+            self.regions[region.state.region.number] = &region.state.region
+            self.wanted[region.state.region.number] = 1
 
     def __dealloc__(self):
         wan_buffer_close(&self.events)
@@ -104,12 +104,12 @@ cdef class ClockRepair(RegionRepair):
             raise MemoryError()
         by_number = {}
         for region in self.kept:
-            by_number[region.state.r.number] = region
+            by_number[region.state.region.number] = region
         stale = []
         try:
             check_whole(source)         # What takes the place of its events is queued before they are taken out.
             for region in fed:
-                feeds[region.state.r.number] = 1
+                feeds[region.state.region.number] = 1
             for p in range(source.g.queue.partition_count):
                 sequence = 0
                 while True:
@@ -145,9 +145,9 @@ cdef class ClockRepair(RegionRepair):
 
     def is_fed(self, EventQueue queue not None, RegionCore region not None):
         """Whether what is changed in the region gets into the queue now."""
-        cdef wan_shard *shard = &region.state.r.table.shards[0]
+        cdef wan_shard *shard = &region.state.region.table.shards[0]
         wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
-        is_fed = takes_events(&region.state.r, queue.g)
+        is_fed = takes_events(&region.state.region, queue.g)
         wan_lock_release(&shard.lock)
         return is_fed
 
@@ -202,7 +202,7 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t
     """From event number `done` of those that were copied on, which is then where to go on."""
     cdef event_place *place = <event_place *>self.places.bytes
     cdef wan_record *record
-    cdef region_core *r
+    cdef region_core *region
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at = 0, n, hash
@@ -212,12 +212,12 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t
         at += wan_record_length(record)
         if n < done[0]:
             continue
-        r = self.regions[record.region]
+        region = self.regions[record.region]
         hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
-        if r == NULL or not r.stores:
+        if region == NULL or not region.stores:
             status = append_renamed(self, g, record, hash, &place[n])
         else:
-            shard = wan_table_shard(&r.table, hash)
+            shard = wan_table_shard(&region.table, hash)
             wan_lock_take(&shard.lock)
             entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
             if entry == NULL or entry.state == WAN_ENTRY_INVALID:
@@ -226,7 +226,7 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t
                 place[n].stays = 1          # It was changed meanwhile, with a stamp that is ahead.
             elif entry.stamp < self.began:
                 place[n].stays = 2          # Of before a crash: it has to be made later than the event.
-            elif not feeds[record.region] or not takes_events(r, g):
+            elif not feeds[record.region] or not takes_events(region, g):
                 status = append_entry(self, g, record, hash, entry)
             wan_lock_release(&shard.lock)
         if status != WAN_OK:
@@ -311,17 +311,17 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
     return taken
 
 
-cdef bint takes_events(const region_core *r, const gateway_queue *g) noexcept nogil:
+cdef bint takes_events(const region_core *region, const gateway_queue *g) noexcept nogil:
     """Under an entry lock: what is changed here in the region gets into this queue, if its sender's filters let it."""
     cdef origin made_here
     cdef enqueue_decision decided
-    if r.attached == NULL or not r.forwards:
+    if region.attached == NULL or not region.forwards:
         return False
     memset(&made_here, 0, sizeof(made_here))
-    made_here.site = r.site
-    decide_enqueue(r.attached, &made_here, r.site, NULL, &decided)
+    made_here.site = region.site
+    decide_enqueue(region.attached, &made_here, region.site, NULL, &decided)
     for n in range(decided.count):
-        if r.attached.queues[n] == g:
+        if region.attached.queues[n] == g:
             return decided.verdicts[n] == ENQUEUE_ENTERS or decided.verdicts[n] == ENQUEUE_ASK
     return False
 

@@ -48,19 +48,19 @@ cdef inline const uint8_t *union_recipients(const origin *from_, const attachmen
     return space
 
 
-cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r, const wan_change *c, uint32_t operation,
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *region, const wan_change *change, uint32_t operation,
                               const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
                               const uint8_t *value, uint32_t value_length, uint32_t value_form) noexcept nogil:
     cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
-    record.value_length, record.key_length, record.callback_length = value_length, c.key_length, from_.callback_length
-    record.stamp, record.event_sequence = c.stamp, from_.event_sequence
+    record.value_length, record.key_length, record.callback_length = value_length, change.key_length, from_.callback_length
+    record.stamp, record.event_sequence = change.stamp, from_.event_sequence
     record.event_member, record.event_thread = from_.event_member, from_.event_thread
-    record.region, record.flags = r.number, c.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
+    record.region, record.flags = region.number, change.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
     record.recipients_count = <uint8_t>recipient_count
-    record.stamp_site, record.origin_site = c.stamp_site, from_.site
-    record.operation, record.key_form = <uint8_t>operation, c.key_form
+    record.stamp_site, record.origin_site = change.stamp_site, from_.site
+    record.operation, record.key_form = <uint8_t>operation, change.key_form
     record.value_form, record.callback_form = <uint8_t>value_form, from_.callback_form
-    wan_record_fill(at, c.key, value, from_.callback, recipients)
+    wan_record_fill(at, change.key, value, from_.callback, recipients)
 
 
 cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
@@ -68,39 +68,39 @@ cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
     return WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
 
 
-cdef inline uint64_t absent_below(const region_core *r, uint8_t flags) noexcept nogil:
+cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noexcept nogil:
     # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from a sender that was known
     # then; who sends it was not, or speaks for another one. Stamps that callers give were not waited for.
-    cdef uint64_t mark = wan_read(&r.mark if flags & WAN_FLAG_GIVEN else &r.let_go)
+    cdef uint64_t mark = wan_read(&region.mark if flags & WAN_FLAG_GIVEN else &region.let_go)
     return mark + 1 if mark else 0
 
 
-cdef inline wan_status region_change(region_core *r, wan_change *c, const origin *from_, decision *decisions,
+cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
                               wan_outcome *outcome) noexcept nogil:
     """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
     Anything else (no room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
     comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to be asked first."""
-    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     wan_lock_take(&shard.lock)
-    cdef wan_status status = region_change_held(r, shard, c, from_, decisions, outcome)
+    cdef wan_status status = region_change_held(region, shard, change, from_, decisions, outcome)
     wan_lock_release(&shard.lock)
     return status
 
-cdef inline wan_status region_change_if(region_core *r, wan_change *c, const origin *from_, decision *decisions, condition *wanted,
+cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_, decision *decisions, condition *wanted,
                                  wan_outcome *outcome) noexcept nogil:
     """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is WAN_UNMET. `wanted` gets a copy of
     the value that is there."""
-    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
-    c.waits = 0
+    change.waits = 0
     wan_lock_take(&shard.lock)
-    status = way_of(r.attached, decisions != NULL)
+    status = way_of(region.attached, decisions != NULL)
     if status == WAN_OK:
-        status = condition_look(wanted, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
+        status = condition_look(wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
     if status == WAN_OK:
         outcome[0] = WAN_UNMET
         if wanted.holds:
-            status = region_change_held(r, shard, c, from_, decisions, outcome)
+            status = region_change_held(region, shard, change, from_, decisions, outcome)
     wan_lock_release(&shard.lock)
     return status
 
@@ -126,33 +126,33 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
-cdef inline wan_status region_change_held(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, decision *decisions,
+cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
     """`region_change`, by who has the entry lock."""
-    cdef attachment *attached = r.attached
+    cdef attachment *attached = region.attached
     cdef wan_status status
-    c.waits = 0
-    if not c.local:
-        c.absent_below = absent_below(r, c.flags)
+    change.waits = 0
+    if not change.local:
+        change.absent_below = absent_below(region, change.flags)
     else:
-        c.absent_below = 0
-        if c.stamp < wan_clock_low(r.clock) and not c.flags & WAN_FLAG_GIVEN:
-            c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # It took its stamp, and waited: floors have been told since.
+        change.absent_below = 0
+        if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
+            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)     # It took its stamp, and waited: floors have been told since.
     status = way_of(attached, decisions != NULL)
     if status != WAN_OK:
         return status
-    if attached != NULL and attached.count and r.forwards:
+    if attached != NULL and attached.count and region.forwards:
         if attached.count == 1 and decisions == NULL:
-            return region_enqueue_one(r, shard, c, from_, attached, outcome)
-        return region_enqueue(r, shard, c, from_, attached, decisions, outcome)
-    status = region_apply(r, shard, c, outcome)
+            return region_enqueue_one(region, shard, change, from_, attached, outcome)
+        return region_enqueue(region, shard, change, from_, attached, decisions, outcome)
+    status = region_apply(region, shard, change, outcome)
     if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
         for n in range(attached.count):
             queue_note_not_queued(attached.queues[n])
     return status
 
 
-cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached,
+cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
     """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that one."""
     cdef gateway_queue *g = attached.queues[0]
@@ -162,24 +162,24 @@ cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, operation
     cdef int wake = -1
-    if not enters_straight(g, from_, r.site):
-        return region_enqueue(r, shard, c, from_, attached, NULL, outcome)
+    if not enters_straight(g, from_, region.site):
+        return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&g.lock)
-    status = queue_reserve(g, queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread),
-                           wan_record_size(c.key_length, c.value_length, from_.callback_length, recipient_count), &reservation)
+    status = queue_reserve(g, queue_partition(g, region.buckets, change.hash, from_.event_member, from_.event_thread),
+                           wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count), &reservation)
     if status != WAN_OK:
         wan_lock_release(&g.lock)
-        return region_enqueue(r, shard, c, from_, attached, NULL, outcome)
-    status = region_apply(r, shard, c, outcome)
+        return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
+    status = region_apply(region, shard, change, outcome)
     if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
-        operation = c.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
-        write_record(reservation.at, reservation.length, r, c, operation, from_, recipients, recipient_count,
-                     c.value, c.value_length, c.value_form)
+        operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
+        write_record(reservation.at, reservation.length, region, change, operation, from_, recipients, recipient_count,
+                     change.value, change.value_length, change.value_form)
         wake = queue_commit(g, &reservation)
         g.counts.received += 1
         g.counts.queued += 1
-        c.waits = queue_is_waited_for(g)
+        change.waits = queue_is_waited_for(g)
     else:
         wan_queue_cancel(&g.queue, &reservation)
     wan_lock_release(&g.lock)
@@ -188,7 +188,7 @@ cdef inline wan_status region_enqueue_one(region_core *r, wan_shard *shard, wan_
     return status
 
 
-cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_change *c, const origin *from_, attachment *attached, decision *decisions,
+cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached, decision *decisions,
                                wan_outcome *outcome) noexcept nogil:
     """`region_change` of a region that has senders."""
     cdef gateway_queue *g
@@ -206,15 +206,15 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
     cdef uint8_t value_form
     cdef bint forwards
     recipients = union_recipients(from_, attached, space, &recipient_count)
-    if not decide_enqueue(attached, from_, r.site, decisions, &decided):
+    if not decide_enqueue(attached, from_, region.site, decisions, &decided):
         return WAN_SLOW
     for n in range(attached.count):
         g = attached.queues[n]
         if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
-        value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else c.value_length
-        length = wan_record_size(c.key_length, value_length, from_.callback_length, recipient_count)
-        partition = queue_partition(g, r.buckets, c.hash, from_.event_member, from_.event_thread)
+        value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else change.value_length
+        length = wan_record_size(change.key_length, value_length, from_.callback_length, recipient_count)
+        partition = queue_partition(g, region.buckets, change.hash, from_.event_member, from_.event_thread)
         wan_lock_take(&g.lock)
         status = queue_reserve(g, partition, length, &reservations[n])
         if status != WAN_OK:
@@ -226,7 +226,7 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
             break
         taken += 1
     else:
-        status = region_apply(r, shard, c, outcome)
+        status = region_apply(region, shard, change, outcome)
         n = attached.count
     done = n
     if status != WAN_OK:
@@ -238,7 +238,7 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
 
     # Applied before, and sent again because nobody knows how far it came: it may not have reached our queues then.
     forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
-    operation = c.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
+    operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
     for n in range(attached.count):
         g = attached.queues[n]
         wake_files[n] = -1
@@ -249,16 +249,16 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
             continue
         if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
-        value, value_length, value_form = c.value, c.value_length, c.value_form
+        value, value_length, value_form = change.value, change.value_length, change.value_form
         if decisions != NULL and decisions[n].substituted:
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
-        write_record(reservations[n].at, reservations[n].length, r, c, operation, from_, recipients, recipient_count,
+        write_record(reservations[n].at, reservations[n].length, region, change, operation, from_, recipients, recipient_count,
                      value, value_length, value_form)
         wake_files[n] = queue_commit(g, &reservations[n])
         g.counts.received += 1
         g.counts.queued += 1
         if queue_is_waited_for(g):
-            c.waits = 1
+            change.waits = 1
         wan_lock_release(&g.lock)
     if decisions != NULL and forwards:
         for n in range(attached.count):
@@ -275,78 +275,78 @@ cdef inline wan_status region_enqueue(region_core *r, wan_shard *shard, wan_chan
                 eventfd_write(wake_files[n], 1)
     return WAN_OK
 
-cdef inline wan_status region_apply(region_core *r, wan_shard *shard, wan_change *c, wan_outcome *outcome) noexcept nogil:
+cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change, wan_outcome *outcome) noexcept nogil:
     """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
-    cdef uint64_t proposed = c.stamp, replaced
+    cdef uint64_t proposed = change.stamp, replaced
     cdef wan_status status
-    if not r.stores:
-        outcome[0] = WAN_DESTROYED if c.operation == WAN_DESTROY else (WAN_CREATED if c.operation == WAN_CREATE else WAN_UPDATED)
+    if not region.stores:
+        outcome[0] = WAN_DESTROYED if change.operation == WAN_DESTROY else (WAN_CREATED if change.operation == WAN_CREATE else WAN_UPDATED)
         return WAN_OK
-    if r.log == NULL:
-        outcome[0] = wan_table_apply(shard, c)
+    if region.log == NULL:
+        outcome[0] = wan_table_apply(shard, change)
     else:
-        wan_lock_take(&r.log.lock)
-        status = region_log_reserve(r.log, c)
+        wan_lock_take(&region.log.lock)
+        status = region_log_reserve(region.log, change)
         if status == WAN_OK:
-            replaced = region_log_replaced(r.log, shard, c)
-            outcome[0] = wan_table_apply(shard, c)
+            replaced = region_log_replaced(region.log, shard, change)
+            outcome[0] = wan_table_apply(shard, change)
             if outcome[0] <= WAN_DESTROYED:
-                region_log_stage(r.log, c, 0, replaced)
-        wan_lock_release(&r.log.lock)
+                region_log_stage(region.log, change, 0, replaced)
+        wan_lock_release(&region.log.lock)
         if status != WAN_OK:
             return status
-    if outcome[0] == WAN_DESTROYED and r.bell != NULL:
-        region_note_tombstone(r, shard, c.tombstone_bytes)
-    if c.stamp != proposed:
-        wan_clock_see(r.clock, c.stamp)
+    if outcome[0] == WAN_DESTROYED and region.bell != NULL:
+        region_note_tombstone(region, shard, change.tombstone_bytes)
+    if change.stamp != proposed:
+        wan_clock_see(region.clock, change.stamp)
     return WAN_OK
 
 
-cdef inline void region_note_tombstone(region_core *r, wan_shard *shard, int64_t bytes) noexcept nogil:
+cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
     """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those that lie beside his, so that no bulk
     destroy outruns the housekeeper."""
     cdef uint64_t before
-    if wan_falls_short(&r.tombstone_room, bytes):
-        wan_signal_change(r.bell)
-    if <int64_t>wan_read(<uint64_t *>&r.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
+    if wan_falls_short(&region.tombstone_room, bytes):
+        wan_signal_change(region.bell)
+    if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
-            wan_count(<uint64_t *>&r.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
+            wan_count(<uint64_t *>&region.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
 
-cdef inline void origin_local(origin *from_, const region_core *r, wan_thread *maker) noexcept nogil:
+cdef inline void origin_local(origin *from_, const region_core *region, wan_thread *maker) noexcept nogil:
     memset(from_, 0, sizeof(origin))
-    from_.site = r.site
-    from_.event_member = r.member
+    from_.site = region.site
+    from_.event_member = region.member
     maker.events += 1
     from_.event_thread, from_.event_sequence = maker.number, maker.events
     from_.callback_form = WAN_FORM_NONE
 
 
-cdef inline void origin_of_row(origin *from_, const region_core *r, uint32_t producer, uint32_t task, uint64_t row) noexcept nogil:
+cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task, uint64_t row) noexcept nogil:
     """Of a client's row: made here, with the identity that it has at the client."""
     memset(from_, 0, sizeof(origin))
-    from_.site = r.site
+    from_.site = region.site
     from_.event_member, from_.event_thread, from_.event_sequence = producer, task, row
     from_.callback_form = WAN_FORM_NONE
 
 
-cdef inline void change_from_record(wan_change *c, const wan_record *record, uint64_t hash) noexcept nogil:
-    c.key = wan_record_key(record)
-    c.value = wan_record_value(record)
-    c.value_length = record.value_length
-    c.key_length = record.key_length
-    c.key_form = record.key_form
-    c.value_form = record.value_form
-    c.operation = record.operation
-    c.stamp_site = record.stamp_site
-    c.hash = hash
-    c.stamp = record.stamp
-    c.absent_below = 0
-    c.flags = record.flags
-    c.local = 0
-    c.ask = WAN_ASK_NOBODY
-    c.keep = 0
+cdef inline void change_from_record(wan_change *change, const wan_record *record, uint64_t hash) noexcept nogil:
+    change.key = wan_record_key(record)
+    change.value = wan_record_value(record)
+    change.value_length = record.value_length
+    change.key_length = record.key_length
+    change.key_form = record.key_form
+    change.value_form = record.value_form
+    change.operation = record.operation
+    change.stamp_site = record.stamp_site
+    change.hash = hash
+    change.stamp = record.stamp
+    change.absent_below = 0
+    change.flags = record.flags
+    change.local = 0
+    change.ask = WAN_ASK_NOBODY
+    change.keep = 0
 
 
 cdef inline void origin_from_record(origin *from_, const wan_record *record, bint possible_duplicate) noexcept nogil:
@@ -362,40 +362,40 @@ cdef inline void origin_from_record(origin *from_, const wan_record *record, bin
     from_.possible_duplicate = possible_duplicate
 
 
-cdef inline wan_status region_log_reserve(region_log *log, const wan_change *c) noexcept nogil:
+cdef inline wan_status region_log_reserve(region_log *log, const wan_change *change) noexcept nogil:
     """Under the log's lock: the change can be staged afterwards."""
-    return committer_reserve(&log.committer, &log.records, wan_logged_size(c.key_length, c.value_length))
+    return committer_reserve(&log.committer, &log.records, wan_logged_size(change.key_length, change.value_length))
 
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
-                                         const wan_change *c) noexcept nogil:
+                                         const wan_change *change) noexcept nogil:
     """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0: there
     is none."""
     cdef const wan_entry *entry
-    if log.restamping == c:
+    if log.restamping == change:
         return log.replaced
-    if c.local or c.ask != WAN_ASK_DECIDED:
+    if change.local or change.ask != WAN_ASK_DECIDED:
         return 0
-    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
-    if entry == NULL or wan_version_order(c.stamp, c.stamp_site, entry.stamp, entry.stamp_site) > 0:
+    entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
+    if entry == NULL or wan_version_order(change.stamp, change.stamp_site, entry.stamp, entry.stamp_site) > 0:
         return 0
     return entry.stamp
 
 
-cdef inline void region_log_stage(region_log *log, const wan_change *c, uint8_t kinds, uint64_t other) noexcept nogil:
+cdef inline void region_log_stage(region_log *log, const wan_change *change, uint8_t kinds, uint64_t other) noexcept nogil:
     """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a mark,
     what it says beside its stamp."""
     cdef wan_logged head
-    cdef uint32_t value_length = 0 if c.operation == WAN_DESTROY else c.value_length
-    cdef uint64_t length = wan_logged_size(c.key_length, value_length)
+    cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
+    cdef uint64_t length = wan_logged_size(change.key_length, value_length)
     memset(&head, 0, sizeof(head))
-    head.value_length, head.key_length, head.kinds = value_length, c.key_length, kinds
-    head.stamp, head.stamp_site, head.other_stamp = c.stamp, c.stamp_site, other
-    head.operation, head.key_form, head.value_form = c.operation, c.key_form, c.value_form
+    head.value_length, head.key_length, head.kinds = value_length, change.key_length, kinds
+    head.stamp, head.stamp_site, head.other_stamp = change.stamp, change.stamp_site, other
+    head.operation, head.key_form, head.value_form = change.operation, change.key_form, change.value_form
     if other and not kinds & WAN_LOGGED_MARK:
         head.kinds |= WAN_LOGGED_RESTAMPED
-        set_bit(log.unwritten.restamped, c.hash >> (64 - UNWRITTEN_BITS))
-    wan_logged_write(log.records.staged.bytes + log.records.staged.used, length, head, c.key, c.value)
+        set_bit(log.unwritten.restamped, change.hash >> (64 - UNWRITTEN_BITS))
+    wan_logged_write(log.records.staged.bytes + log.records.staged.used, length, head, change.key, change.value)
     log.records.staged.used += length
     log.records.staged.count += 1
     committer_staged(&log.committer, 1)

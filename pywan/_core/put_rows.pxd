@@ -32,5 +32,5 @@ cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bin
     return 1 if form == WAN_FORM_NONE else 6
 
 
-cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil

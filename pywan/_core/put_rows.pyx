@@ -52,7 +52,7 @@ cdef enum:
     RUN = 512       # Rows that a proxy hands on under one lock.
 
 
-cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
+cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
     cdef wan_change changes[GROUP]
     cdef origin from_
@@ -67,13 +67,13 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     cdef uint32_t value_lengths[GROUP]
     cdef uint8_t key_forms[GROUP]
     cdef uint8_t value_forms[GROUP]
-    cdef wan_change *c
+    cdef wan_change *change
     row = result.done
-    cdef bint is_plain, together, straight = not r.stores and r.forwards
+    cdef bint is_plain, together, straight = not region.stores and region.forwards
     cdef wan_thread *maker = wan_thread_self()
     while row < keys.length:
         if straight:
-            k = region_forward_rows(r, keys, values, codes, stamps, row)
+            k = region_forward_rows(region, keys, values, codes, stamps, row)
             result.applied += k
             result.waits |= k != 0
             row += k
@@ -81,52 +81,52 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
                 continue
         n = GROUP if keys.length - row >= GROUP else <uint32_t>(keys.length - row)
         base = row
-        first_stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), n)
+        first_stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), n)
         is_plain = keys_are_plain(keys, base, n)
         column_rows(keys, base, n, key_starts, key_lengths, key_forms)
         if values != NULL:
             column_rows(values, base, n, value_starts, value_lengths, value_forms)
         for k in range(n):
-            c = &changes[k]
-            c.key, c.key_length, c.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
-            c.keep = <uint8_t>key_fault(c.key, key_lengths[k], c.key_form, is_plain)
-            c.operation = codes[base + k] if codes != NULL else WAN_UPDATE
-            if values != NULL and c.operation != WAN_DESTROY:
-                c.value, c.value_length, c.value_form = value_starts[k], value_lengths[k], value_forms[k]
-                if c.value_length > WAN_VALUE_BYTES_MAX:
-                    c.keep = 3
+            change = &changes[k]
+            change.key, change.key_length, change.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
+            change.keep = <uint8_t>key_fault(change.key, key_lengths[k], change.key_form, is_plain)
+            change.operation = codes[base + k] if codes != NULL else WAN_UPDATE
+            if values != NULL and change.operation != WAN_DESTROY:
+                change.value, change.value_length, change.value_form = value_starts[k], value_lengths[k], value_forms[k]
+                if change.value_length > WAN_VALUE_BYTES_MAX:
+                    change.keep = 3
             else:
-                c.value, c.value_length, c.value_form = NULL, 0, WAN_FORM_NONE
-            c.hash = wan_key_hash(c.key, c.key_length, c.key_form) if not c.keep else 0
-            c.stamp = first_stamp + k
-            c.flags = 0
-            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < c.stamp:
-                c.stamp, c.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
-            c.stamp_site = r.site
-            c.local = 1
-            c.ask = WAN_ASK_NOBODY
-            if r.stores:
-                wan_table_prefetch_slot(&r.table, c.hash)
-        together = region_stores_some(r, wan_table_shard(&r.table, changes[0].hash))
+                change.value, change.value_length, change.value_form = NULL, 0, WAN_FORM_NONE
+            change.hash = wan_key_hash(change.key, change.key_length, change.key_form) if not change.keep else 0
+            change.stamp = first_stamp + k
+            change.flags = 0
+            if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < change.stamp:
+                change.stamp, change.flags = (<uint64_t>stamps[base + k]) << 16, WAN_FLAG_GIVEN
+            change.stamp_site = region.site
+            change.local = 1
+            change.ask = WAN_ASK_NOBODY
+            if region.stores:
+                wan_table_prefetch_slot(&region.table, change.hash)
+        together = region_stores_some(region, wan_table_shard(&region.table, changes[0].hash))
         k = fetched = 0
         while k < n:
-            c = &changes[k]
-            if c.keep:
-                bulk_fail(result, base + k, c.keep)
+            change = &changes[k]
+            if change.keep:
+                bulk_fail(result, base + k, change.keep)
                 row += 1
                 k += 1
                 continue
-            while r.stores and fetched < min(n, k + <uint32_t>(2 * SOME)):
-                wan_table_prefetch_entry(&r.table, changes[fetched].hash, changes[fetched].key_length + changes[fetched].value_length)
+            while region.stores and fetched < min(n, k + <uint32_t>(2 * SOME)):
+                wan_table_prefetch_entry(&region.table, changes[fetched].hash, changes[fetched].key_length + changes[fetched].value_length)
                 fetched += 1
-            done = region_change_some(r, c, n - k, maker, result, base + k) if together else 0
+            done = region_change_some(region, change, n - k, maker, result, base + k) if together else 0
             row += done
             k += done
             if done:
                 continue
-            origin_local(&from_, r, maker)
-            status = region_change(r, c, &from_, NULL, &outcome)
-            result.waits |= c.waits
+            origin_local(&from_, region, maker)
+            status = region_change(region, change, &from_, NULL, &outcome)
+            result.waits |= change.waits
             if status != WAN_OK:
                 result.stopped = status
                 result.done = row
@@ -140,7 +140,7 @@ cdef void region_put_rows(region_core *r, const ColumnView *keys, const ColumnVi
     result.done = row
 
 
-cdef uint32_t take_entry_locks(region_core *r, const wan_change *changes, uint32_t count, wan_shard **shards,
+cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
                                wan_shard **held, uint32_t *locks) noexcept nogil:
     """Of as many of these changes as can be had at once, `keep` ends them: their shards, and the locks that were taken. The
     first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
@@ -149,7 +149,7 @@ cdef uint32_t take_entry_locks(region_core *r, const wan_change *changes, uint32
     for n in range(count):
         if changes[n].keep:
             break
-        shards[n] = wan_table_shard(&r.table, changes[n].hash)
+        shards[n] = wan_table_shard(&region.table, changes[n].hash)
         if n == 0:
             wan_lock_take(&shards[0].lock)
         elif not wan_lock_try(&shards[n].lock):
@@ -166,20 +166,20 @@ cdef uint32_t take_entry_locks(region_core *r, const wan_change *changes, uint32
     return done
 
 
-cdef bint region_stores_some(const region_core *r, wan_shard *shard) noexcept nogil:
+cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexcept nogil:
     """Whether `region_change_some` can do anything now: asked once a group, as it takes locks for nothing where not."""
     cdef const gateway_queue *g
     cdef bint can
-    if r.log != NULL or not r.stores or not r.forwards:
+    if region.log != NULL or not region.stores or not region.forwards:
         return False
     wan_lock_take(&shard.lock)      # It keeps the attachment alive.
-    g = only_queue(r.attached, r.site)
+    g = only_queue(region.attached, region.site)
     can = g != NULL and g.durable == NULL and not g.queue.copied
     wan_lock_release(&shard.lock)
     return can
 
 
-cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t count, wan_thread *maker,
+cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
                                  bulk_result *result, int64_t row) noexcept nogil:
     """`region_change` of some of these local changes, from the first on, under one hold of the queue's lock, where there is
     one sender, and no log: a lock that is taken for each of them is never free long enough for the dispatcher that waits
@@ -192,38 +192,38 @@ cdef uint32_t region_change_some(region_core *r, wan_change *changes, uint32_t c
     cdef gateway_queue *g
     cdef uint32_t n, locks, some, done = 0
     cdef uint64_t total = 0
-    if r.log != NULL or not r.stores or not r.forwards:
+    if region.log != NULL or not region.stores or not region.forwards:
         return 0
-    some = take_entry_locks(r, changes, min(count, <uint32_t>SOME), shards, held, &locks)
-    attached = r.attached
-    g = only_queue(attached, r.site)
+    some = take_entry_locks(region, changes, min(count, <uint32_t>SOME), shards, held, &locks)
+    attached = region.attached
+    g = only_queue(attached, region.site)
     if g != NULL and g.durable == NULL and not g.queue.copied:
         for n in range(some):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0, attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(g, r.buckets, changes[n].hash, r.member, maker.number)
+            partitions[n] = <uint16_t>queue_partition(g, region.buckets, changes[n].hash, region.member, maker.number)
             total += lengths[n]
             if total > SOME_BYTES:
                 some = n
                 total -= lengths[n]
                 break
         if some > 1:
-            done = change_some_held(r, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
+            done = change_some_held(region, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
 
 
-cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_change *changes, uint32_t some,
+cdef uint32_t change_some_held(region_core *region, const attachment *attached, wan_change *changes, uint32_t some,
                                wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
                                bulk_result *result, int64_t row) noexcept nogil:
     """Under the entry locks. All that may be refused is asked for before the first change is made."""
     cdef gateway_queue *g = attached.queues[0]
-    cdef wan_change *c
+    cdef wan_change *change
     cdef wan_run run
     cdef origin from_
     cdef wan_outcome outcome
     cdef uint32_t n, written = 0
-    cdef uint64_t low = wan_clock_low(r.clock)
+    cdef uint64_t low = wan_clock_low(region.clock)
     cdef uint8_t *to
     cdef int wake
     wan_lock_take(&g.lock)
@@ -236,18 +236,18 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
             break
     to = run.at
     for n in range(some):
-        c = &changes[n]
-        c.waits, c.absent_below = 0, 0
-        if c.stamp < low and not c.flags & WAN_FLAG_GIVEN:
-            c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)     # As in region_change.
-        origin_local(&from_, r, maker)
-        region_apply(r, shards[n], c, &outcome)     # Without a log it has no reason to refuse.
+        change = &changes[n]
+        change.waits, change.absent_below = 0, 0
+        if change.stamp < low and not change.flags & WAN_FLAG_GIVEN:
+            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)     # As in region_change.
+        origin_local(&from_, region, maker)
+        region_apply(region, shards[n], change, &outcome)     # Without a log it has no reason to refuse.
         if outcome > WAN_DESTROYED:
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
             continue
-        write_record(to, lengths[n], r, c, operation_of(outcome), &from_, attached.recipients, attached.recipient_count,
-                     c.value, c.value_length, c.value_form)
+        write_record(to, lengths[n], region, change, operation_of(outcome), &from_, attached.recipients, attached.recipient_count,
+                     change.value, change.value_length, change.value_form)
         to += lengths[n]
         lengths[written], partitions[written] = lengths[n], partitions[n]
         written += 1
@@ -262,11 +262,11 @@ cdef uint32_t change_some_held(region_core *r, const attachment *attached, wan_c
     return some
 
 
-cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
+cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
                                   const int64_t *stamps, int64_t row) noexcept nogil:
     """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is whole
     and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
-    cdef wan_shard *shard = &r.table.shards[0]
+    cdef wan_shard *shard = &region.table.shards[0]
     cdef attachment *attached
     cdef gateway_queue *g
     cdef wan_run run
@@ -289,8 +289,8 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     cdef bint many, is_plain
     cdef wan_thread *maker = wan_thread_self()
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
-    attached = r.attached
-    g = only_queue(attached, r.site)
+    attached = region.attached
+    g = only_queue(attached, region.site)
     if g == NULL or attached.recipient_count != 1:
         wan_lock_release(&shard.lock)
         return 0
@@ -298,14 +298,14 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
     recipient = attached.recipients[0]
     count = RUN if key_column.length - row >= RUN else <uint32_t>(key_column.length - row)
     memset(&head, 0, sizeof(head))
-    head.region = r.number
-    head.stamp_site = head.origin_site = r.site
-    head.event_member, head.event_thread = r.member, maker.number
+    head.region = region.number
+    head.stamp_site = head.origin_site = region.site
+    head.event_member, head.event_thread = region.member, maker.number
     head.recipients_count = 1
     head.callback_length = 0
     head.callback_form = WAN_FORM_NONE
     first_event = maker.events + 1
-    stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), count)
+    stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), count)
     is_plain = keys_are_plain(key_column, row, count)
     column_rows(key_column, row, count, keys, key_lengths, key_forms)
     if value_column != NULL:
@@ -332,7 +332,7 @@ cdef uint32_t region_forward_rows(region_core *r, const ColumnView *key_column, 
         lengths[n] = <uint32_t>length
         if many:
             hash = wan_key_hash(keys[n], key_length, key_form)
-            partitions[n] = <uint16_t>queue_partition(g, r.buckets, hash, head.event_member, head.event_thread)
+            partitions[n] = <uint16_t>queue_partition(g, region.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
         record = wan_record_begin(to, length, &head)

@@ -156,11 +156,11 @@ cdef class ReceiverSession(Session):
             self.replaced.append(self.cores.get(number))    # Records of this batch may point to it.
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
-            self.regions[number].core = &core.state.r if core is not None and not core.state.r.closed else NULL
+            self.regions[number].core = &core.state.region if core is not None and not core.state.region.closed else NULL
             if core is not None:
-                self.clock, self.clock_holder = core.state.r.clock, core.state.clock
+                self.clock, self.clock_holder = core.state.region.clock, core.state.clock
                 self.now_ms = wan_clock_receiving_ms(self.clock)
-                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).state.r.closed} | {core}
+                self.memory.cores = {c for c in self.memory.cores if not (<RegionCore>c).state.region.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
             self.regions[number].core = NULL

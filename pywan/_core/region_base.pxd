@@ -7,7 +7,7 @@ from pywan._core.disk_log cimport LogBudget
 from pywan._core.region_state cimport condition, decision, origin, region_core, region_log
 
 cdef class RegionBase:
-    cdef region_core r
+    cdef region_core region
     cdef Clock clock
     cdef str name
     cdef uint32_t born              # `wan_forks` of the process that made it, the only one in which it works.
@@ -31,7 +31,7 @@ cdef class RegionBase:
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, decision *decided, condition *wanted,
+    cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
     cdef int wait_written(self, bint is_queued) except -1
@@ -39,6 +39,6 @@ cdef class RegionBase:
     cdef int wait_durable(self) except -1
 
 cdef class OneWait:
-    cdef RegionBase region
+    cdef RegionBase state
     cdef const void *outer
     cdef int outer_waits

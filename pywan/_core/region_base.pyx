@@ -31,21 +31,21 @@ cdef class RegionBase:
         self.name = name
         self.born = wan_forks
         self.clock = clock
-        self.r.clock = &clock.clock
-        self.r.site = site
-        self.r.member = member
-        self.r.stores = stores
-        self.r.forwards = forwards
-        self.r.buckets = buckets
-        self.r.number = <uint16_t>region_number(name)
+        self.region.clock = &clock.clock
+        self.region.site = site
+        self.region.member = member
+        self.region.stores = stores
+        self.region.forwards = forwards
+        self.region.buckets = buckets
+        self.region.number = <uint16_t>region_number(name)
         self.attached_queues = self.asking = ()
-        raise_for(wan_table_init(&self.r.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
+        raise_for(wan_table_init(&self.region.table, buckets or WAN_BUCKETS_DEFAULT), f"region {name!r}")
 
     def __dealloc__(self):
-        wan_table_close(&self.r.table)
-        free(self.r.attached)
-        if self.r.log != NULL:
-            region_log_close(self.r.log)
+        wan_table_close(&self.region.table)
+        free(self.region.attached)
+        if self.region.log != NULL:
+            region_log_close(self.region.log)
 
     cdef int check_process(self) except -1:
         if self.born != wan_forks:
@@ -54,7 +54,7 @@ cdef class RegionBase:
 
     cdef int check_open(self) except -1:
         self.check_process()
-        if self.r.closed:
+        if self.region.closed:
             from pywan.errors import RegionNotFoundError
             raise RegionNotFoundError(f"region {self.name!r} was destroyed, or its cache closed; nothing was changed")
         return 0
@@ -91,7 +91,7 @@ cdef class RegionBase:
             fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.g, queue in asking
             fresh.count += 1
             if queue.g.buckets != NULL:
-                queue.g.buckets[self.r.number] = <uint16_t>self.r.buckets
+                queue.g.buckets[self.region.number] = <uint16_t>self.region.buckets
             if wan_flag_read(&queue.g.running) and queue.reachable:
                 for n in range(fresh.recipient_count):
                     if fresh.recipients[n] == queue.g.remote_site:
@@ -101,28 +101,28 @@ cdef class RegionBase:
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
         self.choose_durable(queues)
-        self.full_timeout_us = SLOW_DISK_US if self.r.log != NULL else 0
+        self.full_timeout_us = SLOW_DISK_US if self.region.log != NULL else 0
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
             if queue.g.durable != NULL:
                 # From before a restart, when the clock was ahead of what it is now: later changes would lose against
                 # what is queued.
-                wan_clock_see(self.r.clock, wan_read(&queue.g.counts.newest_stamp))
-                queue.clock, queue.g.clock = self.clock, self.r.clock
+                wan_clock_see(self.region.clock, wan_read(&queue.g.counts.newest_stamp))
+                queue.clock, queue.g.clock = self.clock, self.region.clock
         with nogil:
-            attachment_publish(&self.r, fresh)
+            attachment_publish(&self.region, fresh)
         self.attached_queues, self.asking, self.seems_slow = tuple(queues), tuple(asking), is_slow
         del old_queues
         return 0
 
     cdef int choose_durable(self, queues) except -1:
-        waits = self.r.log != NULL and self.r.log.committer.synchronous != 0
-        wan_flag_set(&self.r.durable, waits or any(queue.synchronous or queue.copied for queue in queues))
+        waits = self.region.log != NULL and self.region.log.committer.synchronous != 0
+        wan_flag_set(&self.region.durable, waits or any(queue.synchronous or queue.copied for queue in queues))
         return 0
 
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1:
         """It is persistent from now on."""
-        self.r.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
+        self.region.log, self.environment, self.budget, self.log_wait = log, environment, budget, log_wait
         self.full_timeout_us = SLOW_DISK_US
         return self.choose_durable(self.attached_queues)
 
@@ -131,14 +131,14 @@ cdef class RegionBase:
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
         if fresh == NULL:
             raise MemoryError(f"region {self.name!r}: no memory to close it; nothing was changed")
-        wan_flag_set(&self.r.closed, 1)
+        wan_flag_set(&self.region.closed, 1)
         with nogil:
-            attachment_publish(&self.r, fresh)
+            attachment_publish(&self.region, fresh)
         return 0
 
     # Waits
 
-    cdef wan_status wait_for_room(self, wan_change *c, const origin *from_, decision *decided,
+    cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided,
                                   condition *wanted, wan_outcome *outcome) except *:
         """Tries again while a full queue may get room: its disk freed, or its receiver reached."""
         cdef uint64_t began = wan_monotonic_us()
@@ -148,12 +148,12 @@ cdef class RegionBase:
             PyErr_CheckSignals()        # Ctrl-C ends the wait: nothing was changed.
             with nogil:
                 wan_wait_change(&never, 0, 5)
-                if c.local and c.stamp > wan_clock_last(self.r.clock):      # The clock has been set back meanwhile.
-                    c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
+                if change.local and change.stamp > wan_clock_last(self.region.clock):      # The clock has been set back meanwhile.
+                    change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
                 if wanted != NULL:
-                    status = region_change_if(&self.r, c, from_, decided, wanted, outcome)
+                    status = region_change_if(&self.region, change, from_, decided, wanted, outcome)
                 else:
-                    status = region_change(&self.r, c, from_, decided, outcome)
+                    status = region_change(&self.region, change, from_, decided, outcome)
         return status
 
     cdef bint may_wait(self, uint64_t began_us) except *:
@@ -168,8 +168,8 @@ cdef class RegionBase:
             if queue.gives_up(waited):
                 return False
             patience = max(patience, queue.g.block_timeout_us)
-        if self.r.log != NULL and waited >= patience:
-            since = committer_failing_since(&self.r.log.committer, WAN_FULL)
+        if self.region.log != NULL and waited >= patience:
+            since = committer_failing_since(&self.region.log.committer, WAN_FULL)
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued) except -1:
@@ -179,7 +179,7 @@ cdef class RegionBase:
         global wan_bulk_waits
         cdef EventQueue queue
         self.check_process()
-        if wan_bulk_region == &self.r:      # The bulk call waits at its end.
+        if wan_bulk_region == &self.region:      # The bulk call waits at its end.
             wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
             return 0
         for queue in self.attached_queues if is_queued else ():
@@ -187,7 +187,7 @@ cdef class RegionBase:
                 queue.wait_written()
             if queue.g.queue.copied:
                 queue.wait_for_copies(60.0)
-        if self.r.log != NULL and self.r.log.committer.synchronous:
+        if self.region.log != NULL and self.region.log.committer.synchronous:
             self.wait_log(FOR_EVENTS)
         return 0
 
@@ -199,7 +199,7 @@ cdef class RegionBase:
         for queue in self.attached_queues:
             if queue.g.durable != NULL and queue.g.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
                 queue.wait_durable()
-        if self.r.log != NULL and self.r.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
+        if self.region.log != NULL and self.region.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
             self.wait_log(FOR_DISK)
         return 0
 
@@ -208,8 +208,8 @@ cdef class RegionBase:
         if self.log_wait is not None:
             self.log_wait()
             return 0
-        wait = committer_begin_wait(&self.r.log.committer, what, 60000000)
-        return committer_wait(&self.r.log.committer, &wait, f"region {self.name!r}",
+        wait = committer_begin_wait(&self.region.log.committer, what, 60000000)
+        return committer_wait(&self.region.log.committer, &wait, f"region {self.name!r}",
                               "the change is in memory and will be written when the disk takes it")
 
 
@@ -217,13 +217,13 @@ cdef class OneWait:
     """What this thread changes in the region while it is entered is waited for at the end, once: also when the call
     ends with an error, which then says of what was stored that it may not be on the disk."""
 
-    def __cinit__(self, RegionBase region not None):
-        self.region = region
+    def __cinit__(self, RegionBase state not None):
+        self.state = state
 
     def __enter__(self):
         global wan_bulk_region, wan_bulk_waits
         self.outer, self.outer_waits = wan_bulk_region, wan_bulk_waits
-        wan_bulk_region, wan_bulk_waits = &self.region.r, 0
+        wan_bulk_region, wan_bulk_waits = &self.state.region, 0
         return self
 
     def __exit__(self, kind, error, trace):
@@ -234,7 +234,7 @@ cdef class OneWait:
         if not waits or error is not None and not isinstance(error, Exception):     # Ctrl-C does not wait.
             return False
         try:
-            self.region.wait_written(waits & WAN_BULK_QUEUED != 0)
+            self.state.wait_written(waits & WAN_BULK_QUEUED != 0)
         except DiskError as late:
             if error is None:
                 raise

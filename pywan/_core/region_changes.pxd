@@ -3,7 +3,7 @@ from pywan._core.region_base cimport RegionBase
 from pywan._core.region_state cimport condition
 
 cdef class Condition:
-    cdef condition c
+    cdef condition wanted
     cdef object holder      # Of the expected value.
 
     cdef object found(self)

@@ -30,25 +30,25 @@ cdef class Condition:
 
     def __cinit__(self, str kind, expected=None):
         cdef encoded v
-        memset(&self.c, 0, sizeof(condition))
-        self.c.kind = {"absent": IF_ABSENT, "value": IF_VALUE, "equal": IF_EQUAL, "there": IF_THERE}[kind]
-        if self.c.kind == IF_EQUAL:
+        memset(&self.wanted, 0, sizeof(condition))
+        self.wanted.kind = {"absent": IF_ABSENT, "value": IF_VALUE, "equal": IF_EQUAL, "there": IF_THERE}[kind]
+        if self.wanted.kind == IF_EQUAL:
             self.holder = encode(expected, &v)
             # An integer's bytes, say, lie in `v`.
             self.holder = PyBytes_FromStringAndSize(<const char *>v.data, v.length)
-            self.c.value, self.c.length, self.c.form = <const uint8_t *>PyBytes_AS_STRING(self.holder), v.length, v.form
+            self.wanted.value, self.wanted.length, self.wanted.form = <const uint8_t *>PyBytes_AS_STRING(self.holder), v.length, v.form
 
     def __dealloc__(self):
-        wan_buffer_close(&self.c.found)
+        wan_buffer_close(&self.wanted.found)
 
     cdef object found(self):
-        if not self.c.found_value or self.c.kind == IF_EQUAL:
+        if not self.wanted.found_value or self.wanted.kind == IF_EQUAL:
             return None
         cdef const uint8_t *data = b""
-        if self.c.found.used:
-            data = self.c.found.bytes
+        if self.wanted.found.used:
+            data = self.wanted.found.bytes
         # The change is done: the value must not get lost in an error.
-        return show(self.c.found_form, data, <uint32_t>self.c.found.used)
+        return show(self.wanted.found_form, data, <uint32_t>self.wanted.found.used)
 
 
 @cython.auto_pickle(False)
@@ -62,19 +62,19 @@ cdef class RegionCalls:
     @property
     def is_closed(self):
         """Whether it was destroyed, or its cache closed."""
-        return bool(wan_flag_read(&self.state.r.closed))
+        return bool(wan_flag_read(&self.state.region.closed))
 
     @property
     def applied(self):
         """Remote changes that took effect."""
         self.state.check_process()
-        return wan_read(&self.state.r.applied)
+        return wan_read(&self.state.region.applied)
 
     @property
     def conflicts(self):
         """Remote changes that lost against a later version."""
         self.state.check_process()
-        return wan_read(&self.state.r.conflicts)
+        return wan_read(&self.state.region.conflicts)
 
     @property
     def memory_bytes(self):
@@ -82,7 +82,7 @@ cdef class RegionCalls:
         cdef uint64_t used, tombstones, total
         self.state.check_process()
         with nogil:
-            sum_shards(&self.state.r.table, &used, &tombstones, &total)
+            sum_shards(&self.state.region.table, &used, &tombstones, &total)
         return total
 
     @property
@@ -91,14 +91,14 @@ cdef class RegionCalls:
         cdef uint64_t used, tombstones
         self.state.check_process()
         with nogil:
-            sum_shards(&self.state.r.table, &used, &tombstones, NULL)
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
         return tombstones
 
     def __len__(self):
         cdef uint64_t used, tombstones
         self.state.check_open()
         with nogil:
-            sum_shards(&self.state.r.table, &used, &tombstones, NULL)
+            sum_shards(&self.state.region.table, &used, &tombstones, NULL)
         return used - tombstones
 
     def __contains__(self, key):
@@ -178,52 +178,52 @@ cdef class RegionChanges(RegionCalls):
         cdef uint8_t flags
         cdef enqueue_decision decided
         cdef decision *known
-        cdef wan_shard *shard = &state.r.table.shards[0]
-        if not state.asking or not state.r.forwards:
+        cdef wan_shard *shard = &state.region.table.shards[0]
+        if not state.asking or not state.region.forwards:
             return []
         read_origin(origin_, &from_, &flags)
         known = known_decisions(decisions, state.attached_queues, state.name, None)
         decided.count = 0
         wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
-        if state.r.attached != NULL:
-            decide_enqueue(state.r.attached, &from_, state.r.site, known, &decided)
+        if state.region.attached != NULL:
+            decide_enqueue(state.region.attached, &from_, state.region.site, known, &decided)
         wan_lock_release(&shard.lock)
         free(known)
         return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
 
     def next_event_id(self):
         """(member, thread, sequence) of an event that this thread makes now: for `change`, as part of its origin."""
-        return self.state.r.member, wan_thread_number(), wan_thread_next_event()
+        return self.state.region.member, wan_thread_number(), wan_thread_next_event()
 
-    def judge(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
+    def decide(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
               uint8_t flags=0):
         """What `change` would do, changing nothing."""
         cdef encoded k, v
-        cdef wan_change c
+        cdef wan_change change
         cdef wan_outcome outcome
         self.state.check_open()
         key_holder = encode_key(key, &k)
-        memset(&c, 0, sizeof(c))
-        c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
-        c.operation = <uint8_t>operation
-        c.hash = wan_key_hash(k.data, k.length, k.form)
-        c.ask = <uint8_t>ask
-        c.flags = flags
-        c.local = version is None
+        memset(&change, 0, sizeof(change))
+        change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
+        change.operation = <uint8_t>operation
+        change.hash = wan_key_hash(k.data, k.length, k.form)
+        change.ask = <uint8_t>ask
+        change.flags = flags
+        change.local = version is None
         value_holder = encode(value, &v)
-        c.value, c.value_length, c.value_form = v.data, v.length, v.form
+        change.value, change.value_length, change.value_form = v.data, v.length, v.form
         if version is not None:
-            c.stamp, c.stamp_site = version
-        if not self.state.r.stores:
+            change.stamp, change.stamp_site = version
+        if not self.state.region.stores:
             return "destroyed" if operation == WAN_DESTROY else "updated"
-        cdef wan_shard *shard = wan_table_shard(&self.state.r.table, c.hash)
+        cdef wan_shard *shard = wan_table_shard(&self.state.region.table, change.hash)
         cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
-        c.absent_below = absent_below(&self.state.r, flags)
-        outcome = wan_table_judge(shard, &c)
+        change.absent_below = absent_below(&self.state.region, flags)
+        outcome = wan_table_judge(shard, &change)
         if condition_ is not None:
-            status = condition_look(&condition_.c, wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form))
-            if not condition_.c.holds:
+            status = condition_look(&condition_.wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+            if not condition_.wanted.holds:
                 outcome = WAN_UNMET
         wan_lock_release(&shard.lock)
         raise_for(status, f"region {self.state.name!r}")
@@ -237,7 +237,7 @@ cdef class RegionChanges(RegionCalls):
         Returns (whether it was, whether there was a value, that value; not of "equal"). """
         cdef Condition wanted = Condition(kind, expected)
         self.state.check_open()
-        if not self.state.r.stores:
+        if not self.state.region.stores:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
                                     f" {described(key)} has is not known here; nothing was changed - "
@@ -245,7 +245,7 @@ cdef class RegionChanges(RegionCalls):
         outcome = "slow" if self.state.seems_slow else change_one(self.state, operation, key, value, callback_argument, None, None, None, 0, 0, wanted, None)
         if outcome == "slow":
             outcome = self.state.slow_change(operation, key, value, callback_argument, 0, wanted)
-        return outcome in ("created", "updated", "destroyed"), bool(wanted.c.found_value), wanted.found()
+        return outcome in ("created", "updated", "destroyed"), bool(wanted.wanted.found_value), wanted.found()
 
     def clear(self):
         """Removes every entry of this member's region; a region operation, so nothing is sent. Returns how many."""
@@ -255,8 +255,8 @@ cdef class RegionChanges(RegionCalls):
         cdef const uint8_t *run
         cdef uint64_t at, cursor = 0, dropped = 0
         state.check_open()
-        while cursor < state.r.table.shard_count:
-            packed = region_packed(&state.r.table, &cursor, state.r.table.shard_count, 1, state.name)
+        while cursor < state.region.table.shard_count:
+            packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
             # By the bytes of the key: not every key is the same once decoded and encoded again.
             while at < <uint64_t>len(packed):
@@ -273,7 +273,7 @@ cdef class RegionChanges(RegionCalls):
         self.state.check_open()
         key_holder = encode_key(key, &k)
         cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
-        cdef wan_shard *shard = wan_table_shard(&self.state.r.table, hash)
+        cdef wan_shard *shard = wan_table_shard(&self.state.region.table, hash)
         cdef wan_entry *entry
         cdef bytes data = None
         cdef uint8_t form = 0, state = 0, site = 0
@@ -308,36 +308,36 @@ cdef class RegionChanges(RegionCalls):
 
 cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
     cdef encoded k, v, a
-    cdef wan_change c
+    cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef wan_status status
-    if self.r.closed or self.born != wan_forks:
+    if self.region.closed or self.born != wan_forks:
         self.check_open()
     if self.seems_slow:
         self.slow_change(WAN_UPDATE, key, value, callback_argument)
         return 0
     if not encode_plain(key, &k, <Py_ssize_t>WAN_KEY_BYTES_MAX):
         key_holder = encode_key_by_type(key, &k)
-    c.hash = wan_key_hash(k.data, k.length, k.form)
-    wan_table_prefetch_slot(&self.r.table, c.hash)
+    change.hash = wan_key_hash(k.data, k.length, k.form)
+    wan_table_prefetch_slot(&self.region.table, change.hash)
     if not encode_plain(value, &v, <Py_ssize_t>WAN_VALUE_BYTES_MAX):
         value_holder = encode_by_type(value, &v, False)
-    origin_local(&from_, &self.r, wan_thread_self())
+    origin_local(&from_, &self.region, wan_thread_self())
     if callback_argument is not None:
         argument_holder = encode_callback(callback_argument, &a)
         from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
-    c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
-    c.value, c.value_length, c.value_form = v.data, v.length, v.form
-    c.operation = WAN_UPDATE
-    c.stamp_site = self.r.site
-    c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
-    c.flags = 0
-    c.local = 1
-    c.ask = WAN_ASK_NOBODY
-    status = region_change(&self.r, &c, &from_, NULL, &outcome)
+    change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
+    change.value, change.value_length, change.value_form = v.data, v.length, v.form
+    change.operation = WAN_UPDATE
+    change.stamp_site = self.region.site
+    change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+    change.flags = 0
+    change.local = 1
+    change.ask = WAN_ASK_NOBODY
+    status = region_change(&self.region, &change, &from_, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
-        status = self.wait_for_room(&c, &from_, NULL, NULL, &outcome)
+        status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
     if status == WAN_SLOW:
         self.slow_change(WAN_UPDATE, key, value, callback_argument)
         return 0
@@ -345,8 +345,8 @@ cdef int put_one(RegionBase self, key, value, callback_argument) except -1:
         self.fail(status, f"put of key {described(key)}")
     if outcome == WAN_OUT_OF_MEMORY:
         raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
-    if wan_flag_read(&self.r.durable):
-        self.wait_written(c.waits)
+    if wan_flag_read(&self.region.durable):
+        self.wait_written(change.waits)
     return 0
 
 
@@ -361,11 +361,11 @@ cdef object get_one(RegionBase self, key, default):
 
 cdef bytes find_bytes(RegionBase self, key, uint8_t *form, bint *live):
     cdef encoded k
-    if self.r.closed or self.born != wan_forks:
+    if self.region.closed or self.born != wan_forks:
         self.check_open()
     key_holder = encode_key(key, &k)
     cdef uint64_t hash = wan_key_hash(k.data, k.length, k.form)
-    cdef wan_shard *shard = wan_table_shard(&self.r.table, hash)
+    cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
     cdef wan_entry *entry
     cdef bytes data = None
     live[0] = False
@@ -386,48 +386,48 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
                     int64_t timestamp_ms, Condition condition_, list tell):
     """As `RegionChanges.change`."""
     cdef encoded k, v, a
-    cdef wan_change c
+    cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef wan_status status
     cdef decision *decided = NULL
-    cdef condition *wanted = &condition_.c if condition_ is not None else NULL
+    cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef uint8_t flags = 0
     self.check_open()
     key_holder = encode_key(key, &k)
     value_holder = encode(value, &v)
     if origin_ is None:
-        origin_local(&from_, &self.r, wan_thread_self())
+        origin_local(&from_, &self.region, wan_thread_self())
     else:
         read_origin(origin_, &from_, &flags)
     if callback_argument is not None:
         argument_holder = encode_callback(callback_argument, &a)
         from_.callback, from_.callback_length, from_.callback_form = a.data, <uint16_t>a.length, a.form
-    c.key, c.key_length, c.key_form = k.data, <uint16_t>k.length, k.form
-    c.value, c.value_length, c.value_form = v.data, v.length, v.form
-    c.operation = <uint8_t>operation
-    c.hash = wan_key_hash(k.data, k.length, k.form)
-    c.ask = <uint8_t>ask
-    c.flags = flags
+    change.key, change.key_length, change.key_form = k.data, <uint16_t>k.length, k.form
+    change.value, change.value_length, change.value_form = v.data, v.length, v.form
+    change.operation = <uint8_t>operation
+    change.hash = wan_key_hash(k.data, k.length, k.form)
+    change.ask = <uint8_t>ask
+    change.flags = flags
     if version is None:
-        c.local = 1
-        c.stamp_site = self.r.site
-        c.stamp = wan_clock_take(self.r.clock, wan_clock_now_ms(self.r.clock), 1)
-        if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < c.stamp:
-            c.stamp, c.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
+        change.local = 1
+        change.stamp_site = self.region.site
+        change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+        if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < change.stamp:
+            change.stamp, change.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
     else:
-        c.local = 0
-        c.stamp, c.stamp_site = version
-        wan_clock_see(self.r.clock, c.stamp)
+        change.local = 0
+        change.stamp, change.stamp_site = version
+        wan_clock_see(self.region.clock, change.stamp)
     if decisions is not None:
         decided = known_decisions(decisions, self.attached_queues, self.name, key)
     try:
         if wanted != NULL:
-            status = region_change_if(&self.r, &c, &from_, decided, wanted, &outcome)
+            status = region_change_if(&self.region, &change, &from_, decided, wanted, &outcome)
         else:
-            status = region_change(&self.r, &c, &from_, decided, &outcome)
+            status = region_change(&self.region, &change, &from_, decided, &outcome)
         if status == WAN_FULL and self.full_timeout_us and version is None:
-            status = self.wait_for_room(&c, &from_, decided, wanted, &outcome)
+            status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
         if tell is not None and decided != NULL and status == WAN_OK:
             tell.append(told_decision(decided, self.attached_queues))
     finally:
@@ -438,13 +438,13 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
         self.fail(status, f"change of key {described(key)}")
     if outcome == WAN_OUT_OF_MEMORY:
         raise MemoryError(f"region {self.name!r}: no memory for key {described(key)}; nothing was stored")
-    if version is None and wan_flag_read(&self.r.durable):
-        self.wait_written(c.waits)
+    if version is None and wan_flag_read(&self.region.durable):
+        self.wait_written(change.waits)
     if version is not None:
         if outcome == WAN_LOST:
-            wan_count(&self.r.conflicts, 1)
+            wan_count(&self.region.conflicts, 1)
         elif outcome <= WAN_DESTROYED:
-            wan_count(&self.r.applied, 1)
+            wan_count(&self.region.applied, 1)
     return outcome_name(outcome)
 
 
@@ -464,23 +464,23 @@ cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
 
 cdef int change_key_here(RegionBase self, const encoded *k, uint8_t flag) except -1:
     """1: there was an entry."""
-    cdef wan_change c
+    cdef wan_change change
     cdef bint found
     cdef uint64_t began = 0
     cdef uint32_t never = 0
     cdef wan_status status
-    memset(&c, 0, sizeof(c))
-    c.key, c.key_length, c.key_form, c.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
-    c.hash = wan_key_hash(k.data, k.length, k.form)
-    c.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
-    status = region_change_here(&self.r, &c, flag, &found)
+    memset(&change, 0, sizeof(change))
+    change.key, change.key_length, change.key_form, change.value_form = k.data, <uint16_t>k.length, k.form, WAN_FORM_NONE
+    change.hash = wan_key_hash(k.data, k.length, k.form)
+    change.operation = WAN_DESTROY if flag == WAN_LOGGED_FORGET else WAN_UPDATE
+    status = region_change_here(&self.region, &change, flag, &found)
     if status == WAN_FULL and self.full_timeout_us:
         began = wan_monotonic_us()
         while status == WAN_FULL and self.may_wait(began):
             PyErr_CheckSignals()
             with nogil:
                 wan_wait_change(&never, 0, 5)
-                status = region_change_here(&self.r, &c, flag, &found)
+                status = region_change_here(&self.region, &change, flag, &found)
     if status != WAN_OK:
         self.fail(status, "local destroy" if flag == WAN_LOGGED_FORGET else "invalidate")
     return found

@@ -53,7 +53,7 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     memset(&result, 0, sizeof(bulk_result))
     while True:
         with nogil:
-            region_put_rows(&self.r, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
+            region_put_rows(&self.region, &k.view, &v.view if v is not None else NULL, operation_codes_, stamps_, &result)
         if result.stopped != WAN_FULL:
             break
         if result.done != stopped_at:       # Each row may wait for so long.
@@ -94,7 +94,7 @@ cdef object region_put_columns(RegionBase self, keys, values, operations, timest
     finally:
         free(result.rows)
         free(result.reasons)
-    if wan_flag_read(&self.r.durable):
+    if wan_flag_read(&self.region.durable):
         try:
             self.wait_written(result.waits)
         except errors.DiskError as error:

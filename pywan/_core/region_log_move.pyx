@@ -61,14 +61,14 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
     cdef const wan_logged *record
     cdef wan_shard *shard
     cdef wan_entry *entry
-    cdef wan_change c
+    cdef wan_change change
     cdef uint64_t at = 0
     cdef bint lives
     cdef wan_status status = WAN_OK
     while at < head.length and status == WAN_OK:
         record = <const wan_logged *>(data + at)
         at += wan_logged_length(record)
-        change_from_logged(&c, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
+        change_from_logged(&change, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
         if record.kinds & WAN_LOGGED_MARK:
             if record.kinds & WAN_LOGGED_FORGET:      # Stands where it is: behind it there are later stamps.
                 continue
@@ -77,14 +77,14 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
                     or record.stamp == wan_read(&log.region.let_go)):
                 status = wan_buffer_add(&log.moving.records, record, wan_logged_length(record))
             continue
-        shard = wan_table_shard(&log.region.table, c.hash)
+        shard = wan_table_shard(&log.region.table, change.hash)
         wan_lock_take(&shard.lock)
-        entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
-        lives = (entry != NULL and not (record.kinds & WAN_LOGGED_FORGET) and wan_table_made_by(entry, &c)
+        entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
+        lives = (entry != NULL and not (record.kinds & WAN_LOGGED_FORGET) and wan_table_made_by(entry, &change)
                  and (entry.state == WAN_ENTRY_INVALID) == ((record.kinds & WAN_LOGGED_INVALID) != 0))
         if (entry == NULL and record.operation == WAN_DESTROY and shard.shrunk != NULL
                 and not record.kinds & WAN_LOGGED_FORGET):
-            lives = wan_table_shrunk_stamp(shard, c.hash) == record.stamp
+            lives = wan_table_shrunk_stamp(shard, change.hash) == record.stamp
         wan_lock_release(&shard.lock)
         if lives:
             status = stage_once(&log.moving.records, &log.moving.of_records, record)
@@ -180,7 +180,7 @@ cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
     was staged since that looked what to keep."""
     if log.committer.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
-    return log.moving.around != 0 or log.moving.around_durable != log.committer.durable or region_log_may_keep_less(log)
+    return log.moving.sweep_end != 0 or log.moving.sweep_durable != log.committer.durable or region_log_may_keep_less(log)
 
 
 cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
@@ -190,16 +190,16 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     cdef wan_status status = WAN_OK
     if not wan_log_begin_way(&log.committer.log):
         return WAN_OK
-    if log.moving.around == 0:
-        log.moving.around = log.committer.log.segments[log.committer.log.writing].number
+    if log.moving.sweep_end == 0:
+        log.moving.sweep_end = log.committer.log.segments[log.committer.log.writing].number
         region_log_forget_look(log)
-        log.moving.around_durable = log.committer.durable
+        log.moving.sweep_durable = log.committer.durable
     while (status == WAN_OK and moved < NEAR_LIMIT_MOVED and not region_log_has_room(log, NEAR_LIMIT_SEGMENTS)
-           and log.committer.log.segments[0].number < log.moving.around):
+           and log.committer.log.segments[0].number < log.moving.sweep_end):
         status = region_log_drop_oldest(log, 1, not region_log_staged_fits(log))
         moved += 1
-    if log.committer.log.segments[0].number >= log.moving.around:
-        log.moving.around, log.moving.settled = 0, log.committer.log.bytes
+    if log.committer.log.segments[0].number >= log.moving.sweep_end:
+        log.moving.sweep_end, log.moving.bytes_after_sweep = 0, log.committer.log.bytes
         region_log_end_look(log)
     wan_log_end_way(&log.committer.log)
     return status
@@ -210,12 +210,12 @@ cdef bint region_log_wants_way(region_log *log) noexcept nogil:
     cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
     if not region_log_may_shrink(log):
         return False
-    if log.moving.around:
+    if log.moving.sweep_end:
         return True
     # The last time around may have kept what was superseded by changes that have been written since.
     # In a small store a segment is a large part of it.
     cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.committer.log) // 2), LOG_SEGMENTS_KEPT * segment)
-    return (log.committer.log.bytes >= log.moving.settled + max(log.moving.settled // 8, most)
+    return (log.committer.log.bytes >= log.moving.bytes_after_sweep + max(log.moving.bytes_after_sweep // 8, most)
             or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
 
 

@@ -28,7 +28,7 @@ cdef class PersistentRegion(RegionTombstones):
         `wait` for waits for the committer, where it runs otherwise. Before the region is used. Returns what was
         found."""
         cdef const wan_env *env = environment_of(environment)
-        cdef region_log *log = region_log_new(&self.state.r)
+        cdef region_log *log = region_log_new(&self.state.region)
         cdef wan_log_reader reader
         cdef wan_damage damage
         cdef wan_status status
@@ -41,7 +41,7 @@ cdef class PersistentRegion(RegionTombstones):
         reader.salvage, reader.read_ahead = salvage, env == &wan_env_posix
         with nogil:
             status = wan_log_open(&log.committer.log, env, path_, WAN_LOG_REGION, log_id, 0, &reader, &damage, &log.cut_bytes)
-            wan_clock_see(self.state.r.clock, log.highest if status == WAN_OK else 0)
+            wan_clock_see(self.state.region.clock, log.highest if status == WAN_OK else 0)
         try:
             committer_opened(&log.committer, status, f"region {self.state.name!r}")
         except BaseException:
@@ -49,18 +49,18 @@ cdef class PersistentRegion(RegionTombstones):
             raise
         committer_share(&log.committer, log_budget, log_known, False)
         self.state.keep_log(log, environment, log_budget, wait)
-        self.let_go = self.state.r.let_go
+        self.let_go = self.state.region.let_go
         return {"records": log.recovered, "cut_bytes": log.cut_bytes, "entries": len(self), "damages": damage_list(&log.damages)}
 
     @property
     def persistent(self):
-        return self.state.r.log != NULL
+        return self.state.region.log != NULL
 
     def commit_loop(self):
         """Writes what is staged until `stop_log`. The GIL is free meanwhile."""
-        if self.state.r.log != NULL:
+        if self.state.region.log != NULL:
             with nogil:
-                committer_run(&self.state.r.log.committer)
+                committer_run(&self.state.region.log.committer)
             if self.releases_entries:
                 self.free_entries()
 
@@ -68,49 +68,49 @@ cdef class PersistentRegion(RegionTombstones):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs. False: the disk did not
         take what is staged, and `log_state` says why."""
         cdef wan_status status = WAN_OK
-        if self.state.r.log != NULL:
+        if self.state.region.log != NULL:
             with nogil:
-                status = committer_once(&self.state.r.log.committer, WORK_NOW)
+                status = committer_once(&self.state.region.log.committer, WORK_NOW)
         return status == WAN_OK
 
     def write_once(self):
         """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
         cdef wan_status status = WAN_EMPTY
-        if self.state.r.log != NULL:
+        if self.state.region.log != NULL:
             with nogil:
-                status = committer_write_now(&self.state.r.log.committer)
+                status = committer_write_now(&self.state.region.log.committer)
         return status == WAN_OK
 
     def stop_log(self):
         """Makes `commit_loop` return once everything is on the disk (or cannot get there)."""
-        if self.state.r.log != NULL:
-            committer_stop(&self.state.r.log.committer)
+        if self.state.region.log != NULL:
+            committer_stop(&self.state.region.log.committer)
 
     def log_state(self):
         """Sizes of the log, and why writing fails now (None: it does not)."""
         self.state.check_process()
-        return committer_state(&self.state.r.log.committer) if self.state.r.log != NULL else {}
+        return committer_state(&self.state.region.log.committer) if self.state.region.log != NULL else {}
 
     def release_entries(self):
         """Gives the memory of a closed region's entries back: whoever knows the region may do so for long. If the
         region has a log, that happens when `commit_loop` ends: until then the committer asks the table what in the log
         is current."""
-        if not self.state.r.closed:
+        if not self.state.region.closed:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.state.name!r} is not closed; nothing was changed")
         self.releases_entries = True        # Either this call or the end of `commit_loop` sees what the other one did.
-        if self.state.r.log == NULL or wan_flag_read(&self.state.r.log.committer.ended):
+        if self.state.region.log == NULL or wan_flag_read(&self.state.region.log.committer.ended):
             self.free_entries()
 
     cdef int free_entries(self) except -1:
         cdef wan_shard *shard
         cdef wan_shard_content content
         with nogil:
-            for n in range(self.state.r.table.shard_count):
-                shard = &self.state.r.table.shards[n]
+            for n in range(self.state.region.table.shard_count):
+                shard = &self.state.region.table.shards[n]
                 wan_lock_take(&shard.lock)
                 content = wan_table_take_all(shard)
                 wan_lock_release(&shard.lock)
                 wan_table_free(content)
-            wan_table_rest(&self.state.r.table)
+            wan_table_rest(&self.state.region.table)
         return 0

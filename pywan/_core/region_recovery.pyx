@@ -14,7 +14,7 @@ from pywan._core.region_walk cimport region_lower_tombstones
 cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil:
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
-    cdef wan_change c
+    cdef wan_change change
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at = 0
@@ -43,18 +43,18 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             if not record.kinds & WAN_LOGGED_LET_GO:
                 wan_set(&log.region.mark, max(log.region.mark, record.stamp))
             continue
-        change_from_logged(&c, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
-        shard = wan_table_shard(&log.region.table, c.hash)
+        change_from_logged(&change, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
+        shard = wan_table_shard(&log.region.table, change.hash)
         if record.kinds & WAN_LOGGED_FORGET:
-            entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+            entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
             if entry != NULL and entry.stamp <= record.stamp:
-                wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
+                wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form)
             continue
         if record.kinds & WAN_LOGGED_RESTAMPED:
-            entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+            entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
             if entry != NULL and entry.stamp == record.other_stamp:
                 entry.stamp = 0
-        if (wan_table_invalidate(shard, &c) if record.kinds & WAN_LOGGED_INVALID else wan_table_apply(shard, &c)) == WAN_OUT_OF_MEMORY:
+        if (wan_table_invalidate(shard, &change) if record.kinds & WAN_LOGGED_INVALID else wan_table_apply(shard, &change)) == WAN_OUT_OF_MEMORY:
             return WAN_NO_MEMORY
     return status
 
@@ -63,14 +63,14 @@ cdef void region_log_note_damaged(void *owner, const wan_damage *damage) noexcep
     keep_damage(&(<region_log *>owner).damages, damage)
 
 
-cdef region_log *region_log_new(region_core *r) except NULL:
+cdef region_log *region_log_new(region_core *region) except NULL:
     """Before it is opened."""
     cdef region_log *log = <region_log *>calloc(1, sizeof(region_log))
     if log == NULL:
         raise MemoryError()
-    log.region = r
+    log.region = region
     log.moving.of_records.key_of = log.unwritten.of_newest.key_of = wan_logged_item_key
-    log.moving.around_durable = NEVER
+    log.moving.sweep_durable = NEVER
     return log
 
 

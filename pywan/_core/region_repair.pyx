@@ -37,8 +37,8 @@ cdef class RegionRepair(RepairStamps):
         cdef wan_entry *entry
         region.state.check_open()
         with nogil:
-            for n in range(region.state.r.table.shard_count):
-                shard = &region.state.r.table.shards[n]
+            for n in range(region.state.region.table.shard_count):
+                shard = &region.state.region.table.shards[n]
                 wan_lock_take(&shard.lock)
                 for at in range(wan_shard_slots(shard)):
                     entry = wan_shard_entry(shard, at)
@@ -59,7 +59,7 @@ cdef class RegionRepair(RepairStamps):
         for wants_stamps in (True, False):
             found = 0
             with nogil:
-                status = rename_invalid(self, &region.state.r, wants_stamps, &found)
+                status = rename_invalid(self, &region.state.region, wants_stamps, &found)
             if status != WAN_OK or not found:
                 break
             self.give_stamps()
@@ -77,8 +77,8 @@ cdef class RegionRepair(RepairStamps):
         region.state.check_open()
         while True:
             with nogil:
-                while shard < region.state.r.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
-                    status = restamp_some(self, &region.state.r, &shard, &at, &entries, &tombstones)
+                while shard < region.state.region.table.shard_count and status == WAN_OK and entries + tombstones < 20000:
+                    status = restamp_some(self, &region.state.region, &shard, &at, &entries, &tombstones)
             if status != WAN_FULL:
                 break
             began = began or wan_monotonic_us()
@@ -90,12 +90,12 @@ cdef class RegionRepair(RepairStamps):
             status = WAN_OK
         if status != WAN_OK and status != WAN_SLOW:
             region.state.fail(status, f"repair of the clock (after {entries + tombstones} entries)")
-        return entries, tombstones, shard if shard < region.state.r.table.shard_count else None, status == WAN_SLOW
+        return entries, tombstones, shard if shard < region.state.region.table.shard_count else None, status == WAN_SLOW
 
     def ahead_keys(self, RegionCore region not None, uint32_t shard):
         """The keys in this shard whose entries are ahead, and whether they are tombstones. For regions with callbacks
         on the way."""
-        cdef wan_shard *s = &region.state.r.table.shards[shard]
+        cdef wan_shard *s = &region.state.region.table.shards[shard]
         cdef wan_entry *entry
         cdef wan_status status = WAN_OK
         cdef uint64_t at
@@ -141,7 +141,7 @@ cdef class RegionRepair(RepairStamps):
         region.state.check_open()
         key_holder = encode_key(key, &k)
         hash = wan_key_hash(k.data, k.length, k.form)
-        shard = wan_table_shard(&region.state.r.table, hash)
+        shard = wan_table_shard(&region.state.region.table, hash)
         if origin_ is not None:
             read_origin(origin_, &from_, &flags)
         decided = known_decisions(decisions, region.state.attached_queues, region.state.name, key)
@@ -151,7 +151,7 @@ cdef class RegionRepair(RepairStamps):
                     wan_lock_take(&shard.lock)
                     entry = wan_table_find(shard, hash, k.data, <uint16_t>k.length, k.form)
                     found = entry != NULL and entry.state != WAN_ENTRY_INVALID
-                    status = restamp_held(&region.state.r, shard, hash, entry, &self.scratch, decided, made) if found else WAN_OK
+                    status = restamp_held(&region.state.region, shard, hash, entry, &self.scratch, decided, made) if found else WAN_OK
                     wan_lock_release(&shard.lock)
                 if status != WAN_FULL or wan_monotonic_us() - began > REPAIR_PATIENCE_US:
                     break
@@ -169,59 +169,59 @@ cdef class RegionRepair(RepairStamps):
     def settle_region(self, RegionCore region not None):
         """Nothing is ahead in the region any more: its log says that later stamps are history, and what is remembered
         of destroys is not of the future. Not while `keep_tombstones` runs."""
-        cdef wan_change c
+        cdef wan_change change
         cdef uint64_t mark, let_go, stamp
         cdef wan_status status = WAN_OK
-        cdef region_core *r = &region.state.r
+        cdef region_core *core = &region.state.region
         region.state.check_open()
-        stamp = wan_clock_last(r.clock)
+        stamp = wan_clock_last(core.clock)
         with nogil:
-            mark, let_go = min(wan_read(&r.mark), stamp), min(wan_read(&r.let_go), stamp)
+            mark, let_go = min(wan_read(&core.mark), stamp), min(wan_read(&core.let_go), stamp)
             # The log knows the shrunk ones by their old stamps only: what comes for such keys is judged by the mark.
-            if region_lower_tombstones(&r.table, self.limit, stamp) and r.log != NULL:
+            if region_lower_tombstones(&core.table, self.limit, stamp) and core.log != NULL:
                 mark = let_go = stamp
-            if r.log != NULL:
-                memset(&c, 0, sizeof(c))
-                c.stamp, c.operation, c.key_form, c.value_form = stamp, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
-                wan_lock_take(&r.log.lock)
-                status = region_log_reserve(r.log, &c)
+            if core.log != NULL:
+                memset(&change, 0, sizeof(change))
+                change.stamp, change.operation, change.key_form, change.value_form = stamp, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+                wan_lock_take(&core.log.lock)
+                status = region_log_reserve(core.log, &change)
                 if status == WAN_OK:
-                    region_log_stage(r.log, &c, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
-                    r.log.reset_staged = r.log.committer.staged
-                wan_lock_release(&r.log.lock)
+                    region_log_stage(core.log, &change, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
+                    core.log.reset_staged = core.log.committer.staged
+                wan_lock_release(&core.log.lock)
             if status == WAN_OK:
-                wan_set(&r.mark, mark)
-                wan_set(&r.let_go, let_go)
+                wan_set(&core.mark, mark)
+                wan_set(&core.let_go, let_go)
                 # That record stays where it is; these go on with what lives.
                 if mark:
-                    status = region_raise_mark(r, mark, 0)
+                    status = region_raise_mark(core, mark, 0)
                 if let_go and status == WAN_OK:
-                    status = region_raise_mark(r, let_go, WAN_LOGGED_LET_GO)
+                    status = region_raise_mark(core, let_go, WAN_LOGGED_LET_GO)
         if status != WAN_OK:
             region.state.fail(status, "repair of the clock")
         region.lower_marks(stamp, let_go)
-        if r.log != NULL:
-            wan_set(&r.log.highest, stamp)
+        if core.log != NULL:
+            wan_set(&core.log.highest, stamp)
 
     def log_is_ahead(self, RegionCore region not None):
         """Whether the region's log, as it was when it was opened, makes the clock run ahead."""
-        return region.state.r.log != NULL and wan_read(&region.state.r.log.highest) > self.limit
+        return region.state.region.log != NULL and wan_read(&region.state.region.log.highest) > self.limit
 
 
-cdef void note_restamping(region_core *r, const wan_change *c, uint64_t replaced) noexcept nogil:
-    """Under an entry lock: the log's record of `c` says that it replaces the later version with this stamp. NULL: no
+cdef void note_restamping(region_core *region, const wan_change *change, uint64_t replaced) noexcept nogil:
+    """Under an entry lock: the log's record of `change` says that it replaces the later version with this stamp. NULL: no
     record does any more."""
-    if r.log != NULL:
-        wan_lock_take(&r.log.lock)
-        r.log.restamping, r.log.replaced = c, replaced
-        wan_lock_release(&r.log.lock)
+    if region.log != NULL:
+        wan_lock_take(&region.log.lock)
+        region.log.restamping, region.log.replaced = change, replaced
+        wan_lock_release(&region.log.lock)
 
 
-cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
+cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t hash, wan_entry *entry, wan_buffer *scratch,
                              decision *decisions, const origin *made) noexcept nogil:
     """Under the entry lock: the entry, or tombstone, is changed to what it is, with a stamp of now, and queued. `made`:
     the event that the filters saw; NULL: one of this thread. Not WAN_OK: it is as it was."""
-    cdef wan_change c
+    cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef uint64_t old = entry.stamp
@@ -231,23 +231,23 @@ cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wa
     status = wan_buffer_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
     if status != WAN_OK:
         return status
-    memset(&c, 0, sizeof(c))
-    c.key = wan_buffer_put(scratch, entry.bytes, entry.key_length)
-    c.key_length, c.key_form, c.hash = entry.key_length, entry.key_form, hash
-    c.operation, c.value_form, c.stamp_site = WAN_DESTROY, WAN_FORM_NONE, r.site
+    memset(&change, 0, sizeof(change))
+    change.key = wan_buffer_put(scratch, entry.bytes, entry.key_length)
+    change.key_length, change.key_form, change.hash = entry.key_length, entry.key_form, hash
+    change.operation, change.value_form, change.stamp_site = WAN_DESTROY, WAN_FORM_NONE, region.site
     if not destroyed:
-        c.operation, c.value_form, c.value_length = WAN_UPDATE, entry.value_form, entry.value_length
-        c.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
-    wan_clock_lower(r.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
-    c.stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), 1)
+        change.operation, change.value_form, change.value_length = WAN_UPDATE, entry.value_form, entry.value_length
+        change.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
+    wan_clock_lower(region.clock, AHEAD_MS)      # A change of another key with such a stamp may have raised it again.
+    change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     if made != NULL:
         from_ = made[0]
     else:
-        origin_local(&from_, r, wan_thread_self())
-    note_restamping(r, &c, old)
+        origin_local(&from_, region, wan_thread_self())
+    note_restamping(region, &change, old)
     entry.stamp = 0
-    status = region_change_held(r, shard, &c, &from_, decisions, &outcome)
-    note_restamping(r, NULL, 0)
+    status = region_change_held(region, shard, &change, &from_, decisions, &outcome)
+    note_restamping(region, NULL, 0)
     if status == WAN_OK and outcome > WAN_DESTROYED:
         status = WAN_NO_MEMORY
         wan_tell(WAN_CORRUPT, "no memory to stamp an entry anew")
@@ -256,14 +256,14 @@ cdef wan_status restamp_held(region_core *r, wan_shard *shard, uint64_t hash, wa
     return status
 
 
-cdef wan_status rename_invalid(RegionRepair self, region_core *r, bint wants_stamps, uint64_t *found) noexcept nogil:
+cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint wants_stamps, uint64_t *found) noexcept nogil:
     cdef wan_shard *shard
     cdef wan_entry *entry
-    cdef wan_change c
+    cdef wan_change change
     cdef uint64_t at
     cdef wan_status status = WAN_OK
-    for n in range(r.table.shard_count):
-        shard = &r.table.shards[n]
+    for n in range(region.table.shard_count):
+        shard = &region.table.shards[n]
         wan_lock_take(&shard.lock)
         for at in range(wan_shard_slots(shard)):
             entry = wan_shard_entry(shard, at)
@@ -273,21 +273,21 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *r, bint wants_sta
                 status = note_stamp(self, entry.stamp)
                 found[0] += 1
                 continue
-            memset(&c, 0, sizeof(c))
-            c.key, c.key_length, c.key_form = entry.bytes, entry.key_length, entry.key_form
-            c.hash = wan_entry_hash(entry)
-            c.operation, c.value_form, c.stamp_site = WAN_UPDATE, WAN_FORM_NONE, r.site
-            c.stamp = stamp_for(self, entry.stamp)
-            if c.stamp == 0:
+            memset(&change, 0, sizeof(change))
+            change.key, change.key_length, change.key_form = entry.bytes, entry.key_length, entry.key_form
+            change.hash = wan_entry_hash(entry)
+            change.operation, change.value_form, change.stamp_site = WAN_UPDATE, WAN_FORM_NONE, region.site
+            change.stamp = stamp_for(self, entry.stamp)
+            if change.stamp == 0:
                 continue
-            if r.log != NULL:
-                wan_lock_take(&r.log.lock)
-                status = region_log_reserve(r.log, &c)
+            if region.log != NULL:
+                wan_lock_take(&region.log.lock)
+                status = region_log_reserve(region.log, &change)
                 if status == WAN_OK:
-                    region_log_stage(r.log, &c, WAN_LOGGED_INVALID, entry.stamp)
-                wan_lock_release(&r.log.lock)
+                    region_log_stage(region.log, &change, WAN_LOGGED_INVALID, entry.stamp)
+                wan_lock_release(&region.log.lock)
             if status == WAN_OK:
-                entry.stamp, entry.stamp_site = c.stamp, c.stamp_site
+                entry.stamp, entry.stamp_site = change.stamp, change.stamp_site
                 found[0] += 1
         wan_lock_release(&shard.lock)
         if status != WAN_OK:
@@ -295,10 +295,10 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *r, bint wants_sta
     return status
 
 
-cdef wan_status restamp_some(RegionRepair self, region_core *r, uint32_t *number, uint64_t *at, uint64_t *entries,
+cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *number, uint64_t *at, uint64_t *entries,
                              uint64_t *tombstones) noexcept nogil:
     """From slot `at` of a shard on; to the next shard when that one is done."""
-    cdef wan_shard *shard = &r.table.shards[number[0]]
+    cdef wan_shard *shard = &region.table.shards[number[0]]
     cdef wan_entry *entry
     cdef uint32_t done = 0
     cdef bint destroyed
@@ -308,7 +308,7 @@ cdef wan_status restamp_some(RegionRepair self, region_core *r, uint32_t *number
         entry = wan_shard_entry(shard, at[0])
         if entry != NULL and entry.stamp > self.limit and entry.state != WAN_ENTRY_INVALID:
             destroyed = entry.state == WAN_ENTRY_TOMBSTONE
-            status = restamp_held(r, shard, wan_entry_hash(entry), entry, &self.scratch, NULL, NULL)
+            status = restamp_held(region, shard, wan_entry_hash(entry), entry, &self.scratch, NULL, NULL)
             if status != WAN_OK:
                 break
             entries[0] += not destroyed

@@ -36,22 +36,22 @@ cdef class RegionScans(RegionChanges):
         Each entry: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
         """
-        cdef const wan_table *table = &self.state.r.table
+        cdef const wan_table *table = &self.state.region.table
         self.state.check_open()
         packed = region_packed(table, &cursor, table.shard_count, limit, self.state.name)
         return None if cursor >= table.shard_count else cursor, packed
 
-    def settle_stamps(self):
+    def fix_stamps(self):
         """When this returns, every change made here with a stamp below the clock's `raise_low` is in the queues."""
         with nogil:
-            pass_entry_locks(&self.state.r.table)
+            pass_entry_locks(&self.state.region.table)
 
     def copy_into(self, RegionScans to not None, uint64_t cursor=0):
         """Gives every entry from `cursor` on, tombstones and invalidated ones too, with its version to another region.
         Returns where to go on when that one's disk took what it has; None: all are there."""
         cdef wan_status status
         with nogil:
-            status = region_copy(&self.state.r, &to.state.r, &cursor)
+            status = region_copy(&self.state.region, &to.state.region, &cursor)
         if status != WAN_OK and status != WAN_FULL:
             self.state.fail(status, f"copy into region {to.state.name!r}")
         return cursor if status == WAN_FULL else None
@@ -60,13 +60,13 @@ cdef class RegionScans(RegionChanges):
 
     @property
     def bucket_count(self):
-        return self.state.r.table.bucket_count
+        return self.state.region.table.bucket_count
 
     def bucket_of(self, key):
         """The number of the bucket that a key is in, whether it is there or not."""
         cdef encoded k
         key_holder = encode_key(key, &k)
-        return wan_table_bucket(&self.state.r.table, wan_key_hash(k.data, k.length, k.form)).number
+        return wan_table_bucket(&self.state.region.table, wan_key_hash(k.data, k.length, k.form)).number
 
     def bucket(self, uint32_t number):
         """What a bucket is and holds: its role, shards, entries, tombstones (whole and shrunk), and their bytes."""
@@ -74,7 +74,7 @@ cdef class RegionScans(RegionChanges):
         cdef wan_bucket_counts counts
         self.state.check_open()
         with nogil:
-            counts = wan_table_bucket_count(&self.state.r.table, bucket)
+            counts = wan_table_bucket_count(&self.state.region.table, bucket)
         return {"number": bucket.number, "role": "primary" if bucket.role == WAN_BUCKET_PRIMARY else "", "shards": bucket.shard_count,
                 "entries": counts.entries, "tombstones": counts.tombstones, "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
 
@@ -85,7 +85,7 @@ cdef class RegionScans(RegionChanges):
         cdef uint64_t digest
         self.state.check_open()
         with nogil:
-            digest = wan_table_bucket_digest(&self.state.r.table, bucket)
+            digest = wan_table_bucket_digest(&self.state.region.table, bucket)
         return digest
 
     def scan_bucket(self, uint32_t number):
@@ -93,7 +93,7 @@ cdef class RegionScans(RegionChanges):
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t cursor = bucket.first_shard
         self.state.check_open()
-        return region_packed(&self.state.r.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, self.state.name)
+        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
         """Brings what a bucket holds into the same one of another region of as many buckets. That one is not
@@ -105,7 +105,7 @@ cdef class RegionScans(RegionChanges):
         if to is self:
             return
         with nogil:
-            status = wan_table_bucket_copy(&self.state.r.table, bucket, &to.state.r.table)
+            status = wan_table_bucket_copy(&self.state.region.table, bucket, &to.state.region.table)
         raise_for(status, f"copy of bucket {number} of region {self.state.name!r}")
 
     def drop_bucket(self, uint32_t number):
@@ -115,20 +115,20 @@ cdef class RegionScans(RegionChanges):
         cdef uint64_t dropped
         check_memory_only(self.state)
         with nogil:
-            dropped = wan_table_bucket_drop(&self.state.r.table, bucket)
+            dropped = wan_table_bucket_drop(&self.state.region.table, bucket)
         return dropped
 
 
 cdef wan_bucket *bucket_at(RegionBase self, uint32_t number) except NULL:
-    if number >= self.r.table.bucket_count:
+    if number >= self.region.table.bucket_count:
         from pywan.errors import InternalError
-        raise InternalError(f"region {self.name!r}: bucket {number} of {self.r.table.bucket_count}")
-    return &self.r.table.buckets[number]
+        raise InternalError(f"region {self.name!r}: bucket {number} of {self.region.table.bucket_count}")
+    return &self.region.table.buckets[number]
 
 
 cdef int check_memory_only(RegionBase self) except -1:
     self.check_open()
-    if self.r.log != NULL:
+    if self.region.log != NULL:
         from pywan.errors import InternalError
         raise InternalError(f"region {self.name!r} is persistent, and its log would not know of it; nothing was changed")
     return 0

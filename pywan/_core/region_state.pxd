@@ -108,10 +108,10 @@ cdef struct log_moving:
     # no longer current; what took their place may not be on the disk.
     bint alone
     wan_buffer superseded
-    uint64_t around             # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
-    uint64_t around_durable     # Records on the disk when the last time around began. Without others another one finds nothing. NEVER: none
+    uint64_t sweep_end           # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
+    uint64_t sweep_durable     # Records on the disk when the last time around began. Without others another one finds nothing. NEVER: none
                                 # has begun in this process.
-    uint64_t settled            # Bytes of the log when the last time around was done: what came since may be history.
+    uint64_t bytes_after_sweep          # Bytes of the log when the last time around was done: what came since may be history.
 
 cdef struct log_unwritten:
     # What a crash would bring back while records are staged (region_log_superseded). Who has the committer's role touches it.

@@ -22,8 +22,8 @@ cdef class RegionTombstones(RegionScans):
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
-            for n in range(self.state.r.table.shard_count):
-                shard = &self.state.r.table.shards[n]
+            for n in range(self.state.region.table.shard_count):
+                shard = &self.state.region.table.shards[n]
                 wan_lock_take(&shard.lock)
                 if shard.tombstones or shard.shrunk != NULL:
                     dropped += wan_table_expire(shard, before_ms, below)
@@ -36,11 +36,11 @@ cdef class RegionTombstones(RegionScans):
         that later. Returns whether they do."""
         cdef tombstone_counts found
         with nogil:
-            region_tombstones(&self.state.r.table, &found)
-        wan_set(<uint64_t *>&self.state.r.tombstone_room, limit - found.bytes if found.bytes <= limit else limit // 16)
+            region_tombstones(&self.state.region.table, &found)
+        wan_set(<uint64_t *>&self.state.region.tombstone_room, limit - found.bytes if found.bytes <= limit else limit // 16)
         if bell is not self.bell:
             self.bell = bell
-            self.state.r.bell = &bell.word
+            self.state.region.bell = &bell.word
         return found.bytes > limit
 
     def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
@@ -51,18 +51,18 @@ cdef class RegionTombstones(RegionScans):
         cdef tombstone_counts found
         cdef wan_status status = WAN_OK
         self.drop_needless(below, before_ms)
-        if below > wan_read(&self.state.r.mark):
+        if below > wan_read(&self.state.region.mark):
             # Nothing older can come from who is waited for. What is let go speaks of all others.
-            wan_set(&self.state.r.mark, 0)
+            wan_set(&self.state.region.mark, 0)
         with nogil:
-            region_tombstones(&self.state.r.table, &found)
+            region_tombstones(&self.state.region.table, &found)
             if found.bytes > limit and found.whole:
-                for n in range(self.state.r.table.shard_count):
-                    wan_lock_take(&self.state.r.table.shards[n].lock)
+                for n in range(self.state.region.table.shard_count):
+                    wan_lock_take(&self.state.region.table.shards[n].lock)
                     if status == WAN_OK:
-                        status = wan_table_shrink(&self.state.r.table.shards[n])
-                    wan_lock_release(&self.state.r.table.shards[n].lock)
-                region_tombstones(&self.state.r.table, &found)
+                        status = wan_table_shrink(&self.state.region.table.shards[n])
+                    wan_lock_release(&self.state.region.table.shards[n].lock)
+                region_tombstones(&self.state.region.table, &found)
         raise_for(status, f"region {self.state.name!r}: tombstones")
         if found.bytes > limit and not self.forgetting:
             self.begin_forgetting(found.bytes, limit)
@@ -79,12 +79,12 @@ cdef class RegionTombstones(RegionScans):
         if self.letting_go and self.is_on_disk(self.letting_go_staged):
             self.let_go, self.letting_go = max(self.let_go, self.letting_go), 0
         with nogil:
-            newest = region_newest_to_expire(&self.state.r.table, before_ms, below)
+            newest = region_newest_to_expire(&self.state.region.table, before_ms, below)
         if newest == 0:
             return 0
-        if (newest > self.state.r.let_go and not self.letting_go
-                and region_raise_mark(&self.state.r, newest, WAN_LOGGED_LET_GO) == WAN_OK):
-            if self.state.r.log == NULL:
+        if (newest > self.state.region.let_go and not self.letting_go
+                and region_raise_mark(&self.state.region, newest, WAN_LOGGED_LET_GO) == WAN_OK):
+            if self.state.region.log == NULL:
                 self.let_go = newest
             else:
                 self.letting_go, self.letting_go_staged = newest, self.staged_now()
@@ -99,15 +99,15 @@ cdef class RegionTombstones(RegionScans):
         cdef uint64_t mark
         memset(&stamps, 0, sizeof(stamps))
         with nogil:
-            status = region_sample_stamps(&self.state.r.table, &stamps)
+            status = region_sample_stamps(&self.state.region.table, &stamps)
         ordered = sorted([(<uint64_t *>stamps.bytes)[n] for n in range(stamps.count)])
         wan_buffer_close(&stamps)
         if status != WAN_OK or not ordered:
             raise_for(status, f"region {self.state.name!r}: tombstones")
             return 0
         mark = ordered[min(len(ordered) - 1, len(ordered) - int(len(ordered) * (limit / 2) / held))]
-        mark = max(mark, wan_read(&self.state.r.mark))
-        if region_raise_mark(&self.state.r, mark, 0) != WAN_OK:
+        mark = max(mark, wan_read(&self.state.region.mark))
+        if region_raise_mark(&self.state.region, mark, 0) != WAN_OK:
             return 0                        # The log has no room now. The next look tries again.
         self.forgetting, self.forgetting_staged = mark, self.staged_now()
         return 0
@@ -121,10 +121,10 @@ cdef class RegionTombstones(RegionScans):
 
     cdef uint64_t staged_now(self):
         """What is staged now is on the disk once so many records are."""
-        return committer_staged_now(&self.state.r.log.committer) if self.state.r.log != NULL else 0
+        return committer_staged_now(&self.state.region.log.committer) if self.state.region.log != NULL else 0
 
     cdef bint is_on_disk(self, uint64_t staged):
-        return self.state.r.log == NULL or committer_has_written(&self.state.r.log.committer, staged)
+        return self.state.region.log == NULL or committer_has_written(&self.state.region.log.committer, staged)
 
     @property
     def tombstone_state(self):
@@ -132,6 +132,6 @@ cdef class RegionTombstones(RegionScans):
         forgotten (0: none), and up to which some may not be remembered, forgotten or needless."""
         cdef tombstone_counts found
         with nogil:
-            region_tombstones(&self.state.r.table, &found)
+            region_tombstones(&self.state.region.table, &found)
         return {"tombstones": found.whole, "shrunk_tombstones": found.shrunk, "tombstone_bytes": found.bytes,
-                "forgotten_through": wan_read(&self.state.r.mark), "let_go_through": wan_read(&self.state.r.let_go)}
+                "forgotten_through": wan_read(&self.state.region.mark), "let_go_through": wan_read(&self.state.region.let_go)}

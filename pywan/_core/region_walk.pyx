@@ -28,34 +28,34 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
         memory_bytes[0] = total
 
 
-cdef wan_status region_change_here(region_core *r, wan_change *c, uint8_t flag, bint *found) noexcept nogil:
+cdef wan_status region_change_here(region_core *region, wan_change *change, uint8_t flag, bint *found) noexcept nogil:
     """Takes the entry of a key out (WAN_LOGGED_FORGET), or its value (WAN_LOGGED_INVALID), on this member only: its version stays. The
     table and the log, both or neither. `found`: there was one, no tombstone. Takes and releases the entry lock."""
-    cdef wan_shard *shard = wan_table_shard(&r.table, c.hash)
+    cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
     wan_lock_take(&shard.lock)
-    status = way_of(r.attached, True)
+    status = way_of(region.attached, True)
     if status != WAN_OK:
         found[0] = False
         wan_lock_release(&shard.lock)
         return status
-    entry = wan_table_find(shard, c.hash, c.key, c.key_length, c.key_form)
+    entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
     found[0] = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     if found[0] and not (flag == WAN_LOGGED_INVALID and entry.state == WAN_ENTRY_INVALID):
-        c.stamp, c.stamp_site = entry.stamp, entry.stamp_site
-        if r.log != NULL:
-            wan_lock_take(&r.log.lock)
-            status = region_log_reserve(r.log, c)
+        change.stamp, change.stamp_site = entry.stamp, entry.stamp_site
+        if region.log != NULL:
+            wan_lock_take(&region.log.lock)
+            status = region_log_reserve(region.log, change)
         if status == WAN_OK:
             if flag == WAN_LOGGED_FORGET:
-                wan_table_forget(shard, c.hash, c.key, c.key_length, c.key_form)
-            elif wan_table_invalidate(shard, c) == WAN_OUT_OF_MEMORY:
+                wan_table_forget(shard, change.hash, change.key, change.key_length, change.key_form)
+            elif wan_table_invalidate(shard, change) == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
-            if status == WAN_OK and r.log != NULL:
-                region_log_stage(r.log, c, flag, 0)
-        if r.log != NULL:
-            wan_lock_release(&r.log.lock)
+            if status == WAN_OK and region.log != NULL:
+                region_log_stage(region.log, change, flag, 0)
+        if region.log != NULL:
+            wan_lock_release(&region.log.lock)
     wan_lock_release(&shard.lock)
     return status
 
@@ -67,41 +67,41 @@ cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
         wan_lock_release(&table.shards[n].lock)
 
 
-cdef wan_status region_copy(const region_core *r, region_core *to, uint64_t *cursor) noexcept nogil:
+cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *cursor) noexcept nogil:
     """Every entry from shard `cursor` on, with its version and whatever its state, gets into another region and its log. Where that has no
     room, the same cursor goes on: what is there already is known by its version."""
     cdef wan_shard *shard
     cdef wan_shard *target
     cdef wan_entry *entry
-    cdef wan_change c
+    cdef wan_change change
     cdef wan_outcome outcome
     cdef uint64_t at
     cdef bint found
-    cdef wan_status status = region_raise_mark(to, r.mark, 0) if r.mark > to.mark else WAN_OK
-    if status == WAN_OK and r.let_go > to.let_go:
-        status = region_raise_mark(to, r.let_go, WAN_LOGGED_LET_GO)
-    while cursor[0] < r.table.shard_count and status == WAN_OK:
-        shard = &r.table.shards[cursor[0]]
+    cdef wan_status status = region_raise_mark(to, region.mark, 0) if region.mark > to.mark else WAN_OK
+    if status == WAN_OK and region.let_go > to.let_go:
+        status = region_raise_mark(to, region.let_go, WAN_LOGGED_LET_GO)
+    while cursor[0] < region.table.shard_count and status == WAN_OK:
+        shard = &region.table.shards[cursor[0]]
         wan_lock_take(&shard.lock)
         for at in range(wan_shard_slots(shard)):
             entry = wan_shard_entry(shard, at)
             if entry == NULL or status != WAN_OK:
                 continue
-            memset(&c, 0, sizeof(c))
-            c.key, c.key_length, c.key_form, c.hash = entry.bytes, entry.key_length, entry.key_form, wan_entry_hash(entry)
-            c.stamp, c.stamp_site, c.operation, c.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
+            memset(&change, 0, sizeof(change))
+            change.key, change.key_length, change.key_form, change.hash = entry.bytes, entry.key_length, entry.key_form, wan_entry_hash(entry)
+            change.stamp, change.stamp_site, change.operation, change.value_form = entry.stamp, entry.stamp_site, WAN_UPDATE, WAN_FORM_NONE
             if entry.state == WAN_ENTRY_TOMBSTONE:
-                c.operation = WAN_DESTROY
+                change.operation = WAN_DESTROY
             elif entry.state == WAN_ENTRY_LIVE:
-                c.value, c.value_length, c.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
-            target = wan_table_shard(&to.table, c.hash)
+                change.value, change.value_length, change.value_form = wan_entry_value(entry), entry.value_length, entry.value_form
+            target = wan_table_shard(&to.table, change.hash)
             wan_lock_take(&target.lock)
-            status = region_apply(to, target, &c, &outcome)
+            status = region_apply(to, target, &change, &outcome)
             wan_lock_release(&target.lock)
             if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
             if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
-                status = region_change_here(to, &c, WAN_LOGGED_INVALID, &found)
+                status = region_change_here(to, &change, WAN_LOGGED_INVALID, &found)
         wan_lock_release(&shard.lock)
         cursor[0] += status == WAN_OK
     return status
@@ -144,23 +144,23 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
     return status
 
 
-cdef wan_status region_raise_mark(region_core *r, uint64_t mark, uint8_t flag) noexcept nogil:
+cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t flag) noexcept nogil:
     """Destroys up to there are about to be forgotten, or let go (WAN_LOGGED_LET_GO): from now on it is known that they may have been, and once its log is
     written on the disk too."""
-    cdef wan_change c
+    cdef wan_change change
     cdef wan_status status = WAN_OK
-    memset(&c, 0, sizeof(c))
-    c.stamp, c.operation, c.key_form, c.value_form = mark, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
-    if r.log != NULL:
-        wan_lock_take(&r.log.lock)
-        status = region_log_reserve(r.log, &c)
+    memset(&change, 0, sizeof(change))
+    change.stamp, change.operation, change.key_form, change.value_form = mark, WAN_DESTROY, WAN_FORM_BYTES, WAN_FORM_NONE
+    if region.log != NULL:
+        wan_lock_take(&region.log.lock)
+        status = region_log_reserve(region.log, &change)
         if status == WAN_OK:
-            region_log_stage(r.log, &c, WAN_LOGGED_MARK | flag, 0)
-        wan_lock_release(&r.log.lock)
+            region_log_stage(region.log, &change, WAN_LOGGED_MARK | flag, 0)
+        wan_lock_release(&region.log.lock)
     if status == WAN_OK:
-        wan_set(&r.let_go, max(mark, r.let_go))
+        wan_set(&region.let_go, max(mark, region.let_go))
         if not flag:
-            wan_set(&r.mark, mark)
+            wan_set(&region.mark, mark)
     return status
 
 
@@ -203,16 +203,16 @@ cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noe
         wan_lock_release(&shard.lock)
 
 
-cdef void attachment_publish(region_core *r, attachment *fresh) noexcept nogil:
+cdef void attachment_publish(region_core *region, attachment *fresh) noexcept nogil:
     """Every change from now on goes by `fresh`. When it returns nobody goes by, or has in hand, what was published before, and that is freed."""
     cdef attachment *old
-    wan_lock_take(&r.table.shards[0].lock)      # Several may publish at once: each frees what it replaced.
-    if wan_flag_read(&r.closed):
+    wan_lock_take(&region.table.shards[0].lock)      # Several may publish at once: each frees what it replaced.
+    if wan_flag_read(&region.closed):
         fresh.way = WAY_CLOSED
-    old = r.attached
-    r.attached = fresh
-    wan_lock_release(&r.table.shards[0].lock)
-    pass_entry_locks(&r.table)
+    old = region.attached
+    region.attached = fresh
+    wan_lock_release(&region.table.shards[0].lock)
+    pass_entry_locks(&region.table)
     free(old)
 
 

@@ -148,7 +148,7 @@ cdef class RowStage(Session):
         region.state.check_open()
         self.refusal = None
         with nogil:
-            status = self.apply_rows(&region.state.r, until_us)
+            status = self.apply_rows(&region.state.region, until_us)
         whole = status == WAN_OK
         if status == WAN_SLOW:
             with OneWait(region.state):
@@ -159,11 +159,11 @@ cdef class RowStage(Session):
             raise_for(status, f"region {region.state.name!r}, row {self.applied + self.missing + 1} of the task")
         elif status == WAN_FULL:
             self.refusal = full_error(detail_text())
-        if whole and wan_flag_read(&region.state.r.durable):
+        if whole and wan_flag_read(&region.state.region.durable):
             region.state.wait_written(True)
         return whole
 
-    cdef wan_status apply_rows(self, region_core *r, uint64_t until_us) noexcept nogil:
+    cdef wan_status apply_rows(self, region_core *region, uint64_t until_us) noexcept nogil:
         """As far as rows go straight into the region. WAN_OK: all of them are applied; WAN_EMPTY: the time is over; else why the next one is not."""
         cdef const wan_record *records[256]
         cdef wan_change changes[256]
@@ -176,21 +176,21 @@ cdef class RowStage(Session):
             taken = wan_stage_peek(&self.stage, 256, records)
             if taken == 0:
                 return WAN_OK
-            stamp = wan_clock_take(r.clock, wan_clock_now_ms(r.clock), taken)
+            stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), taken)
             for n in range(taken):
                 change_from_record(&changes[n], records[n], wan_key_hash(wan_record_key(records[n]), records[n].key_length, records[n].key_form))
                 changes[n].local = 1
                 changes[n].flags = 0        # Not as the client says.
                 changes[n].stamp = stamp + n
-                changes[n].stamp_site = r.site
-                if r.stores:
-                    wan_table_prefetch_slot(&r.table, changes[n].hash)
+                changes[n].stamp_site = region.site
+                if region.stores:
+                    wan_table_prefetch_slot(&region.table, changes[n].hash)
             for n in range(taken):
-                if r.stores:
-                    wan_table_prefetch_entry(&r.table, changes[n].hash, changes[n].key_length + changes[n].value_length)
+                if region.stores:
+                    wan_table_prefetch_entry(&region.table, changes[n].hash, changes[n].key_length + changes[n].value_length)
             for n in range(taken):
-                origin_of_row(&from_, r, self.producer, self.task, self.applied + self.missing + 1)
-                status = region_change(r, &changes[n], &from_, NULL, &outcome)
+                origin_of_row(&from_, region, self.producer, self.task, self.applied + self.missing + 1)
+                status = region_change(region, &changes[n], &from_, NULL, &outcome)
                 if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
                     status = WAN_NO_MEMORY
                 if status != WAN_OK:

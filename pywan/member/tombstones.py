@@ -64,7 +64,7 @@ class Tombstones:
     def _tell(self) -> bool:
         low = self._state.clock.raise_low() if self._own_floor_limit is None else self._own_floor_limit
         for region in self._regions.all():
-            region.settle_stamps()
+            region.fix_stamps()
         self.sources.begin_look()
         for sender in self._senders.cores():
             reached = self._regions.reached_with(sender)

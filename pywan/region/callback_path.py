@@ -162,11 +162,11 @@ class CallbackPath:
         origin, flags = change.origin, change.origin.flags
         value, ask = change.value, _core.ASK_NOBODY
         may_ask = _core.ASK_RESOLVER if self._resolver is not None and is_remote else _core.ASK_NOBODY
-        outcome = region.judge(operation, key, version, may_ask, value if is_remote else None, change.condition, flags)
+        outcome = region.decide(operation, key, version, may_ask, value if is_remote else None, change.condition, flags)
         if outcome == "ask":
             helper = self._resolve(change, old)
             if helper is None:  # Without a decision the later version wins.
-                outcome = region.judge(operation, key, version, _core.ASK_NOBODY, value, flags=flags)
+                outcome = region.decide(operation, key, version, _core.ASK_NOBODY, value, flags=flags)
             else:
                 if helper.is_disallowed:
                     return "lost"

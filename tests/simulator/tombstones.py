@@ -163,7 +163,7 @@ class TombstonesWorld(World):
         for site in self.receivers:
             site.clock.set_time(self.now_ms)
             low = site.clock.raise_low()
-            site.core.settle_stamps()
+            site.core.fix_stamps()
             site.sources.begin_look()
             reached = frozenset(link.receiver.site for link in site.out)
             for link in site.out:
