@@ -495,15 +495,17 @@ def run_locator(
     *,
     directory: str | os.PathLike[str] | None = None,
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """A locator in this process until a signal or a request stops it. `options` as `pywan.Locator` takes them."""
+    """Runs a locator in this process until a signal or a request stops it. `options` are those that `pywan.Locator` takes.
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the locator as SIGTERM does."""
     from pywan.site.locator import Locator
 
     files = MemberFiles.of(directory, name)
     with _own(files, "locator") as record:
         # Without a bind address the locator's own entry among `locators` tells it.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
-        with _stopping_by_signal(locator.shutdown_requested.set), locator:
+        with _stopping_by_signal(locator.shutdown_requested.set, on_hangup), locator:
             ready(record(locator.host, locator.port, locator.bind_address))
             locator.shutdown_requested.wait()
             log.info("locator %s stops", name)
@@ -515,14 +517,16 @@ def run_server(
     *,
     directory: str | os.PathLike[str] | None = None,
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """A server in this process until a signal or a request stops it. `options` as `pywan.Cache` takes them."""
+    """Runs a server in this process until a signal or a request stops it. `options` are those that `pywan.Cache` takes.
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the server as SIGTERM does."""
     from pywan.member.cache import Cache
 
     files = MemberFiles.of(directory, name)
     with _own(files, "server") as record:
         early = threading.Event()  # A signal that comes before there is a cache to stop.
-        with _stopping_by_signal(early.set) as watch, Cache(name, dir=files.folder, **options) as cache:
+        with _stopping_by_signal(early.set, on_hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
             watch(cache.request_shutdown)
             report = record(cache.host, cache.port, options.get("bind_address") or "127.0.0.1")
             ready(
@@ -609,20 +613,26 @@ class _TakenSignals:
 
 
 @contextlib.contextmanager
-def _stopping_by_signal(stop: Callable[[], None]) -> Iterator[Callable[[Callable[[], None]], None]]:
+def _stopping_by_signal(
+    stop: Callable[[], None], on_hangup: Callable[[], None] | None
+) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Each SIGTERM and SIGINT calls `stop`, from a thread: a handler runs between any two steps of the main thread, which may
-    hold locks that `stop` takes. `watch(other)` makes them call `other` too, also for a signal that came before."""
+    hold locks that `stop` takes. `watch(other)` makes them call `other` too, also for a signal that came before. SIGHUP
+    calls `on_hangup` in the same way; without it, SIGHUP stops too."""
     actions = [stop]
     came = False
     pid = os.getpid()
     lock = threading.Lock()
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def listen() -> None:
         nonlocal came
-        while os.read(read_end, 1) not in (b"", b"\0"):
+        while (number := os.read(read_end, 1)) not in (b"", b"\0"):
+            if on_hangup is not None and number[0] == signal.SIGHUP:
+                on_hangup()
+                continue
             with lock:
                 came = True
                 for each in actions:
@@ -676,19 +686,52 @@ def run_foreground(
     directory: str | os.PathLike[str] | None = None,
     path: Iterable[str] = (),
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """The member in this process, its log wherever logging goes. `options` may hold `log_level` and `classpath` besides."""
+    """Runs the member in this process. Its log goes to standard error. `options` may hold `log_level` and `classpath` besides.
+
+    SIGHUP calls `on_hangup`. Without it, SIGHUP stops a member whose log goes to a terminal (the terminal was closed), and
+    does nothing to another one.
+    """
     options = dict(options)
     configure_logging(options.pop("log_level", None) or "info")
+    if on_hangup is None and not sys.stderr.isatty():
+        on_hangup = _say_no_log_file
     for entry in [*(options.pop("classpath", None) or "").split(os.pathsep), *path]:
         if entry and entry not in sys.path:
             sys.path.append(entry)
-    RUNNERS[kind](name, options, directory=directory, ready=ready)
+    RUNNERS[kind](name, options, directory=directory, ready=ready, on_hangup=on_hangup)
+
+
+def _say_no_log_file() -> None:
+    log.info("SIGHUP: the log goes to standard error, so there is no log file to open again")
+
+
+def _open_log(files: MemberFiles) -> None:
+    """Opens the member's log file, makes it if it is not there, and lets standard output and standard error go to it. Raises OSError."""
+    descriptor = open_own(files.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.set_blocking(descriptor, True)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+
+
+def _open_log_again(files: MemberFiles) -> None:
+    """Goes on in a new log file after the old one was renamed. If that fails, the member goes on in the old one, and says so there."""
+    try:
+        _open_log(files)
+    except OSError as error:
+        log.error(
+            "SIGHUP: %s cannot be opened again: %s; the log goes on in the old file", files.log_file, error.strerror
+        )
+    else:
+        log.info("SIGHUP: the log file was opened again")
 
 
 def _child(kind: str, name: str, descriptor: int) -> int:
     """The detached process: its standard streams become the log, its first word on `descriptor` is ready or an error."""
     os.set_inheritable(descriptor, False)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # One that comes before the member listens to signals must not end it.
 
     said: list[Mapping[str, Any]] = []  # At most one: then the descriptor's number may be another file's.
 
@@ -708,19 +751,24 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         files = MemberFiles.of(spec["directory"], name)
         try:
             files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            log_descriptor = open_own(files.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.set_blocking(log_descriptor, True)
+            _open_log(files)
         except OSError as error:
             raise ConfigurationError(
                 f"the folder {files.folder} cannot be used: {error.strerror}; choose another --dir"
             ) from None
         null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (log_descriptor, 1), (log_descriptor, 2)):
-            os.dup2(source, target)
+        os.dup2(null, 0)
         os.close(null)
-        os.close(log_descriptor)
         os.chdir(files.folder)
-        run_foreground(kind, name, spec["options"], directory=spec["directory"], path=spec["path"], ready=say)
+        run_foreground(
+            kind,
+            name,
+            spec["options"],
+            directory=spec["directory"],
+            path=spec["path"],
+            ready=say,
+            on_hangup=lambda: _open_log_again(files),
+        )
         return 0
     except BaseException as error:
         if isinstance(error, PywanError):
