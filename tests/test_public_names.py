@@ -1,4 +1,4 @@
-"""`dir` shows of the objects that programs hold what docs/python.md names, and nothing else."""
+"""`dir` shows of the objects that programs hold what docs/api-names.md names, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pywan
 from pywan.callbacks import GatewayConflictHelper
 from pywan.events import EventSequenceID, GatewayQueueEvent
 
-DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "python.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parent.parent / "docs" / "api-names.md").read_text()
 
 
 def documented(name: str) -> set[str]:
