@@ -18,7 +18,7 @@ cdef struct batch_options:
 
 cdef class BatchBuilder:
     cdef EventQueue queue           # Kept alive.
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef uint32_t index             # Of the dispatcher among those of the queue.
     cdef SenderCallbacks callbacks
     cdef batch_options options

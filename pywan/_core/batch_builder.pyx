@@ -11,7 +11,7 @@ from pywan._core.c_system cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.in_flight cimport InFlight, flight
 from pywan._core.lz4 cimport lz4_bound, lz4_load, lz4_pack
-from pywan._core.queue cimport queue_refresh_pending, signal
+from pywan._core.queue cimport dispatcher_signal, queue_refresh_pending
 from pywan._core.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.session cimport GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport report_unraisable
@@ -30,8 +30,8 @@ cdef class BatchBuilder:
     lock."""
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, SenderCallbacks callbacks not None):
-        cdef uint32_t partitions = queue.g.queue.partition_count + 1
-        self.queue, self.g, self.index, self.callbacks = queue, queue.g, index, callbacks
+        cdef uint32_t partitions = queue.gateway.queue.partition_count + 1
+        self.queue, self.gateway, self.index, self.callbacks = queue, queue.gateway, index, callbacks
         self.records_capacity = 1024
         self.records = <wan_record **>malloc(self.records_capacity * sizeof(wan_record *))
         self.sequences = <uint64_t *>malloc(self.records_capacity * sizeof(uint64_t))
@@ -64,21 +64,21 @@ cdef class BatchBuilder:
     cdef void rewind(self, uint64_t batches) noexcept nogil:
         """What was sent and not settled, in so many batches, is to be sent again, marked possible duplicate."""
         cdef uint32_t p = self.index
-        wan_lock_take(&self.g.lock)
-        self.g.counts.batches_redistributed += batches
-        while p < self.g.queue.partition_count:
-            if self.g.queue.partitions[p].peeked > self.g.queue.partitions[p].removed:
-                wan_queue_rewind(&self.g.queue, p)
-            p += self.g.dispatchers
-        queue_refresh_pending(self.g, self.index)
-        self.g.signals[self.index].wake_at = NEVER
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        self.gateway.counts.batches_redistributed += batches
+        while p < self.gateway.queue.partition_count:
+            if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
+                wan_queue_rewind(&self.gateway.queue, p)
+            p += self.gateway.dispatchers
+        queue_refresh_pending(self.gateway, self.index)
+        self.gateway.signals[self.index].wake_at = NEVER
+        wan_lock_release(&self.gateway.lock)
 
     # When
 
     cdef bint is_due(self, uint64_t now_us) noexcept nogil:
         """Whether there are events for a batch: enough of them, or some that waited long enough."""
-        cdef uint64_t pending = wan_read(&self.g.signals[self.index].pending)
+        cdef uint64_t pending = wan_read(&self.gateway.signals[self.index].pending)
         if pending == 0:
             self.waiting_since_us = 0
             return False
@@ -108,9 +108,9 @@ cdef class BatchBuilder:
     cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
         """Says for which events the dispatcher is to be woken, if a batch may leave now: under the lock, so that none
         slips between. GOES_AGAIN: some came since we looked."""
-        cdef signal *own = &self.g.signals[self.index]
+        cdef dispatcher_signal *own = &self.gateway.signals[self.index]
         cdef int how = GOES_ON
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         if may_leave and self.may_build(now_us):
             if own.pending == 0:
                 own.wake_at = 1
@@ -120,13 +120,13 @@ cdef class BatchBuilder:
                 own.wake_at = self.options.events_max
                 if self.fills_until(NEVER) <= now_us:
                     how = GOES_AGAIN
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
         return how
 
     cdef void stop_waiting(self) noexcept nogil:
-        wan_lock_take(&self.g.lock)
-        self.g.signals[self.index].wake_at = NEVER
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        self.gateway.signals[self.index].wake_at = NEVER
+        wan_lock_release(&self.gateway.lock)
 
     # What
 
@@ -140,22 +140,22 @@ cdef class BatchBuilder:
         cdef uint32_t wanted = self.options.events_max
         cdef bint asked
         if self.records_capacity < wanted:
-            if not grow_records(self, <uint32_t>min(<uint64_t>wanted, wan_read(&self.g.signals[self.index].pending) + 1)):
+            if not grow_records(self, <uint32_t>min(<uint64_t>wanted, wan_read(&self.gateway.signals[self.index].pending) + 1)):
                 return 0
             wanted = min(wanted, self.records_capacity)
-        if self.g.queue.partition_count <= self.index:
+        if self.gateway.queue.partition_count <= self.index:
             return 1
-        mine = (self.g.queue.partition_count - self.index + self.g.dispatchers - 1) // self.g.dispatchers
-        wan_lock_take(&self.g.lock)
+        mine = (self.gateway.queue.partition_count - self.index + self.gateway.dispatchers - 1) // self.gateway.dispatchers
+        wan_lock_take(&self.gateway.lock)
         for n in range(mine):
             if count >= wanted or total >= self.options.bytes_max:
                 break
-            p = self.index + ((self.next_partition + n) % mine) * self.g.dispatchers
-            partition = &self.g.queue.partitions[p]
+            p = self.index + ((self.next_partition + n) % mine) * self.gateway.dispatchers
+            partition = &self.gateway.queue.partitions[p]
             if wan_partition_ready(partition) == 0:
                 continue
             before = partition.peeked
-            taken = wan_queue_peek(&self.g.queue, p, wanted - count, self.options.bytes_max - total, count == 0,
+            taken = wan_queue_peek(&self.gateway.queue, p, wanted - count, self.options.bytes_max - total, count == 0,
                                    self.records + count, self.sequences + count, &size)
             if taken == 0:
                 continue
@@ -167,22 +167,22 @@ cdef class BatchBuilder:
             section.settled = partition.removed
             section.bytes = <uint32_t>size
             section.unsure = section.duplicates = section.reserved = 0
-            if self.g.durable != NULL:
-                section.unsure = <uint32_t>min(partition.removed - self.g.durable.removed[p], <uint64_t>0xffffffff)
-            self.spans[sections] = wan_queue_span(&self.g.queue, p, section.first, section.through)
+            if self.gateway.durable != NULL:
+                section.unsure = <uint32_t>min(partition.removed - self.gateway.durable.removed[p], <uint64_t>0xffffffff)
+            self.spans[sections] = wan_queue_span(&self.gateway.queue, p, section.first, section.through)
             if self.spans[sections].file != NULL:
                 if lies_together(section, &self.spans[sections]):
                     room += self.spans[sections].end - self.spans[sections].first
                 elif self.callbacks.transmit_filter is not None:
-                    wan_queue_lengths(&self.g.queue, p, section.first, section.through, self.lengths + count)
+                    wan_queue_lengths(&self.gateway.queue, p, section.first, section.through, self.lengths + count)
                     room += size
             sections += 1
             count += taken
             total += size
         self.next_partition = (self.next_partition + 1) % mine
         # Counted anew: conflation takes events out without saying so here.
-        queue_refresh_pending(self.g, self.index)
-        wan_lock_release(&self.g.lock)
+        queue_refresh_pending(self.gateway, self.index)
+        wan_lock_release(&self.gateway.lock)
         self.waiting_since_us = 0
         if count == 0:
             return 1
@@ -205,9 +205,9 @@ cdef class BatchBuilder:
     cdef object unreadable_reason(self):
         """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
         cdef char reason[512]
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         memcpy(reason, self.unreadable, sizeof(reason))
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
         return (<bytes>reason).decode("utf-8", "replace") if reason[0] else None
 
 
@@ -274,11 +274,11 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
     cdef uint32_t n
     if not lies_together(section, span):
         if self.callbacks.transmit_filter is None:
-            return wan_store_check(self.g.queue.store, span) == WAN_OK
+            return wan_store_check(self.gateway.queue.store, span) == WAN_OK
         self.copied.used += section.bytes
-        return wan_queue_copy(&self.g.queue, span, self.records + at, self.lengths + at, section.count, to) == WAN_OK
+        return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count, to) == WAN_OK
     self.copied.used += span.end - span.first
-    if wan_queue_copy_span(&self.g.queue, span, to) != WAN_OK:
+    if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
         return False
     for n in range(at, at + section.count):
         if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:     # Others are in memory.
@@ -288,15 +288,15 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
 
 cdef void note_readable(BatchBuilder self, const wan_section *section, bint readable) noexcept nogil:
     cdef bint was = self.unreadable[0] != 0
-    wan_lock_take(&self.g.lock)
+    wan_lock_take(&self.gateway.lock)
     if readable:
         self.unreadable[0] = 0
     else:
-        wan_queue_unpeek(&self.g.queue, section.partition, section.first - 1)
-        queue_refresh_pending(self.g, self.index)
+        wan_queue_unpeek(&self.gateway.queue, section.partition, section.first - 1)
+        queue_refresh_pending(self.gateway, self.index)
         strncpy(self.unreadable, wan_detail, sizeof(self.unreadable) - 1)
         self.unreadable_partition = section.partition
-    wan_lock_release(&self.g.lock)
+    wan_lock_release(&self.gateway.lock)
     if not readable and not was:
         tell_unreadable(self)
 
@@ -313,7 +313,7 @@ cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32
                                  uint32_t reason) noexcept nogil:
     # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
     section.bytes -= wan_record_length(self.records[at])
-    wan_queue_punch(&self.g.queue, section.partition, self.sequences[at], reason)
+    wan_queue_punch(&self.gateway.queue, section.partition, self.sequences[at], reason)
     self.records[at] = NULL
     counter[0] += 1
 
@@ -325,26 +325,26 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         raw = []
         for s in range(sections):
             for k in range(self.sections[s].count):
-                raw.append(record_for_callback(self.g, self.records[at], self.sections[s].partition, self.sequences[at]))
+                raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition, self.sequences[at]))
                 at += 1
         verdicts = self.callbacks.ask_filter(session, raw)      # All of the user's Python ends before the lock.
         if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
-            wan_lock_take(&self.g.lock)
+            wan_lock_take(&self.gateway.lock)
             for s in range(sections):
-                wan_queue_unpeek(&self.g.queue, self.sections[s].partition, self.sections[s].first - 1)
-            queue_refresh_pending(self.g, self.index)
-            wan_lock_release(&self.g.lock)
+                wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
+            queue_refresh_pending(self.gateway, self.index)
+            wan_lock_release(&self.gateway.lock)
             return False
         if len(verdicts) != len(raw):
             raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
         at = 0
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         for s in range(sections):
             for k in range(self.sections[s].count):
                 if not verdicts[at]:
-                    drop_from_batch(self, &self.sections[s], at, &self.g.counts.filtered_transmit, WAN_HOLE_FILTERED)
+                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit, WAN_HOLE_FILTERED)
                 at += 1
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
     except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
         report_unraisable("before_transmit", error)
     return True
@@ -363,7 +363,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
     if newest == NULL:
         return                          # An optimisation only.
     memset(newest, 0, capacity * sizeof(uint32_t))
-    wan_lock_take(&self.g.lock)
+    wan_lock_take(&self.gateway.lock)
     for s in range(sections):
         for k in range(self.sections[s].count):
             at = base + self.sections[s].count - 1 - k
@@ -381,13 +381,13 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
                         and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
                     # Replayed after it was parked, an older version can lie behind a newer one: then both travel.
                     if wan_record_order(record, other) <= 0:
-                        drop_from_batch(self, &self.sections[s], at, &self.g.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
+                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
                     else:
                         newest[slot] = at + 1
                     break
                 slot = (slot + 1) & (capacity - 1)
         base += self.sections[s].count
-    wan_lock_release(&self.g.lock)
+    wan_lock_release(&self.gateway.lock)
     free(newest)
 
 
@@ -448,7 +448,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     for s in range(sections):
         section = &self.sections[s]
         total_here = section.count
-        duplicate_through = self.g.queue.partitions[section.partition].duplicate_through
+        duplicate_through = self.gateway.queue.partitions[section.partition].duplicate_through
         in_section = 0
         for k in range(total_here):
             in_section += self.records[at + k] != NULL
@@ -497,10 +497,10 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     f.bytes = payload
     memcpy(f.section, self.sections, sections * sizeof(wan_section))
     flights.left(f, now_us)
-    wan_lock_take(&self.g.lock)
-    self.g.counts.possible_duplicates += duplicates
-    self.g.counts.wire_bytes += sizeof(wan_frame) + frame.length
-    wan_lock_release(&self.g.lock)
+    wan_lock_take(&self.gateway.lock)
+    self.gateway.counts.possible_duplicates += duplicates
+    self.gateway.counts.wire_bytes += sizeof(wan_frame) + frame.length
+    wan_lock_release(&self.gateway.lock)
     return 1
 
 

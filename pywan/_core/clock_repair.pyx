@@ -66,11 +66,11 @@ cdef class ClockRepair(RegionRepair):
         cdef uint32_t p
         cdef wan_status status = WAN_OK
         with nogil:
-            for p in range(queue.g.queue.partition_count):
+            for p in range(queue.gateway.queue.partition_count):
                 sequence = 0
                 while status == WAN_OK:
                     wan_buffer_empty(&self.events)
-                    status = look(self, queue.g, p, &sequence, &found, False)
+                    status = look(self, queue.gateway, p, &sequence, &found, False)
                     if sequence == 0:
                         break
         raise_for(status, f"queue {queue.name!r}")
@@ -80,11 +80,11 @@ cdef class ClockRepair(RegionRepair):
         """Regions that are attached from now on do not take the queue's newest stamp for the time. Returns whether that
         was ahead."""
         cdef bint was_ahead
-        wan_lock_take(&queue.g.lock)
-        was_ahead = queue.g.counts.newest_stamp > self.limit
+        wan_lock_take(&queue.gateway.lock)
+        was_ahead = queue.gateway.counts.newest_stamp > self.limit
         if was_ahead:
-            wan_set(&queue.g.counts.newest_stamp, self.began)
-        wan_lock_release(&queue.g.lock)
+            wan_set(&queue.gateway.counts.newest_stamp, self.began)
+        wan_lock_release(&queue.gateway.lock)
         return was_ahead
 
     def restamp_events(self, EventQueue source not None, EventQueue to not None, fed):
@@ -110,19 +110,19 @@ cdef class ClockRepair(RegionRepair):
             check_whole(source)         # What takes the place of its events is queued before they are taken out.
             for region in fed:
                 feeds[region.state.region.number] = 1
-            for p in range(source.g.queue.partition_count):
+            for p in range(source.gateway.queue.partition_count):
                 sequence = 0
                 while True:
                     wan_buffer_empty(&self.events)
                     wan_buffer_empty(&self.places)
                     found = 0
                     with nogil:
-                        status = look(self, source.g, p, &sequence, &found, True)
+                        status = look(self, source.gateway, p, &sequence, &found, True)
                     raise_for(status, f"queue {source.name!r}")
                     done, began = 0, 0
                     while True:
                         with nogil:
-                            status = replace_events(self, to.g, feeds, &done)
+                            status = replace_events(self, to.gateway, feeds, &done)
                         if status != WAN_FULL:
                             break
                         began = began or wan_monotonic_us()
@@ -136,7 +136,7 @@ cdef class ClockRepair(RegionRepair):
                         to.wait_durable()
                         note_stale(self, by_number, stale)
                         with nogil:
-                            taken += take_out(self, source.g, to.g)
+                            taken += take_out(self, source.gateway, to.gateway)
                     if sequence == 0:
                         break
         finally:
@@ -147,43 +147,43 @@ cdef class ClockRepair(RegionRepair):
         """Whether what is changed in the region gets into the queue now."""
         cdef wan_shard *shard = &region.state.region.table.shards[0]
         wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
-        is_fed = takes_events(&region.state.region, queue.g)
+        is_fed = takes_events(&region.state.region, queue.gateway)
         wan_lock_release(&shard.lock)
         return is_fed
 
     def settle_queue(self, EventQueue queue not None):
         """Nothing is ahead in the queue any more: on the disk, too, it has no stamp of the future."""
-        wan_lock_take(&queue.g.lock)
-        wan_set(&queue.g.counts.newest_stamp, wan_clock_last(&self.clock.clock))
-        queue.g.counts.clock_repairs += 1
-        wan_lock_release(&queue.g.lock)
-        if queue.g.durable != NULL:
-            committer_wake(&queue.g.durable.committer)
+        wan_lock_take(&queue.gateway.lock)
+        wan_set(&queue.gateway.counts.newest_stamp, wan_clock_last(&self.clock.clock))
+        queue.gateway.counts.clock_repairs += 1
+        wan_lock_release(&queue.gateway.lock)
+        if queue.gateway.durable != NULL:
+            committer_wake(&queue.gateway.durable.committer)
             queue.wait_for_log(FOR_REPAIR, 60.0,
                                "a restart makes the clock run ahead again; repeat it when the disk takes it")
 
 
-cdef wan_status look(ClockRepair self, gateway_queue *g, uint32_t p, uint64_t *sequence, uint64_t *found,
+cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t p, uint64_t *sequence, uint64_t *found,
                      bint copies) noexcept nogil:
     """At events of a partition behind `sequence`, which is then where to go on; 0: that was the last one. Counts
     those that are ahead, and notes their stamps; with `copies` copies those that are not on their way to `events`,
     and leaves the others out of what it counts."""
-    cdef wan_partition *partition = &g.queue.partitions[p]
+    cdef wan_partition *partition = &gateway.queue.partitions[p]
     cdef wan_record *record
     cdef event_place place
     cdef uint32_t looked = 0
     cdef wan_status status = WAN_OK
-    wan_lock_take(&g.lock)
+    wan_lock_take(&gateway.lock)
     sequence[0] = max(sequence[0], partition.peeked if copies else partition.removed)
     while status == WAN_OK and looked < REPAIR_EVENTS and self.events.used < REPAIR_BYTES:
         sequence[0] = wan_queue_next_live(partition, sequence[0] + 1, partition.appended)
         if sequence[0] == 0:
             break
         looked += 1
-        if not queue_can_read(g, p, sequence[0]):
+        if not queue_can_read(gateway, p, sequence[0]):
             status = WAN_IO
             break
-        record = wan_queue_at(&g.queue, partition, sequence[0])
+        record = wan_queue_at(&gateway.queue, partition, sequence[0])
         if record.stamp <= self.limit or not self.wanted[record.region]:
             continue
         found[0] += 1
@@ -194,11 +194,11 @@ cdef wan_status look(ClockRepair self, gateway_queue *g, uint32_t p, uint64_t *s
                 status = wan_buffer_add(&self.events, record, wan_record_length(record))
         else:
             status = note_stamp(self, record.stamp)
-    wan_lock_release(&g.lock)
+    wan_lock_release(&gateway.lock)
     return status
 
 
-cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t *feeds, uint64_t *done) noexcept nogil:
+cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const uint8_t *feeds, uint64_t *done) noexcept nogil:
     """From event number `done` of those that were copied on, which is then where to go on."""
     cdef event_place *place = <event_place *>self.places.bytes
     cdef wan_record *record
@@ -215,19 +215,19 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t
         region = self.regions[record.region]
         hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
         if region == NULL or not region.stores:
-            status = append_renamed(self, g, record, hash, &place[n])
+            status = append_renamed(self, gateway, record, hash, &place[n])
         else:
             shard = wan_table_shard(&region.table, hash)
             wan_lock_take(&shard.lock)
             entry = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
             if entry == NULL or entry.state == WAN_ENTRY_INVALID:
-                status = append_renamed(self, g, record, hash, &place[n])
+                status = append_renamed(self, gateway, record, hash, &place[n])
             elif entry.stamp > self.limit:
                 place[n].stays = 1          # It was changed meanwhile, with a stamp that is ahead.
             elif entry.stamp < self.began:
                 place[n].stays = 2          # Of before a crash: it has to be made later than the event.
-            elif not feeds[record.region] or not takes_events(region, g):
-                status = append_entry(self, g, record, hash, entry)
+            elif not feeds[record.region] or not takes_events(region, gateway):
+                status = append_entry(self, gateway, record, hash, entry)
             wan_lock_release(&shard.lock)
         if status != WAN_OK:
             return status
@@ -235,7 +235,7 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *g, const uint8_t
     return WAN_OK
 
 
-cdef wan_status append_renamed(ClockRepair self, gateway_queue *g, wan_record *record, uint64_t hash,
+cdef wan_status append_renamed(ClockRepair self, gateway_queue *gateway, wan_record *record, uint64_t hash,
                                event_place *place) noexcept nogil:
     """The event as it is, with the new stamp of its old one."""
     cdef uint64_t stamp = stamp_for(self, record.stamp), old = record.stamp
@@ -246,13 +246,13 @@ cdef wan_status append_renamed(ClockRepair self, gateway_queue *g, wan_record *r
         return WAN_OK
     record.stamp, record.stamp_site = stamp, self.site
     record.flags &= ~WAN_FLAG_GIVEN
-    status = queue_append_restamped(g, hash, record)
+    status = queue_append_restamped(gateway, hash, record)
     if status != WAN_OK:
         record.stamp, record.stamp_site, record.flags = old, site, flags
     return status
 
 
-cdef wan_status append_entry(ClockRepair self, gateway_queue *g, const wan_record *record, uint64_t hash,
+cdef wan_status append_entry(ClockRepair self, gateway_queue *gateway, const wan_record *record, uint64_t hash,
                              const wan_entry *entry) noexcept nogil:
     """What the entry is now, in place of the event."""
     cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
@@ -269,7 +269,7 @@ cdef wan_status append_entry(ClockRepair self, gateway_queue *g, const wan_recor
     head.value_form = WAN_FORM_NONE if destroyed else entry.value_form
     wan_record_write(self.scratch.bytes, length, head, wan_record_key(record), wan_entry_value(entry), wan_record_callback(record),
                      wan_record_recipients(record))
-    return queue_append_restamped(g, hash, <const wan_record *>self.scratch.bytes)
+    return queue_append_restamped(gateway, hash, <const wan_record *>self.scratch.bytes)
 
 
 cdef int note_stale(ClockRepair self, dict by_number, list stale) except -1:
@@ -311,7 +311,7 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
     return taken
 
 
-cdef bint takes_events(const region_core *region, const gateway_queue *g) noexcept nogil:
+cdef bint takes_events(const region_core *region, const gateway_queue *gateway) noexcept nogil:
     """Under an entry lock: what is changed here in the region gets into this queue, if its sender's filters let it."""
     cdef origin made_here
     cdef enqueue_decision decided
@@ -321,26 +321,26 @@ cdef bint takes_events(const region_core *region, const gateway_queue *g) noexce
     made_here.site = region.site
     decide_enqueue(region.attached, &made_here, region.site, NULL, &decided)
     for n in range(decided.count):
-        if region.attached.queues[n] == g:
+        if region.attached.queues[n] == gateway:
             return decided.verdicts[n] == ENQUEUE_ENTERS or decided.verdicts[n] == ENQUEUE_ASK
     return False
 
 
-cdef wan_status queue_append_restamped(gateway_queue *g, uint64_t hash, const wan_record *record) noexcept nogil:
+cdef wan_status queue_append_restamped(gateway_queue *gateway, uint64_t hash, const wan_record *record) noexcept nogil:
     """A copy with another stamp: an event of its own. Takes and releases the lock."""
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)
-    cdef uint32_t partition = queue_partition_of(g, record, hash)
-    wan_lock_take(&g.lock)
-    cdef wan_status status = queue_reserve(g, partition, length, &reservation)
+    cdef uint32_t partition = queue_partition_of(gateway, record, hash)
+    wan_lock_take(&gateway.lock)
+    cdef wan_status status = queue_reserve(gateway, partition, length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, length)
-        queue_note_copy(g, record)
-        wake = queue_commit(g, &reservation)
-        g.counts.queued += 1
-        g.counts.received += 1
-    wan_lock_release(&g.lock)
+        queue_note_copy(gateway, record)
+        wake = queue_commit(gateway, &reservation)
+        gateway.counts.queued += 1
+        gateway.counts.received += 1
+    wan_lock_release(&gateway.lock)
     if wake >= 0:
         eventfd_write(wake, 1)
     return status

@@ -97,65 +97,65 @@ cdef struct log_committer:
     wan_log log                             # Of who has the role. Its id, the incarnation in it and its limits are read by others too.
 
 
-cdef inline bint committer_is_behind(const log_committer *c, const log_stage *records, uint64_t length) noexcept nogil:
+cdef inline bint committer_is_behind(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil:
     """Under the owner's lock: so many bytes more have to wait until the disk has taken some of what is staged, which it does."""
-    return not c.view.failing and records.staged.used != 0 and records.staged.used + length > c.staged_max
+    return not committer.view.failing and records.staged.used != 0 and records.staged.used + length > committer.staged_max
 
 
-cdef wan_status committer_refuse(const log_committer *c, const log_stage *records, uint64_t length) noexcept nogil
+cdef wan_status committer_refuse(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil
 
 
-cdef inline wan_status committer_reserve(const log_committer *c, log_stage *records, uint64_t length) noexcept nogil:
+cdef inline wan_status committer_reserve(const log_committer *committer, log_stage *records, uint64_t length) noexcept nogil:
     """Under the owner's lock: records of `length` bytes can be staged afterwards."""
-    if wan_flag_read(&c.stop) or c.view.failing or length > c.record_max or committer_is_behind(c, records, length):
-        return committer_refuse(c, records, length)
+    if wan_flag_read(&committer.stop) or committer.view.failing or length > committer.record_max or committer_is_behind(committer, records, length):
+        return committer_refuse(committer, records, length)
     return wan_buffer_reserve(&records.staged, length)
 
 
-cdef inline void committer_staged(log_committer *c, uint32_t count) noexcept nogil:
+cdef inline void committer_staged(log_committer *committer, uint32_t count) noexcept nogil:
     """Under the owner's lock: so many records more are staged. The first one wakes a committer that sleeps; the others need not."""
-    c.staged += count
-    if wan_flag_read(&c.waiting):
-        wan_flag_set(&c.waiting, 0)
-        wan_signal_change(&c.work)
+    committer.staged += count
+    if wan_flag_read(&committer.waiting):
+        wan_flag_set(&committer.waiting, 0)
+        wan_signal_change(&committer.work)
 
 
-cdef inline void committer_wake(log_committer *c) noexcept nogil:
+cdef inline void committer_wake(log_committer *committer) noexcept nogil:
     """Something is to be done that is not staged, or that its maker leaves to the thread."""
-    wan_flag_set(&c.asked, 1)
-    wan_signal_change(&c.work)
+    wan_flag_set(&committer.asked, 1)
+    wan_signal_change(&committer.work)
 
 
-cdef inline void committer_tell(log_committer *c) noexcept nogil:
+cdef inline void committer_tell(log_committer *committer) noexcept nogil:
     """Wakes those who wait."""
-    wan_signal_change(&c.epoch)
+    wan_signal_change(&committer.epoch)
 
 
-cdef inline bint committer_try_role(log_committer *c) noexcept nogil:
+cdef inline bint committer_try_role(log_committer *committer) noexcept nogil:
     """False: another thread has the role. Its release changes `epoch`; who wants to sleep until then has read that before."""
-    return wan_role_take(&c.role)
+    return wan_role_take(&committer.role)
 
 
-cdef inline void committer_release_role(log_committer *c) noexcept nogil:
-    wan_role_release(&c.role, &c.epoch)
+cdef inline void committer_release_role(log_committer *committer) noexcept nogil:
+    wan_role_release(&committer.role, &committer.epoch)
 
 
-cdef void committer_init(log_committer *c, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil
-cdef int committer_opened(log_committer *c, wan_status status, str whose) except -1
-cdef int committer_share(log_committer *c, LogBudget budget, uint64_t known, bint may_take_kept) except -1
-cdef void committer_take_role(log_committer *c) noexcept nogil
-cdef wan_status committer_write(log_committer *c, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil
-cdef wan_status committer_round(log_committer *c, uint32_t work) noexcept nogil
-cdef wan_status committer_once(log_committer *c, uint32_t work) noexcept nogil
-cdef void committer_made_durable(log_committer *c, uint64_t staged) noexcept nogil
-cdef void committer_run(log_committer *c) noexcept nogil
-cdef void committer_stop(log_committer *c) noexcept nogil
-cdef disk_wait committer_begin_wait(log_committer *c, int what, uint64_t limit_us) noexcept nogil
-cdef wan_status committer_write_now(log_committer *c) noexcept nogil
+cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil
+cdef int committer_opened(log_committer *committer, wan_status status, str whose) except -1
+cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_take_kept) except -1
+cdef void committer_take_role(log_committer *committer) noexcept nogil
+cdef wan_status committer_write(log_committer *committer, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil
+cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil
+cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept nogil
+cdef void committer_made_durable(log_committer *committer, uint64_t staged) noexcept nogil
+cdef void committer_run(log_committer *committer) noexcept nogil
+cdef void committer_stop(log_committer *committer) noexcept nogil
+cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t limit_us) noexcept nogil
+cdef wan_status committer_write_now(log_committer *committer) noexcept nogil
 cdef uint8_t level_of(object synchronous) except 255
 cdef object level_name(uint8_t level)
-cdef int committer_wait(log_committer *c, disk_wait *wait, str whose, str meanwhile) except -1
-cdef uint64_t committer_staged_now(log_committer *c) noexcept nogil
-cdef bint committer_has_written(log_committer *c, uint64_t staged) noexcept nogil
-cdef uint64_t committer_failing_since(log_committer *c, int but) noexcept nogil
-cdef dict committer_state(log_committer *c)
+cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1
+cdef uint64_t committer_staged_now(log_committer *committer) noexcept nogil
+cdef bint committer_has_written(log_committer *committer, uint64_t staged) noexcept nogil
+cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil
+cdef dict committer_state(log_committer *committer)

@@ -24,142 +24,142 @@ cdef object level_name(uint8_t level):
 
 # Opening
 
-cdef void committer_init(log_committer *c, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
+cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
     """Before the log is opened. The rest of it is zeros."""
-    c.owner = owner[0]
-    c.synchronous, c.flush_ms = synchronous, flush_ms
-    c.staged_max = STAGED_BYTES_MAX
-    c.record_max = NEVER
+    committer.owner = owner[0]
+    committer.synchronous, committer.flush_ms = synchronous, flush_ms
+    committer.staged_max = STAGED_BYTES_MAX
+    committer.record_max = NEVER
 
 
-cdef int committer_opened(log_committer *c, wan_status status, str whose) except -1:
+cdef int committer_opened(log_committer *committer, wan_status status, str whose) except -1:
     """After the log was opened with this status: others may look at it, or an error says why they cannot."""
     if status == WAN_CORRUPT:
         from pywan.errors import DiskError
         raise DiskError(f"{whose}: the log is damaged: {detail_text()}; what is whole can be saved with `pywan salvage disk-store --dir=STORE --to=NEW`, "
                         "nothing was changed")
     raise_for(status, whose)
-    show(c, WAN_OK)
-    c.record_max = wan_log_record_bytes(&c.log)
+    show(committer, WAN_OK)
+    committer.record_max = wan_log_record_bytes(&committer.log)
     return 0
 
 
-cdef int committer_share(log_committer *c, LogBudget budget, uint64_t known, bint may_take_kept) except -1:
+cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_take_kept) except -1:
     """The log takes its room out of a budget that counts `known` bytes of it already; None: the disk is its limit."""
     if budget is not None:
-        c.staged_max = min(<uint64_t>STAGED_BYTES_MAX, budget.b.limit // STAGED_PART_OF_LIMIT)
-        wan_log_share(&c.log, &budget.b, known, may_take_kept)
-        c.record_max = wan_log_record_bytes(&c.log)
+        committer.staged_max = min(<uint64_t>STAGED_BYTES_MAX, budget.budget.limit // STAGED_PART_OF_LIMIT)
+        wan_log_share(&committer.log, &budget.budget, known, may_take_kept)
+        committer.record_max = wan_log_record_bytes(&committer.log)
     return 0
 
 
 # The role
 
-cdef void committer_take_role(log_committer *c) noexcept nogil:
+cdef void committer_take_role(log_committer *committer) noexcept nogil:
     cdef uint32_t seen
     while True:
-        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
-        if committer_try_role(c):
+        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        if committer_try_role(committer):
             return
-        wan_wait_change(&c.epoch, seen, IDLE_MS)
+        wan_wait_change(&committer.epoch, seen, IDLE_MS)
 
 
-cdef wan_status committer_round(log_committer *c, uint32_t work) noexcept nogil:
+cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil:
     """One round, by who has the role. Not WAN_OK: the disk did not take all of it, and enqueues are refused until it does."""
-    cdef wan_status status = c.owner.round_of(c.owner.itself, work)
-    wan_lock_take(c.owner.lock)
-    show(c, status)
-    wan_lock_release(c.owner.lock)
+    cdef wan_status status = committer.owner.round_of(committer.owner.itself, work)
+    wan_lock_take(committer.owner.lock)
+    show(committer, status)
+    wan_lock_release(committer.owner.lock)
     if status != WAN_OK:
-        committer_tell(c)
+        committer_tell(committer)
     return status
 
 
-cdef wan_status committer_write(log_committer *c, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
+cdef wan_status committer_write(log_committer *committer, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
     """A block, for which there is room. `syncs`: it is durable, whatever the level."""
-    if c.synchronous == SYNCHRONOUS_WRITTEN and not syncs:
-        return wan_log_write(&c.log, parts, count, segment)
-    return wan_log_commit(&c.log, parts, count, segment)
+    if committer.synchronous == SYNCHRONOUS_WRITTEN and not syncs:
+        return wan_log_write(&committer.log, parts, count, segment)
+    return wan_log_commit(&committer.log, parts, count, segment)
 
 
-cdef wan_status committer_write_now(log_committer *c) noexcept nogil:
+cdef wan_status committer_write_now(log_committer *committer) noexcept nogil:
     """A caller's: what is staged is written, unless somebody else has to do that."""
     cdef wan_status status
-    if wan_flag_read(&c.goes_first) or not committer_try_role(c):
+    if wan_flag_read(&committer.goes_first) or not committer_try_role(committer):
         return WAN_EMPTY
     # Whoever finds the thread ended must not touch the log: another process may have it.
-    status = WAN_CLOSED if wan_flag_read(&c.ended) else c.owner.write_block_of(c.owner.itself)
-    committer_release_role(c)
+    status = WAN_CLOSED if wan_flag_read(&committer.ended) else committer.owner.write_block_of(committer.owner.itself)
+    committer_release_role(committer)
     if status != WAN_OK:
-        committer_wake(c)
+        committer_wake(committer)
     return status
 
 
-cdef wan_status sync_now(log_committer *c) noexcept nogil:
+cdef wan_status sync_now(log_committer *committer) noexcept nogil:
     """All that was written is on the disk. By who has the role."""
-    cdef wan_status status = wan_log_sync(&c.log)
-    wan_lock_take(c.owner.lock)
-    show(c, status)
-    wan_lock_release(c.owner.lock)
-    committer_tell(c)
+    cdef wan_status status = wan_log_sync(&committer.log)
+    wan_lock_take(committer.owner.lock)
+    show(committer, status)
+    wan_lock_release(committer.owner.lock)
+    committer_tell(committer)
     return status
 
 
-cdef wan_status sync_behind(log_committer *c) noexcept nogil:
+cdef wan_status sync_behind(log_committer *committer) noexcept nogil:
     """The same by the thread; others have the role, and write, while the disk syncs. WAN_EMPTY: there was nothing to be synced."""
     cdef wan_log_syncing sync
     cdef uint64_t through
     cdef wan_status status
-    take_role_first(c)
-    status = wan_log_begin_sync(&c.log, &sync)
-    through = c.durable
+    take_role_first(committer)
+    status = wan_log_begin_sync(&committer.log, &sync)
+    through = committer.durable
     if status == WAN_OK:
-        c.syncs_behind = True
-        committer_release_role(c)
-        committer_tell(c)
-        status = wan_log_run_sync(&c.log, &sync)
-        take_role_first(c)
-        c.syncs_behind = False
-        status = wan_log_end_sync(&c.log, &sync, status)
+        committer.syncs_behind = True
+        committer_release_role(committer)
+        committer_tell(committer)
+        status = wan_log_run_sync(&committer.log, &sync)
+        take_role_first(committer)
+        committer.syncs_behind = False
+        status = wan_log_end_sync(&committer.log, &sync, status)
     if status != WAN_EMPTY:
-        wan_lock_take(c.owner.lock)
+        wan_lock_take(committer.owner.lock)
         if status == WAN_OK:
-            c.synced = max(c.synced, through)
-        show(c, status)
-        wan_lock_release(c.owner.lock)
-    committer_release_role(c)
+            committer.synced = max(committer.synced, through)
+        show(committer, status)
+        wan_lock_release(committer.owner.lock)
+    committer_release_role(committer)
     if status != WAN_EMPTY:
-        committer_tell(c)
+        committer_tell(committer)
     return status
 
 
-cdef void take_role_first(log_committer *c) noexcept nogil:
+cdef void take_role_first(log_committer *committer) noexcept nogil:
     """The thread's: callers that write leave it to the thread meanwhile, or it might never come to its turn."""
-    wan_flag_set(&c.goes_first, 1)
-    committer_take_role(c)
-    wan_flag_set(&c.goes_first, 0)
+    wan_flag_set(&committer.goes_first, 1)
+    committer_take_role(committer)
+    wan_flag_set(&committer.goes_first, 0)
 
 
-cdef wan_status committer_once(log_committer *c, uint32_t work) noexcept nogil:
+cdef wan_status committer_once(log_committer *committer, uint32_t work) noexcept nogil:
     """One round in the caller's thread."""
     cdef wan_status status
     cdef uint32_t seen
-    committer_take_role(c)
-    while c.syncs_behind:
-        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
-        committer_release_role(c)
-        wan_wait_change(&c.epoch, seen, IDLE_MS)        # Its end changes the word.
-        committer_take_role(c)
-    status = committer_round(c, work)
-    if status == WAN_OK and c.synchronous == SYNCHRONOUS_WRITTEN:
-        status = sync_now(c)
-    committer_release_role(c)
+    committer_take_role(committer)
+    while committer.syncs_behind:
+        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        committer_release_role(committer)
+        wan_wait_change(&committer.epoch, seen, IDLE_MS)        # Its end changes the word.
+        committer_take_role(committer)
+    status = committer_round(committer, work)
+    if status == WAN_OK and committer.synchronous == SYNCHRONOUS_WRITTEN:
+        status = sync_now(committer)
+    committer_release_role(committer)
     return status
 
 
 # The thread
 
-cdef void committer_run(log_committer *c) noexcept nogil:
+cdef void committer_run(log_committer *committer) noexcept nogil:
     """The committer's thread: a round whenever something is staged, after `flush_ms` where nobody waits. Returns when told to stop and nothing is
     left to write, or the disk has taken nothing for long."""
     cdef uint32_t seen, work
@@ -167,71 +167,71 @@ cdef void committer_run(log_committer *c) noexcept nogil:
     cdef bint stopping, gives_up = False, syncs
     cdef wan_status status
     while True:
-        seen = __atomic_load_n(&c.work, __ATOMIC_ACQUIRE)
-        stopping = wan_flag_read(&c.stop) != 0
-        wan_flag_set(&c.asked, 0)
+        seen = __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE)
+        stopping = wan_flag_read(&committer.stop) != 0
+        wan_flag_set(&committer.asked, 0)
         status = WAN_OK
-        take_role_first(c)
-        wan_flag_set(&c.waiting, 1)         # Before the look: what is staged behind it is then signalled.
-        work = c.owner.work_of(c.owner.itself, stopping)
-        syncs = c.synchronous == SYNCHRONOUS_WRITTEN and (work & WORK_NOW or c.log.synced_commit != c.log.commit)
+        take_role_first(committer)
+        wan_flag_set(&committer.waiting, 1)         # Before the look: what is staged behind it is then signalled.
+        work = committer.owner.work_of(committer.owner.itself, stopping)
+        syncs = committer.synchronous == SYNCHRONOUS_WRITTEN and (work & WORK_NOW or committer.log.synced_commit != committer.log.commit)
         if work & WORK_NOW or syncs:
-            wan_flag_set(&c.waiting, 0)
+            wan_flag_set(&committer.waiting, 0)
         if work & WORK_NOW:
-            status = committer_round(c, work)
+            status = committer_round(committer, work)
         elif stopping:
             if syncs:
-                status = sync_now(c)
+                status = sync_now(committer)
             if status == WAN_OK:
-                c.owner.seal(c.owner.itself)           # Were it to fail, the log is as after a crash.
+                committer.owner.seal(committer.owner.itself)           # Were it to fail, the log is as after a crash.
                 gives_up = True
         else:
             if work & WORK_IDLE:
-                committer_round(c, work)
-            c.owner.rest(c.owner.itself)
+                committer_round(committer, work)
+            committer.owner.rest(committer.owner.itself)
         if status != WAN_OK and stopping:
-            gives_up = c.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())
+            gives_up = committer.log.broken != NULL or lost_patience(1, &failing_since, wan_monotonic_us())
         if gives_up:
-            wan_flag_set(&c.ended, 1)       # Before others get the role: then they leave the log alone.
-        committer_release_role(c)
+            wan_flag_set(&committer.ended, 1)       # Before others get the role: then they leave the log alone.
+        committer_release_role(committer)
         if gives_up:
             break
-        if c.synchronous == SYNCHRONOUS_WRITTEN:
-            committer_tell(c)               # Callers that left the role to this thread did not ask for it.
+        if committer.synchronous == SYNCHRONOUS_WRITTEN:
+            committer_tell(committer)               # Callers that left the role to this thread did not ask for it.
         if syncs and status == WAN_OK:
-            status = sync_behind(c)
+            status = sync_behind(committer)
             if status == WAN_EMPTY:
                 status = WAN_OK
         if status != WAN_OK:
-            wan_wait_change(&c.work, __atomic_load_n(&c.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
+            wan_wait_change(&committer.work, __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE), IDLE_MS)      # Then it is tried again.
             continue
         failing_since = 0
         if syncs:
-            if not stopping and not wan_flag_read(&c.asked):
-                wan_wait_change(&c.work, seen, c.flush_ms)
+            if not stopping and not wan_flag_read(&committer.asked):
+                wan_wait_change(&committer.work, seen, committer.flush_ms)
         elif not work & WORK_NOW:
-            wan_wait_change(&c.work, seen, IDLE_MS)
-            wan_flag_set(&c.waiting, 0)
-            if (c.synchronous != SYNCHRONOUS_SYNCED and __atomic_load_n(&c.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&c.stop)
-                    and not wan_flag_read(&c.asked)):
-                flush_later(c)
-    committer_tell(c)
+            wan_wait_change(&committer.work, seen, IDLE_MS)
+            wan_flag_set(&committer.waiting, 0)
+            if (committer.synchronous != SYNCHRONOUS_SYNCED and __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&committer.stop)
+                    and not wan_flag_read(&committer.asked)):
+                flush_later(committer)
+    committer_tell(committer)
 
 
-cdef void flush_later(log_committer *c) noexcept nogil:
+cdef void flush_later(log_committer *committer) noexcept nogil:
     """The first record of a group came. Others have `flush_ms` to join it; callers that write do that themselves meanwhile."""
-    cdef uint32_t *word = &c.work if c.synchronous == SYNCHRONOUS_WRITTEN else &c.epoch
+    cdef uint32_t *word = &committer.work if committer.synchronous == SYNCHRONOUS_WRITTEN else &committer.epoch
     cdef uint32_t seen = __atomic_load_n(word, __ATOMIC_ACQUIRE)
-    if not wan_flag_read(&c.asked):         # Whoever asks does that before the word changes.
-        wan_wait_change(word, seen, c.flush_ms)
+    if not wan_flag_read(&committer.asked):         # Whoever asks does that before the word changes.
+        wan_wait_change(word, seen, committer.flush_ms)
 
 
-cdef void committer_stop(log_committer *c) noexcept nogil:
+cdef void committer_stop(log_committer *committer) noexcept nogil:
     """Nothing more is staged, and the thread ends once everything is on the disk, or cannot get there."""
-    wan_lock_take(c.owner.lock)
-    wan_flag_set(&c.stop, 1)
-    wan_lock_release(c.owner.lock)
-    committer_wake(c)
+    wan_lock_take(committer.owner.lock)
+    wan_flag_set(&committer.stop, 1)
+    wan_lock_release(committer.owner.lock)
+    committer_wake(committer)
 
 
 cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t now) noexcept nogil:
@@ -245,12 +245,12 @@ cdef inline bint lost_patience(int failing, uint64_t *failing_since, uint64_t no
 
 # What others see
 
-cdef void show(log_committer *c, wan_status status) noexcept nogil:
+cdef void show(log_committer *committer, wan_status status) noexcept nogil:
     """Under the owner's lock, by who has the role; `status` with its detail, if it is not WAN_OK."""
-    cdef log_view *view = &c.view
-    if c.log.synced_commit == c.log.commit:
-        c.synced = c.durable
-    view.bytes, view.commits, view.segments = c.log.bytes, c.log.commit, c.log.count
+    cdef log_view *view = &committer.view
+    if committer.log.synced_commit == committer.log.commit:
+        committer.synced = committer.durable
+    view.bytes, view.commits, view.segments = committer.log.bytes, committer.log.commit, committer.log.count
     view.failing = <int>status
     if status == WAN_OK:
         view.failing_since_us = 0
@@ -262,16 +262,16 @@ cdef void show(log_committer *c, wan_status status) noexcept nogil:
         strncpy(view.reason, wan_detail, sizeof(view.reason) - 1)
 
 
-cdef void committer_made_durable(log_committer *c, uint64_t staged) noexcept nogil:
+cdef void committer_made_durable(log_committer *committer, uint64_t staged) noexcept nogil:
     """A round has brought so many of the records onto the disk. Under the owner's lock; `committer_tell` follows without it."""
-    c.durable = staged
-    show(c, WAN_OK)
+    committer.durable = staged
+    show(committer, WAN_OK)
 
 
-cdef wan_status committer_refuse(const log_committer *c, const log_stage *records, uint64_t length) noexcept nogil:
+cdef wan_status committer_refuse(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil:
     """Why so many bytes cannot be staged. They may be taken later, unless the record is too long, or our own check failed: the detail says which."""
-    cdef const log_view *view = &c.view
-    if wan_flag_read(&c.stop):
+    cdef const log_view *view = &committer.view
+    if wan_flag_read(&committer.stop):
         wan_tell(WAN_CLOSED, "the log is closed")
         return WAN_CLOSED
     if view.failing == WAN_BROKEN:
@@ -281,9 +281,9 @@ cdef wan_status committer_refuse(const log_committer *c, const log_stage *record
         wan_tell(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
                  "the log is not written now: %s", view.reason)
         return WAN_FULL
-    if length > c.record_max:
+    if length > committer.record_max:
         wan_tell(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
-                 <unsigned long long>length, <unsigned long long>c.record_max)
+                 <unsigned long long>length, <unsigned long long>committer.record_max)
         return WAN_TOO_LARGE
     wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.staged.used)
     return WAN_FULL
@@ -294,54 +294,54 @@ cdef object failure_of(const log_view *view):
     return (<bytes>view.reason).decode("utf-8", "replace") if view.failing else None
 
 
-cdef dict committer_state(log_committer *c):
+cdef dict committer_state(log_committer *committer):
     """Sizes of the log, how many records wait for it and for a sync, and why writing fails now (None: it does not)."""
     cdef log_view view
     cdef uint64_t waits, unsynced
-    wan_lock_take(c.owner.lock)
-    view, waits, unsynced = c.view, c.staged - c.durable, c.durable - c.synced
-    wan_lock_release(c.owner.lock)
+    wan_lock_take(committer.owner.lock)
+    view, waits, unsynced = committer.view, committer.staged - committer.durable, committer.durable - committer.synced
+    wan_lock_release(committer.owner.lock)
     return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": waits, "unsynced": unsynced, "failing": failure_of(&view)}
 
 
-cdef uint64_t committer_failing_since(log_committer *c, int but) noexcept nogil:
+cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil:
     """Since when the log takes nothing; 0: it does, or it fails with this status."""
     cdef uint64_t since
-    wan_lock_take(c.owner.lock)
-    since = c.view.failing_since_us if c.view.failing != but else 0
-    wan_lock_release(c.owner.lock)
+    wan_lock_take(committer.owner.lock)
+    since = committer.view.failing_since_us if committer.view.failing != but else 0
+    wan_lock_release(committer.owner.lock)
     return since
 
 
-cdef uint64_t committer_staged_now(log_committer *c) noexcept nogil:
+cdef uint64_t committer_staged_now(log_committer *committer) noexcept nogil:
     """What is staged now is on the disk once so many records are."""
     cdef uint64_t staged
-    wan_lock_take(c.owner.lock)
-    staged = c.staged
-    wan_lock_release(c.owner.lock)
+    wan_lock_take(committer.owner.lock)
+    staged = committer.staged
+    wan_lock_release(committer.owner.lock)
     return staged
 
 
-cdef bint committer_has_written(log_committer *c, uint64_t staged) noexcept nogil:
+cdef bint committer_has_written(log_committer *committer, uint64_t staged) noexcept nogil:
     """Whether so many records are on the disk."""
     cdef bint has
-    wan_lock_take(c.owner.lock)
-    has = c.durable >= staged
-    wan_lock_release(c.owner.lock)
+    wan_lock_take(committer.owner.lock)
+    has = committer.durable >= staged
+    wan_lock_release(committer.owner.lock)
     return has
 
 
 # Who waits
 
-cdef disk_wait committer_begin_wait(log_committer *c, int what, uint64_t limit_us) noexcept nogil:
+cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t limit_us) noexcept nogil:
     """For all that is staged now."""
     cdef disk_wait wait
     wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
-    wait.wanted = committer_staged_now(c)
+    wait.wanted = committer_staged_now(committer)
     return wait
 
 
-cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
+cdef int wait_slice(log_committer *committer, disk_wait *wait) noexcept nogil:
     """WAIT_DONE when what is waited for is on the disk. WAIT_IN_VAIN after the deadline, or when the disk has taken nothing for long. Where it is enough
     that the log is written, the caller writes it."""
     cdef uint64_t now = wan_monotonic_us(), slice_end = now + WAIT_SLICE_US
@@ -349,55 +349,55 @@ cdef int wait_slice(log_committer *c, disk_wait *wait) noexcept nogil:
     cdef uint32_t seen
     cdef bint done
     while True:
-        seen = __atomic_load_n(&c.epoch, __ATOMIC_ACQUIRE)
-        wan_lock_take(c.owner.lock)
+        seen = __atomic_load_n(&committer.epoch, __ATOMIC_ACQUIRE)
+        wan_lock_take(committer.owner.lock)
         if wait.what == FOR_EVENTS:
-            done = c.durable >= wait.wanted
+            done = committer.durable >= wait.wanted
         elif wait.what == FOR_DISK:
-            done = c.synced >= wait.wanted
+            done = committer.synced >= wait.wanted
         else:
-            done = c.owner.has_reached(c.owner.itself, wait)
-        failing = c.view.failing
-        wan_lock_release(c.owner.lock)
+            done = committer.owner.has_reached(committer.owner.itself, wait)
+        failing = committer.view.failing
+        wan_lock_release(committer.owner.lock)
         now = wan_monotonic_us()
         if done:
             return WAIT_DONE
-        if (now >= wait.deadline_us or wan_flag_read(&c.ended) or failing == WAN_BROKEN
+        if (now >= wait.deadline_us or wan_flag_read(&committer.ended) or failing == WAN_BROKEN
                 or lost_patience(failing, &wait.failing_since_us, now)):
             return WAIT_IN_VAIN
         if now >= slice_end:
             return WAIT_GOES_ON
-        if c.synchronous == SYNCHRONOUS_WRITTEN and not failing:
+        if committer.synchronous == SYNCHRONOUS_WRITTEN and not failing:
             if wait.what == FOR_DISK:
-                committer_wake(c)
-            elif committer_write_now(c) == WAN_OK:
+                committer_wake(committer)
+            elif committer_write_now(committer) == WAN_OK:
                 continue
-        wan_wait_change(&c.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+        wan_wait_change(&committer.epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
 
 
-cdef int committer_wait(log_committer *c, disk_wait *wait, str whose, str meanwhile) except -1:
+cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1:
     """Returns when what is waited for is on the disk; else an error says `whose` it is and what happens `meanwhile`. Ctrl-C ends the wait: what waits
     for the disk stays staged."""
     cdef int found = WAIT_GOES_ON
     while found == WAIT_GOES_ON:
         with nogil:
-            found = wait_slice(c, wait)
+            found = wait_slice(committer, wait)
         if found == WAIT_GOES_ON:
             PyErr_CheckSignals()
     if found == WAIT_IN_VAIN:
-        raise not_on_disk(c, whose, meanwhile)
+        raise not_on_disk(committer, whose, meanwhile)
     return 0
 
 
-cdef object not_on_disk(log_committer *c, str whose, str meanwhile):
+cdef object not_on_disk(log_committer *committer, str whose, str meanwhile):
     from pywan.errors import DiskError, InternalError
     cdef log_view view
-    wan_lock_take(c.owner.lock)
-    view = c.view
-    wan_lock_release(c.owner.lock)
+    wan_lock_take(committer.owner.lock)
+    view = committer.view
+    wan_lock_release(committer.owner.lock)
     reason = failure_of(&view)
     if view.failing == WAN_BROKEN:
         return InternalError(f"{whose}: not on the disk, and never will be: {reason}")
     if reason is None:
-        reason = "its log was closed" if wan_flag_read(&c.ended) else "the disk did not answer"
+        reason = "its log was closed" if wan_flag_read(&committer.ended) else "the disk did not answer"
     return DiskError(f"{whose}: not on the disk yet: {reason}; {meanwhile}")

@@ -3,7 +3,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 
 cdef class LogBudget:
-    cdef wan_log_budget b
+    cdef wan_log_budget budget
 
 cdef enum:
     LOG_SEGMENTS_KEPT = 4                   # Below this many, nothing is moved to shorten the log.

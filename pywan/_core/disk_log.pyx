@@ -10,20 +10,20 @@ cdef class LogBudget:
     beginning."""
 
     def __cinit__(self, uint64_t limit, uint64_t used=0):
-        self.b.limit, self.b.used = limit, used
+        self.budget.limit, self.budget.used = limit, used
 
     @property
     def limit(self):
-        return self.b.limit
+        return self.budget.limit
 
     @property
     def used(self):
         """Bytes of all logs, open or not."""
-        return wan_read(&self.b.used)
+        return wan_read(&self.budget.used)
 
     def give(self, uint64_t count):
         """Of a log that was removed as a whole."""
-        wan_count(&self.b.used, -count)
+        wan_count(&self.budget.used, -count)
 
 
 cdef list damage_list(const wan_buffer *damages):

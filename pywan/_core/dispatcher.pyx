@@ -34,7 +34,7 @@ cdef class DispatcherSession(Session):
     callbacks, None where there are none; a record is (its bytes, (partition, sequence, whether it may have been applied
     before)). `parked` takes failed events. """
     cdef EventQueue queue
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef readonly uint32_t index
     cdef SenderCallbacks callbacks
     cdef BatchBuilder builder
@@ -51,12 +51,12 @@ cdef class DispatcherSession(Session):
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
                   acknowledged=None, on_failure=None):
-        self.queue, self.g, self.index = queue, queue.g, index
+        self.queue, self.gateway, self.index = queue, queue.gateway, index
         self.callbacks = SenderCallbacks(transmit_filter, acknowledged, on_failure)
         self.builder = BatchBuilder(queue, index, self.callbacks)
         self.flights = InFlight()
         self.settlement = Settlement(queue, parked, self.callbacks)
-        self.reads_while_writing, self.wake_file = True, queue.g.signals[index].file
+        self.reads_while_writing, self.wake_file = True, queue.gateway.signals[index].file
         self.configure(100, 1000)
 
     def __dealloc__(self):
@@ -82,7 +82,7 @@ cdef class DispatcherSession(Session):
     # What other threads say
 
     cdef void wake(self) noexcept nogil:
-        eventfd_write(self.g.signals[self.index].file, 1)
+        eventfd_write(self.gateway.signals[self.index].file, 1)
 
     def stop(self):
         """Makes `run` return soon."""
@@ -102,11 +102,11 @@ cdef class DispatcherSession(Session):
     def tell_floors(self, bytes floors):
         """The receiver hears these (wan_floor) with a ping at once, and again on every connection to come."""
         cdef wan_status status
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         wan_buffer_empty(&self.floors)
         status = wan_buffer_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
         wan_tally(&self.floors_told, 1)
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.queue.name!r}: floors")
         wan_flag_set(&self.floors_due, 1)
         self.wake()
@@ -184,7 +184,7 @@ cdef class DispatcherSession(Session):
     # What came
 
     cdef int heard(self) noexcept nogil:
-        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
+        cdef const wan_breakage *broken = wan_breakage_of(&self.gateway.queue.broken)
         if broken != NULL:
             wan_refuse_broken(broken)
             return ENDED_TOLD
@@ -243,9 +243,9 @@ cdef class DispatcherSession(Session):
         """With the floors, whose number comes back with the answer. 0: no memory."""
         cdef int done
         wan_flag_set(&self.floors_due, 0)
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         done = buffer_frame(&self.out, WAN_FRAME_PING, self.floors_told, 0, self.floors.bytes, <uint32_t>self.floors.used)
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
         return done
 
     cdef void keep_alive(self) noexcept nogil:
@@ -258,7 +258,7 @@ cdef class DispatcherSession(Session):
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         cdef bint is_empty = self.all_left()
-        cdef const wan_breakage *broken = wan_breakage_of(&self.g.queue.broken)
+        cdef const wan_breakage *broken = wan_breakage_of(&self.gateway.queue.broken)
         if broken != NULL:
             wan_refuse_broken(broken)
             return ENDED_TOLD

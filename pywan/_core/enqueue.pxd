@@ -40,19 +40,19 @@ cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) n
 cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site, const decision *known,
                                 enqueue_decision *decided) noexcept nogil:
     """Under the entry lock. `known`: what is, of each attached queue; NULL: nothing. False: some are ENQUEUE_ASK."""
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef uint32_t n
     cdef bint is_whole = True
     decided.count = attached.count
     for n in range(attached.count):
-        g = attached.queues[n]
+        gateway = attached.queues[n]
         if known != NULL and known[n].given:
             decided.verdicts[n] = known[n].verdict
-        elif already_there(from_, g.remote_site, own_site):
+        elif already_there(from_, gateway.remote_site, own_site):
             decided.verdicts[n] = ENQUEUE_LOOP
         elif known != NULL and known[n].filtered:
             decided.verdicts[n] = ENQUEUE_FILTERED
-        elif not wan_flag_read(&g.running):
+        elif not wan_flag_read(&gateway.running):
             decided.verdicts[n] = ENQUEUE_STOPPED
         elif attached.way == WAY_CALLBACKS and attached.asks[n] and (known == NULL or not known[n].asked):
             decided.verdicts[n] = ENQUEUE_ASK
@@ -62,9 +62,9 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
     return is_whole
 
 
-cdef inline bint enters_straight(const gateway_queue *g, const origin *from_, uint8_t own_site) noexcept nogil:
+cdef inline bint enters_straight(const gateway_queue *gateway, const origin *from_, uint8_t own_site) noexcept nogil:
     """The decision about a change that comes straight from its maker, and so met no filter because there is none."""
-    return not already_there(from_, g.remote_site, own_site) and wan_flag_read(&g.running)
+    return not already_there(from_, gateway.remote_site, own_site) and wan_flag_read(&gateway.running)
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
@@ -78,19 +78,19 @@ cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_si
     return attached.queues[0] if enters_straight(attached.queues[0], &made_here, own_site) else NULL
 
 
-cdef inline void note_not_entered(gateway_queue *g, uint8_t verdict) noexcept nogil:
+cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexcept nogil:
     """Counts an event that does not enter. Takes and releases the queue's lock."""
-    wan_lock_take(&g.lock)
-    g.counts.received += 1
+    wan_lock_take(&gateway.lock)
+    gateway.counts.received += 1
     if verdict == ENQUEUE_NO_ROOM:
-        g.counts.dropped_newest += 1
+        gateway.counts.dropped_newest += 1
     elif verdict == ENQUEUE_LOOP:
-        g.counts.not_queued_loop += 1
+        gateway.counts.not_queued_loop += 1
     elif verdict == ENQUEUE_FILTERED:
-        g.counts.filtered_enqueue += 1
+        gateway.counts.filtered_enqueue += 1
     else:
-        g.counts.dropped_stopped += 1
-    wan_lock_release(&g.lock)
+        gateway.counts.dropped_stopped += 1
+    wan_lock_release(&gateway.lock)
 
 
 # Of `enqueue.pyx`.

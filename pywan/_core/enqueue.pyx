@@ -55,7 +55,7 @@ cdef bytes told_decision(const decision *known, tuple queues):
         for n in range(len(queues)):
             queue = queues[n]
             memset(&head, 0, sizeof(head))
-            head.sender, head.verdict = queue.g.sender, known[n].verdict
+            head.sender, head.verdict = queue.gateway.sender, known[n].verdict
             if known[n].substituted and known[n].verdict == ENQUEUE_ENTERS:
                 head.substituted, head.value_form, head.value_length = 1, known[n].value_form, known[n].value_length
             status = wan_buffer_add(&told, &head, sizeof(head))
@@ -90,7 +90,7 @@ cdef int read_told(bytes told, tuple queues, decision *known) except -1:
             raise ProtocolError(f"a decision about an event has verdict {head.verdict} and a value of {head.value_length} bytes, of which {left} are there")
         for n in range(len(queues)):
             queue = queues[n]
-            if queue.g.sender == head.sender:
+            if queue.gateway.sender == head.sender:
                 known[n].verdict = head.verdict
                 known[n].substituted, known[n].value_form = head.substituted, head.value_form
                 known[n].value, known[n].value_length = at, head.value_length

@@ -5,7 +5,7 @@ from pywan._core.disk_log cimport LogBudget
 from pywan._core.queue cimport gateway_queue
 
 cdef class EventQueue:
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef readonly object name
     cdef object environment, clock  # Kept alive.
     cdef LogBudget budget           # The same.

@@ -19,7 +19,7 @@ from pywan._core.committer cimport (
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition_of, queue_refresh_pending, signal, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_pending, wake_dispatchers)
 from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -31,14 +31,14 @@ from pywan._core.status cimport detail_text, environment_of, raise_for
 cdef uint64_t queues_made = 0    # By this process. Under the GIL.
 
 
-cdef inline wan_status health_of(gateway_queue *g) noexcept:
-    cdef const wan_breakage *broken = wan_breakage_of(&g.queue.broken)
+cdef inline wan_status health_of(gateway_queue *gateway) noexcept:
+    cdef const wan_breakage *broken = wan_breakage_of(&gateway.queue.broken)
     return wan_refuse_broken(broken) if broken != NULL else WAN_OK
 
 
 cdef int check_whole(EventQueue self) except -1:
     """InternalError, which says where, if a check of our own failed on this queue."""
-    return raise_for(health_of(self.g), f"queue {self.name!r}")
+    return raise_for(health_of(self.gateway), f"queue {self.name!r}")
 
 
 @cython.no_gc_clear      # What it keeps alive is used when it is closed.
@@ -68,32 +68,32 @@ cdef class EventQueue:
         if dispatchers == 0 or remote_site < 0 or remote_site > 255:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least one, and a site from 0 to 255")
-        self.g = <gateway_queue *>calloc(1, sizeof(gateway_queue))
-        if self.g == NULL:
+        self.gateway = <gateway_queue *>calloc(1, sizeof(gateway_queue))
+        if self.gateway == NULL:
             raise MemoryError(f"no memory for queue {name!r}")
         queues_made += 1
-        self.g.place = queues_made
+        self.gateway.place = queues_made
         id_ = name.encode()
-        self.g.sender = wan_hash(<const char *>id_, len(id_), 0)
-        raise_for(wan_queue_init(&self.g.queue, env, path_or_null, memory_limit, partitions, conflate),
+        self.gateway.sender = wan_hash(<const char *>id_, len(id_), 0)
+        raise_for(wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate),
                   f"queue {name!r}")
-        self.g.dispatchers = dispatchers
-        memset(self.g.lowest_copied, 0xff, sizeof(self.g.lowest_copied))
-        self.g.remote_site = <uint8_t>remote_site
-        self.g.by_thread, self.g.by_bucket = by_thread, by_bucket
+        self.gateway.dispatchers = dispatchers
+        memset(self.gateway.lowest_copied, 0xff, sizeof(self.gateway.lowest_copied))
+        self.gateway.remote_site = <uint8_t>remote_site
+        self.gateway.by_thread, self.gateway.by_bucket = by_thread, by_bucket
         if by_bucket:
-            self.g.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
-            if self.g.buckets == NULL:
+            self.gateway.buckets = <uint16_t *>calloc(WAN_REGION_NAMES, sizeof(uint16_t))
+            if self.gateway.buckets == NULL:
                 raise MemoryError(f"no memory for queue {name!r}")
-        self.g.signals = <signal *>calloc(dispatchers, sizeof(signal))
-        if self.g.signals == NULL:
+        self.gateway.signals = <dispatcher_signal *>calloc(dispatchers, sizeof(dispatcher_signal))
+        if self.gateway.signals == NULL:
             raise MemoryError(f"no memory for {dispatchers} dispatchers of queue {name!r}")
         for n in range(dispatchers):
-            self.g.signals[n].file = -1
+            self.gateway.signals[n].file = -1
         for n in range(dispatchers):
-            self.g.signals[n].wake_at = NEVER
-            self.g.signals[n].file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
-            if self.g.signals[n].file < 0:
+            self.gateway.signals[n].wake_at = NEVER
+            self.gateway.signals[n].file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
+            if self.gateway.signals[n].file < 0:
                 from pywan.errors import DiskError
                 raise DiskError(f"queue {name!r}: no file descriptor left for dispatcher {n} (ulimit -n)")
         if log_directory is not None:
@@ -101,68 +101,68 @@ cdef class EventQueue:
                 import secrets
                 mount = secrets.randbits(62) | 1
             self.open_log(env, str(log_directory), log_id, level_of(synchronous), flush_ms, salvage, mount)
-            self.g.full_timeout_us = self.g.block_timeout_us = SLOW_DISK_US
+            self.gateway.full_timeout_us = self.gateway.block_timeout_us = SLOW_DISK_US
             self.budget = log_budget
-            committer_share(&self.g.durable.committer, log_budget, log_known, log_may_take_kept)
+            committer_share(&self.gateway.durable.committer, log_budget, log_known, log_may_take_kept)
 
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
-        cdef durable_log *d = durable_log_new(self.g)
+        cdef durable_log *durable = durable_log_new(self.gateway)
         cdef wan_log_reader reader
         cdef wan_damage damage
         cdef wan_status status
-        cdef uint32_t partitions = self.g.queue.partition_count
+        cdef uint32_t partitions = self.gateway.queue.partition_count
         cdef bytes path = directory.encode("utf-8", "surrogateescape")
         cdef const char *path_ = path
-        if d == NULL:
+        if durable == NULL:
             raise MemoryError()
-        self.g.durable, d.salvage, d.mount = d, salvage, mount
-        queue_committer_init(self.g, synchronous, flush_ms)
-        self.g.queue.persistent = 1
-        cdef uint8_t conflates = self.g.queue.conflate
-        self.g.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
+        self.gateway.durable, durable.salvage, durable.mount = durable, salvage, mount
+        queue_committer_init(self.gateway, synchronous, flush_ms)
+        self.gateway.queue.persistent = 1
+        cdef uint8_t conflates = self.gateway.queue.conflate
+        self.gateway.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
         memset(&reader, 0, sizeof(reader))
-        reader.owner = self.g
+        reader.owner = self.gateway
         reader.part, reader.state = recover_part, recover_state
         if not conflates:                   # Else each new event is compared with what is queued: that lies in memory.
             reader.adopt, reader.adopted = adopt_segment, segment_adopted
         reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
-            status = wan_log_open(&d.committer.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &d.cut_bytes)
+            status = wan_log_open(&durable.committer.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &durable.cut_bytes)
             if status == WAN_OK:
-                status = durable_recover(self.g)
+                status = durable_recover(self.gateway)
             if status == WAN_OK and not salvage:
-                status = durable_mount(self.g)
-            self.g.queue.holes, self.g.queue.superseded = &d.holes.staged, &d.superseded.staged
+                status = durable_mount(self.gateway)
+            self.gateway.queue.holes, self.gateway.queue.superseded = &durable.holes.staged, &durable.superseded.staged
             if status == WAN_OK and conflates and not salvage:
-                status = wan_queue_start_conflating(&self.g.queue)
-        committer_opened(&d.committer, status, f"queue {self.name!r}")
+                status = wan_queue_start_conflating(&self.gateway.queue)
+        committer_opened(&durable.committer, status, f"queue {self.name!r}")
         return 0
 
     def __dealloc__(self):
-        if self.g == NULL:
+        if self.gateway == NULL:
             return
-        if self.g.signals != NULL:
-            for n in range(self.g.dispatchers):
-                if self.g.signals[n].file >= 0:
-                    close_file(self.g.signals[n].file)
-        wan_queue_close(&self.g.queue)
-        if self.g.durable != NULL:
-            durable_log_close(self.g.durable)
-        free(self.g.signals)
-        free(self.g.buckets)
-        free(self.g)
+        if self.gateway.signals != NULL:
+            for n in range(self.gateway.dispatchers):
+                if self.gateway.signals[n].file >= 0:
+                    close_file(self.gateway.signals[n].file)
+        wan_queue_close(&self.gateway.queue)
+        if self.gateway.durable != NULL:
+            durable_log_close(self.gateway.durable)
+        free(self.gateway.signals)
+        free(self.gateway.buckets)
+        free(self.gateway)
 
     # Persistence
 
     @property
     def persistent(self):
-        return self.g.durable != NULL
+        return self.gateway.durable != NULL
 
     @property
     def synchronous(self):
         """Whether an enqueue is done only when it is on the disk; "written": when it is in the log, which is synced later."""
-        return self.g.durable != NULL and level_name(self.g.durable.committer.synchronous)
+        return self.gateway.durable != NULL and level_name(self.gateway.durable.committer.synchronous)
 
     # Copies at other members
 
@@ -170,30 +170,30 @@ cdef class EventQueue:
         """Copies in sync come to be, or are no more. While there are any, an event is sent, and its maker answered, only when they have it.
         Before regions attach, or they attach again."""
         cdef wan_status status
-        wan_lock_take(&self.g.lock)
-        status = wan_queue_set_copied(&self.g.queue, copied)
-        wake_dispatchers(self.g)
-        wan_lock_release(&self.g.lock)
-        wan_signal_change(&self.g.copies_epoch)
+        wan_lock_take(&self.gateway.lock)
+        status = wan_queue_set_copied(&self.gateway.queue, copied)
+        wake_dispatchers(self.gateway)
+        wan_lock_release(&self.gateway.lock)
+        wan_signal_change(&self.gateway.copies_epoch)
         raise_for(status, f"queue {self.name!r}")
 
     def made_replicated(self, uint32_t partition, uint64_t through):
         """All copies in sync have the events of a partition up to this sequence."""
         self.check_partition(partition)
-        wan_lock_take(&self.g.lock)
-        cdef uint64_t appended = self.g.queue.partitions[partition].appended
-        if self.g.queue.copied and through <= appended:
-            wan_queue_made_replicated(&self.g.queue, partition, through)
-            wake_dispatchers(self.g)
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        cdef uint64_t appended = self.gateway.queue.partitions[partition].appended
+        if self.gateway.queue.copied and through <= appended:
+            wan_queue_made_replicated(&self.gateway.queue, partition, through)
+            wake_dispatchers(self.gateway)
+        wan_lock_release(&self.gateway.lock)
         if through > appended:
             raise ValueError(f"queue {self.name!r}: copies have {through} of partition {partition}, which ends at {appended}")
-        wan_signal_change(&self.g.copies_epoch)
+        wan_signal_change(&self.gateway.copies_epoch)
 
     @property
     def copied(self):
         """Whether other members have copies."""
-        return bool(self.g.queue.copied)
+        return bool(self.gateway.queue.copied)
 
     def wait_replicated(self, double timeout=60.0):
         """Returns when all copies in sync have everything enqueued so far, or there are none any more. ConnectivityError after `timeout`
@@ -203,28 +203,28 @@ cdef class EventQueue:
 
     cdef int wait_for_copies(self, double timeout) except -1:
         """A queue that broke meanwhile hears of no copy any more: InternalError."""
-        cdef uint32_t partitions = self.g.queue.partition_count, p, seen = 0
+        cdef uint32_t partitions = self.gateway.queue.partition_count, p, seen = 0
         cdef uint64_t until = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
         cdef bint done = False
         cdef uint64_t *wanted = <uint64_t *>malloc(partitions * sizeof(uint64_t))
         if wanted == NULL:
             raise MemoryError()
         try:
-            wan_lock_take(&self.g.lock)
+            wan_lock_take(&self.gateway.lock)
             for p in range(partitions):
-                wanted[p] = self.g.queue.partitions[p].appended
-            wan_lock_release(&self.g.lock)
+                wanted[p] = self.gateway.queue.partitions[p].appended
+            wan_lock_release(&self.gateway.lock)
             while not done:
                 with nogil:
-                    seen = __atomic_load_n(&self.g.copies_epoch, __ATOMIC_ACQUIRE)
-                    wan_lock_take(&self.g.lock)
+                    seen = __atomic_load_n(&self.gateway.copies_epoch, __ATOMIC_ACQUIRE)
+                    wan_lock_take(&self.gateway.lock)
                     done = True
                     for p in range(partitions):
-                        if self.g.queue.copied and self.g.queue.partitions[p].replicated < wanted[p]:
+                        if self.gateway.queue.copied and self.gateway.queue.partitions[p].replicated < wanted[p]:
                             done = False
-                    wan_lock_release(&self.g.lock)
+                    wan_lock_release(&self.gateway.lock)
                     if not done:
-                        wan_wait_change(&self.g.copies_epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
+                        wan_wait_change(&self.gateway.copies_epoch, seen, <uint32_t>(WAIT_SLICE_US // 1000))
                 PyErr_CheckSignals()
                 if not done:
                     check_whole(self)
@@ -239,106 +239,106 @@ cdef class EventQueue:
     @property
     def log_id(self):
         """Of the log, over restarts; 0 without persistence."""
-        return self.g.durable.committer.log.id if self.g.durable != NULL else 0
+        return self.gateway.durable.committer.log.id if self.gateway.durable != NULL else 0
 
     @property
     def incarnation(self):
         """What receivers know the queue by, over restarts: the log's id, until `renew`. 0 without persistence."""
-        return wan_read(&self.g.durable.incarnation) if self.g.durable != NULL else 0
+        return wan_read(&self.gateway.durable.incarnation) if self.gateway.durable != NULL else 0
 
     @property
     def mount(self):
         """Identifies this opening of the log; 0 without persistence."""
-        return self.g.durable.mount if self.g.durable != NULL else 0
+        return self.gateway.durable.mount if self.gateway.durable != NULL else 0
 
     def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t settled=0):
         """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
         are settled here too. If not, another copy of its log sent them, or the log is an older copy."""
         cdef bint is_it
         self.check_partition(partition)
-        if self.g.durable == NULL:
+        if self.gateway.durable == NULL:
             return False
         with nogil:
-            wan_lock_take(&self.g.lock)
-            is_it = is_of_this_past(self.g, mount, partition, last) and settled <= self.g.queue.partitions[partition].removed
-            wan_lock_release(&self.g.lock)
+            wan_lock_take(&self.gateway.lock)
+            is_it = is_of_this_past(self.gateway, mount, partition, last) and settled <= self.gateway.queue.partitions[partition].removed
+            wan_lock_release(&self.gateway.lock)
         return is_it
 
     def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
         """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on. No
         effect where `old` was replaced already. DiskError as of `wait_durable`: then it is taken when the disk takes it."""
-        cdef durable_log *d = self.g.durable
+        cdef durable_log *durable = self.gateway.durable
         check_whole(self)
-        if d == NULL or incarnation == 0:
+        if durable == NULL or incarnation == 0:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and none is 0")
-        wan_lock_take(&self.g.lock)
-        if d.incarnation == old and d.wanted_incarnation == 0:
-            wan_set(&d.wanted_incarnation, incarnation)
-        wan_lock_release(&self.g.lock)
-        committer_wake(&d.committer)
+        wan_lock_take(&self.gateway.lock)
+        if durable.incarnation == old and durable.wanted_incarnation == 0:
+            wan_set(&durable.wanted_incarnation, incarnation)
+        wan_lock_release(&self.gateway.lock)
+        committer_wake(&durable.committer)
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
         """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
-        cdef durable_log *d = self.g.durable
-        if d == NULL:
+        cdef durable_log *durable = self.gateway.durable
+        if durable == NULL:
             return {}
-        return {"records": d.recovered_records, "cut_bytes": d.cut_bytes, "damages": damage_list(&d.damages)}
+        return {"records": durable.recovered_records, "cut_bytes": durable.cut_bytes, "damages": damage_list(&durable.damages)}
 
     def log_state(self):
         """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
-        cdef durable_log *d = self.g.durable
-        if d == NULL:
-            return {}
-        cdef uint32_t p, count = self.g.queue.partition_count
-        cdef uint64_t *durable = <uint64_t *>malloc(count * sizeof(uint64_t))
+        cdef durable_log *durable = self.gateway.durable
         if durable == NULL:
+            return {}
+        cdef uint32_t p, count = self.gateway.queue.partition_count
+        cdef uint64_t *through = <uint64_t *>malloc(count * sizeof(uint64_t))
+        if through == NULL:
             raise MemoryError()
-        found = committer_state(&d.committer)
-        wan_lock_take(&self.g.lock)
+        found = committer_state(&durable.committer)
+        wan_lock_take(&self.gateway.lock)
         for p in range(count):
-            durable[p] = self.g.queue.partitions[p].durable
-        wan_lock_release(&self.g.lock)
-        found["durable"] = [durable[p] for p in range(count)]
-        free(durable)
+            through[p] = self.gateway.queue.partitions[p].durable
+        wan_lock_release(&self.gateway.lock)
+        found["durable"] = [through[p] for p in range(count)]
+        free(through)
         return found
 
     def commit_loop(self):
         """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
-        if self.g.durable != NULL:
+        if self.gateway.durable != NULL:
             with nogil:
-                committer_run(&self.g.durable.committer)
+                committer_run(&self.gateway.durable.committer)
 
     def commit_once(self, bint checkpoint=True):
         """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
         and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
         cdef wan_status status = WAN_OK
-        if self.g.durable != NULL:
+        if self.gateway.durable != NULL:
             with nogil:
-                status = committer_once(&self.g.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint else WORK_NOW)
+                status = committer_once(&self.gateway.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint else WORK_NOW)
         return status == WAN_OK
 
     def write_once(self):
         """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
         cdef wan_status status = WAN_EMPTY
-        if self.g.durable != NULL:
+        if self.gateway.durable != NULL:
             with nogil:
-                status = committer_write_now(&self.g.durable.committer)
+                status = committer_write_now(&self.gateway.durable.committer)
         return status == WAN_OK
 
     def stop_log(self):
         """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
-        if self.g.durable != NULL:
-            committer_stop(&self.g.durable.committer)
+        if self.gateway.durable != NULL:
+            committer_stop(&self.gateway.durable.committer)
 
     cdef bint gives_up(self, uint64_t waited_us):
         """Whether the log has taken nothing for longer than an enqueue may wait for that. One near its limit, that makes room, takes
         something now and then."""
         cdef uint64_t since = 0
-        if self.g.durable != NULL and waited_us >= self.g.block_timeout_us:
-            since = committer_failing_since(&self.g.durable.committer, WAN_OK)
-        return since != 0 and wan_monotonic_us() - since >= self.g.block_timeout_us
+        if self.gateway.durable != NULL and waited_us >= self.gateway.block_timeout_us:
+            since = committer_failing_since(&self.gateway.durable.committer, WAN_OK)
+        return since != 0 and wan_monotonic_us() - since >= self.gateway.block_timeout_us
 
     def wait_durable(self, double timeout=60.0):
         """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
@@ -357,53 +357,53 @@ cdef class EventQueue:
 
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
         cdef disk_wait wait
-        if self.g.durable == NULL:
+        if self.gateway.durable == NULL:
             return 0
-        wait = queue_begin_wait(self.g, what, <uint64_t>(timeout * 1e6))
-        return committer_wait(&self.g.durable.committer, &wait, f"queue {self.name!r}", meanwhile)
+        wait = queue_begin_wait(self.gateway, what, <uint64_t>(timeout * 1e6))
+        return committer_wait(&self.gateway.durable.committer, &wait, f"queue {self.name!r}", meanwhile)
 
     def __len__(self):
-        return wan_read(&self.g.queue.events)
+        return wan_read(&self.gateway.queue.events)
 
     @property
     def bytes(self):
         """Bytes of the events in the queue, as laid out."""
-        return wan_read(&self.g.queue.bytes)
+        return wan_read(&self.gateway.queue.bytes)
 
     def set_full_policy(self, str policy, double timeout_ms=0.0, double slow_disk_ms=SLOW_DISK_US / 1000):
         """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
         "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
         for `slow_disk_ms`, also for the oldest to leave. Before regions attach."""
         check_whole(self)
-        self.g.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
-        self.g.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
-        self.g.block_timeout_us = self.g.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
-        if self.g.durable != NULL and policy != "refuse":
-            self.g.full_timeout_us = max(self.g.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
+        self.gateway.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
+        self.gateway.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
+        self.gateway.block_timeout_us = self.gateway.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
+        if self.gateway.durable != NULL and policy != "refuse":
+            self.gateway.full_timeout_us = max(self.gateway.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
 
     @property
     def running(self):
         """Whether the sender accepts events; what comes otherwise is counted as dropped."""
-        return bool(wan_flag_read(&self.g.running))
+        return bool(wan_flag_read(&self.gateway.running))
 
     @running.setter
     def running(self, bint value):
-        wan_flag_set(&self.g.running, value)
+        wan_flag_set(&self.gateway.running, value)
 
     def counts(self):
         """The ledger's counters and the queue's size, taken at one moment."""
         cdef wan_queue_counts c
         cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
         with nogil:
-            wan_lock_take(&self.g.lock)
-            c = self.g.counts
-            conflated = self.g.queue.conflated
-            events = self.g.queue.events
-            size = self.g.queue.bytes
-            files = self.g.queue.store[0].files_made
-            file_bytes = self.g.queue.store[0].file_bytes
-            memory_bytes = self.g.queue.store[0].memory_bytes
-            wan_lock_release(&self.g.lock)
+            wan_lock_take(&self.gateway.lock)
+            c = self.gateway.counts
+            conflated = self.gateway.queue.conflated
+            events = self.gateway.queue.events
+            size = self.gateway.queue.bytes
+            files = self.gateway.queue.store[0].files_made
+            file_bytes = self.gateway.queue.store[0].file_bytes
+            memory_bytes = self.gateway.queue.store[0].memory_bytes
+            wan_lock_release(&self.gateway.lock)
         cdef const uint64_t *each = <const uint64_t *>&c
         cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n] for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
         del result["newest_stamp"], result["clock_repairs"]
@@ -413,13 +413,13 @@ cdef class EventQueue:
 
     def positions(self):
         """(removed, peeked, appended) of every partition."""
-        cdef uint32_t p, count = self.g.queue.partition_count
+        cdef uint32_t p, count = self.gateway.queue.partition_count
         cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
         if copies == NULL:
             raise MemoryError()
-        wan_lock_take(&self.g.lock)
-        memcpy(copies, self.g.queue.partitions, count * sizeof(wan_partition))
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
+        wan_lock_release(&self.gateway.lock)
         # No Python object is made under the lock: that can start the collector, and with it anybody's code.
         found = [(copies[p].removed, copies[p].peeked, copies[p].appended) for p in range(count)]
         free(copies)
@@ -427,22 +427,22 @@ cdef class EventQueue:
 
     @property
     def partitions(self):
-        return self.g.queue.partition_count
+        return self.gateway.queue.partition_count
 
     def oldest_ms(self):
         """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
         cdef uint64_t oldest = NEVER, at
         cdef wan_record *record
         with nogil:
-            wan_lock_take(&self.g.lock)
-            for p in range(self.g.queue.partition_count):
-                record = wan_queue_oldest(&self.g.queue, p)
+            wan_lock_take(&self.gateway.lock)
+            for p in range(self.gateway.queue.partition_count):
+                record = wan_queue_oldest(&self.gateway.queue, p)
                 # Of one that cannot be read the age is not known; its dispatcher says why.
-                if record != NULL and queue_can_read(self.g, p, self.g.queue.partitions[p].known_holes + 1):
+                if record != NULL and queue_can_read(self.gateway, p, self.gateway.queue.partitions[p].known_holes + 1):
                     at = wan_stamp_ms(record.stamp)
                     if at < oldest:
                         oldest = at
-            wan_lock_release(&self.g.lock)
+            wan_lock_release(&self.gateway.lock)
         return None if oldest == NEVER else oldest
 
     def clear(self):
@@ -450,25 +450,25 @@ cdef class EventQueue:
         cdef uint64_t dropped = 0
         cdef wan_status status
         with nogil:
-            wan_lock_take(&self.g.lock)
-            status = wan_queue_clear(&self.g.queue, &dropped)
-            self.g.counts.dropped_cleared += dropped
-            for d in range(self.g.dispatchers):
-                queue_refresh_pending(self.g, d)
-            wan_lock_release(&self.g.lock)
+            wan_lock_take(&self.gateway.lock)
+            status = wan_queue_clear(&self.gateway.queue, &dropped)
+            self.gateway.counts.dropped_cleared += dropped
+            for d in range(self.gateway.dispatchers):
+                queue_refresh_pending(self.gateway, d)
+            wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.name!r}")
         return dropped
 
     def wake(self):
         """Wakes every dispatcher, to look at what it was told."""
-        for n in range(self.g.dispatchers):
-            eventfd_write(self.g.signals[n].file, 1)
+        for n in range(self.gateway.dispatchers):
+            eventfd_write(self.gateway.signals[n].file, 1)
 
     def append_record(self, const uint8_t[::1] record, uint32_t partition=0):
         """Appends one record in wire form (checked first). For tests, parked events and tools."""
         self.check_partition(partition)
         raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
-        raise_for(queue_append_copy(self.g, partition, <const wan_record *>&record[0], False, 0), f"queue {self.name!r}")
+        raise_for(queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0), f"queue {self.name!r}")
 
     def records(self, uint64_t limit=100):
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
@@ -483,22 +483,22 @@ cdef class EventQueue:
         memset(&places, 0, sizeof(places))
         place.count = 1
         with nogil:
-            wan_lock_take(&self.g.lock)
-            for p in range(self.g.queue.partition_count):
-                partition = &self.g.queue.partitions[p]
+            wan_lock_take(&self.gateway.lock)
+            for p in range(self.gateway.queue.partition_count):
+                partition = &self.gateway.queue.partitions[p]
                 sequence = partition.removed
                 while whole and readable and copies.count < limit:
                     sequence = wan_queue_next_live(partition, sequence + 1, partition.appended)
                     if sequence == 0:
                         break
-                    record = wan_queue_at(&self.g.queue, partition, sequence)
-                    readable = queue_can_read(self.g, p, sequence)
+                    record = wan_queue_at(&self.gateway.queue, partition, sequence)
+                    readable = queue_can_read(self.gateway, p, sequence)
                     if not readable:
                         break
                     place.partition, place.first = p, sequence
                     whole = (wan_buffer_add(&places, &place, sizeof(place)) == WAN_OK
                              and wan_buffer_add(&copies, record, wan_record_length(record)) == WAN_OK)
-            wan_lock_release(&self.g.lock)
+            wan_lock_release(&self.gateway.lock)
         try:
             if not readable:
                 raise_for(WAN_IO, f"queue {self.name!r}")
@@ -516,16 +516,16 @@ cdef class EventQueue:
             wan_buffer_close(&places)
 
     cdef int check_partition(self, uint32_t partition) except -1:
-        if partition >= self.g.queue.partition_count:
+        if partition >= self.gateway.queue.partition_count:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.g.queue.partition_count - 1}, not {partition}")
+            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.gateway.queue.partition_count - 1}, not {partition}")
         return check_whole(self)
 
     @property
     def broken(self):
         """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and of the other calls
         only those work that look at it, or put it away: its sender stops, and its log is written to the end."""
-        return detail_text() if health_of(self.g) != WAN_OK else None
+        return detail_text() if health_of(self.gateway) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
@@ -547,16 +547,16 @@ cdef class EventQueue:
             free(sequences)
             raise MemoryError()
         try:
-            wan_lock_take(&self.g.lock)
-            before = self.g.queue.partitions[partition].peeked
-            taken = wan_queue_peek(&self.g.queue, partition, count, NEVER, 1, records, sequences, &size)
+            wan_lock_take(&self.gateway.lock)
+            before = self.gateway.queue.partitions[partition].peeked
+            taken = wan_queue_peek(&self.gateway.queue, partition, count, NEVER, 1, records, sequences, &size)
             if taken:
-                span = wan_queue_span(&self.g.queue, partition, before + 1, self.g.queue.partitions[partition].peeked)
-                status = wan_store_check(self.g.queue.store, &span)
+                span = wan_queue_span(&self.gateway.queue, partition, before + 1, self.gateway.queue.partitions[partition].peeked)
+                status = wan_store_check(self.gateway.queue.store, &span)
             if status != WAN_OK:
-                wan_queue_unpeek(&self.g.queue, partition, before)
-            queue_refresh_pending(self.g, partition % self.g.dispatchers)
-            wan_lock_release(&self.g.lock)
+                wan_queue_unpeek(&self.gateway.queue, partition, before)
+            queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+            wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not is_placed:
                 return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n])) for n in range(taken)]
@@ -569,45 +569,45 @@ cdef class EventQueue:
         """Drops every event up to and including `through`: the receiver has them. Returns how many."""
         self.check_partition(partition)
         cdef uint64_t removed
-        wan_lock_take(&self.g.lock)
-        removed = wan_queue_remove(&self.g.queue, partition, through)
-        self.g.counts.distributed += removed
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        removed = wan_queue_remove(&self.gateway.queue, partition, through)
+        self.gateway.counts.distributed += removed
+        wan_lock_release(&self.gateway.lock)
         check_whole(self)
         return removed
 
     def punch(self, uint32_t partition, uint64_t sequence):
         """Makes one event a hole (as a filter would), counted as filtered at transmit."""
         self.check_partition(partition)
-        wan_lock_take(&self.g.lock)
-        if sequence > self.g.queue.partitions[partition].removed and sequence <= self.g.queue.partitions[partition].appended:
-            before = self.g.queue.events
-            wan_queue_punch(&self.g.queue, partition, sequence, WAN_HOLE_FILTERED)
-            self.g.counts.filtered_transmit += before - self.g.queue.events
-            queue_refresh_pending(self.g, partition % self.g.dispatchers)
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        if sequence > self.gateway.queue.partitions[partition].removed and sequence <= self.gateway.queue.partitions[partition].appended:
+            before = self.gateway.queue.events
+            wan_queue_punch(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
+            self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
+            queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+        wan_lock_release(&self.gateway.lock)
         check_whole(self)
 
     def rewind(self, uint32_t partition):
         """What was peeked and not removed is to be sent again, as possible duplicates."""
         self.check_partition(partition)
-        wan_lock_take(&self.g.lock)
-        wan_queue_rewind(&self.g.queue, partition)
-        queue_refresh_pending(self.g, partition % self.g.dispatchers)
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        wan_queue_rewind(&self.gateway.queue, partition)
+        queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+        wan_lock_release(&self.gateway.lock)
 
     def lowest_copied(self, bint until_empty=False):
         """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`,
         since the queue was last empty. Stamps that callers gave are left out."""
         cdef uint64_t found[256]
         cdef uint32_t n
-        wan_lock_take(&self.g.lock)
-        if until_empty and self.g.queue.events == 0:
-            memset(self.g.lowest_copied, 0xff, sizeof(found))
-        memcpy(found, self.g.lowest_copied, sizeof(found))
+        wan_lock_take(&self.gateway.lock)
+        if until_empty and self.gateway.queue.events == 0:
+            memset(self.gateway.lowest_copied, 0xff, sizeof(found))
+        memcpy(found, self.gateway.lowest_copied, sizeof(found))
         if not until_empty:
-            memset(self.g.lowest_copied, 0xff, sizeof(found))
-        wan_lock_release(&self.g.lock)
+            memset(self.gateway.lowest_copied, 0xff, sizeof(found))
+        wan_lock_release(&self.gateway.lock)
         return {n: found[n] for n in range(256) if found[n] != NEVER}
 
     def replay_into(self, EventQueue other not None, bint force=False):
@@ -616,19 +616,19 @@ cdef class EventQueue:
         DiskError: the other queue's disk did not take them in time; the last of them are in both queues."""
         cdef uint64_t moved = 0, before
         cdef wan_status status = WAN_OK
-        cdef uint32_t p, count = self.g.queue.partition_count
-        cdef durable_log *to = other.g.durable
+        cdef uint32_t p, count = self.gateway.queue.partition_count
+        cdef durable_log *to = other.gateway.durable
         check_whole(self)
         check_whole(other)
         cdef uint64_t *ends = <uint64_t *>calloc(2 * count, sizeof(uint64_t))
         if ends == NULL:
             raise MemoryError()
         for p in range(count):
-            ends[p] = self.g.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
+            ends[p] = self.gateway.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
         try:
             if to != NULL:
                 wan_flag_set(&to.replaying, 1)
-                if committer_failing_since(&other.g.durable.committer, WAN_OK):
+                if committer_failing_since(&other.gateway.durable.committer, WAN_OK):
                     other.wait_durable()        # With what is kept it may be written.
             while status == WAN_OK:
                 before = moved
@@ -645,7 +645,7 @@ cdef class EventQueue:
 
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
         """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
-        cdef uint64_t most = wan_log_record_bytes(&other.g.durable.committer.log) // 2 if other.g.durable != NULL else NEVER
+        cdef uint64_t most = wan_log_record_bytes(&other.gateway.durable.committer.log) // 2 if other.gateway.durable != NULL else NEVER
         cdef uint64_t size, sequence, copied = 0
         cdef wan_record *record
         cdef wan_store_span span
@@ -653,35 +653,35 @@ cdef class EventQueue:
         cdef uint32_t p
         cdef bint gone = True
         with nogil:
-            for p in range(self.g.queue.partition_count):
+            for p in range(self.gateway.queue.partition_count):
                 through[p] = 0
-                while status == WAN_OK and self.g.queue.partitions[p].peeked < ends[p]:
-                    wan_lock_take(&self.g.lock)
-                    if not wan_queue_peek(&self.g.queue, p, 1, most - min(copied, most), copied == 0, &record, &sequence, &size):
-                        wan_lock_release(&self.g.lock)
+                while status == WAN_OK and self.gateway.queue.partitions[p].peeked < ends[p]:
+                    wan_lock_take(&self.gateway.lock)
+                    if not wan_queue_peek(&self.gateway.queue, p, 1, most - min(copied, most), copied == 0, &record, &sequence, &size):
+                        wan_lock_release(&self.gateway.lock)
                         break
-                    span = wan_queue_span(&self.g.queue, p, self.g.queue.partitions[p].peeked, self.g.queue.partitions[p].peeked)
-                    wan_lock_release(&self.g.lock)
-                    status = wan_store_check(self.g.queue.store, &span)
+                    span = wan_queue_span(&self.gateway.queue, p, self.gateway.queue.partitions[p].peeked, self.gateway.queue.partitions[p].peeked)
+                    wan_lock_release(&self.gateway.lock)
+                    status = wan_store_check(self.gateway.queue.store, &span)
                     if status != WAN_OK:
                         break
-                    status = queue_append_copy(other.g, queue_partition_of(
-                        other.g, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form)), record, True, flags)
+                    status = queue_append_copy(other.gateway, queue_partition_of(
+                        other.gateway, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form)), record, True, flags)
                     if status == WAN_OK:
                         through[p] = sequence
                         copied += wan_record_length(record)
                         moved[0] += 1
         try:
             # Given up here only when they are on the disk there: either log may be written first.
-            if copied and other.g.durable != NULL:
+            if copied and other.gateway.durable != NULL:
                 gone = False
                 other.wait_durable()
                 gone = True
         finally:
-            for p in range(self.g.queue.partition_count):
-                wan_lock_take(&self.g.lock)
+            for p in range(self.gateway.queue.partition_count):
+                wan_lock_take(&self.gateway.lock)
                 if gone and through[p]:
-                    wan_queue_remove(&self.g.queue, p, through[p])
-                wan_queue_rewind(&self.g.queue, p)
-                wan_lock_release(&self.g.lock)
+                    wan_queue_remove(&self.gateway.queue, p, through[p])
+                wan_queue_rewind(&self.gateway.queue, p)
+                wan_lock_release(&self.gateway.lock)
         return status

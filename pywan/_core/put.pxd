@@ -155,34 +155,34 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
     """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that one."""
-    cdef gateway_queue *g = attached.queues[0]
+    cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_status status
     cdef wan_reservation reservation
     cdef uint8_t space[512]
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, operation
     cdef int wake = -1
-    if not enters_straight(g, from_, region.site):
+    if not enters_straight(gateway, from_, region.site):
         return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
-    wan_lock_take(&g.lock)
-    status = queue_reserve(g, queue_partition(g, region.buckets, change.hash, from_.event_member, from_.event_thread),
+    wan_lock_take(&gateway.lock)
+    status = queue_reserve(gateway, queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread),
                            wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count), &reservation)
     if status != WAN_OK:
-        wan_lock_release(&g.lock)
+        wan_lock_release(&gateway.lock)
         return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
     status = region_apply(region, shard, change, outcome)
     if status == WAN_OK and (outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)):
         operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
         write_record(reservation.at, reservation.length, region, change, operation, from_, recipients, recipient_count,
                      change.value, change.value_length, change.value_form)
-        wake = queue_commit(g, &reservation)
-        g.counts.received += 1
-        g.counts.queued += 1
-        change.waits = queue_is_waited_for(g)
+        wake = queue_commit(gateway, &reservation)
+        gateway.counts.received += 1
+        gateway.counts.queued += 1
+        change.waits = queue_is_waited_for(gateway)
     else:
-        wan_queue_cancel(&g.queue, &reservation)
-    wan_lock_release(&g.lock)
+        wan_queue_cancel(&gateway.queue, &reservation)
+    wan_lock_release(&gateway.lock)
     if wake >= 0:               # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
         eventfd_write(wake, 1)
     return status
@@ -191,7 +191,7 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
 cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached, decision *decisions,
                                wan_outcome *outcome) noexcept nogil:
     """`region_change` of a region that has senders."""
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
     cdef wan_reservation reservations[MAX_ATTACHED]
     cdef enqueue_decision decided
@@ -209,18 +209,18 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     if not decide_enqueue(attached, from_, region.site, decisions, &decided):
         return WAN_SLOW
     for n in range(attached.count):
-        g = attached.queues[n]
+        gateway = attached.queues[n]
         if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
         value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else change.value_length
         length = wan_record_size(change.key_length, value_length, from_.callback_length, recipient_count)
-        partition = queue_partition(g, region.buckets, change.hash, from_.event_member, from_.event_thread)
-        wan_lock_take(&g.lock)
-        status = queue_reserve(g, partition, length, &reservations[n])
+        partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
+        wan_lock_take(&gateway.lock)
+        status = queue_reserve(gateway, partition, length, &reservations[n])
         if status != WAN_OK:
-            if status == WAN_FULL and g.full_policy == FULL_DROP_NEWEST and not durable_is_behind(g, length):
+            if status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST and not durable_is_behind(gateway, length):
                 decided.verdicts[n], status = ENQUEUE_NO_ROOM, WAN_OK
-            wan_lock_release(&g.lock)
+            wan_lock_release(&gateway.lock)
             if status == WAN_OK:
                 continue
             break
@@ -240,12 +240,12 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     forwards = outcome[0] <= WAN_DESTROYED or (outcome[0] == WAN_SAME and from_.possible_duplicate)
     operation = change.operation if outcome[0] == WAN_SAME else operation_of(outcome[0])
     for n in range(attached.count):
-        g = attached.queues[n]
+        gateway = attached.queues[n]
         wake_files[n] = -1
         if not forwards:
             if decided.verdicts[n] == ENQUEUE_ENTERS:
-                wan_queue_cancel(&g.queue, &reservations[n])
-                wan_lock_release(&g.lock)
+                wan_queue_cancel(&gateway.queue, &reservations[n])
+                wan_lock_release(&gateway.lock)
             continue
         if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
@@ -254,12 +254,12 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
         write_record(reservations[n].at, reservations[n].length, region, change, operation, from_, recipients, recipient_count,
                      value, value_length, value_form)
-        wake_files[n] = queue_commit(g, &reservations[n])
-        g.counts.received += 1
-        g.counts.queued += 1
-        if queue_is_waited_for(g):
+        wake_files[n] = queue_commit(gateway, &reservations[n])
+        gateway.counts.received += 1
+        gateway.counts.queued += 1
+        if queue_is_waited_for(gateway):
             change.waits = 1
-        wan_lock_release(&g.lock)
+        wan_lock_release(&gateway.lock)
     if decisions != NULL and forwards:
         for n in range(attached.count):
             decisions[n].verdict, decisions[n].is_decided = decided.verdicts[n], 1

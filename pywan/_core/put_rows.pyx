@@ -168,13 +168,13 @@ cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, u
 
 cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexcept nogil:
     """Whether `region_change_some` can do anything now: asked once a group, as it takes locks for nothing where not."""
-    cdef const gateway_queue *g
+    cdef const gateway_queue *gateway
     cdef bint can
     if region.log != NULL or not region.stores or not region.forwards:
         return False
     wan_lock_take(&shard.lock)      # It keeps the attachment alive.
-    g = only_queue(region.attached, region.site)
-    can = g != NULL and g.durable == NULL and not g.queue.copied
+    gateway = only_queue(region.attached, region.site)
+    can = gateway != NULL and gateway.durable == NULL and not gateway.queue.copied
     wan_lock_release(&shard.lock)
     return can
 
@@ -189,18 +189,18 @@ cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint3
     cdef uint32_t lengths[SOME]
     cdef uint16_t partitions[SOME]
     cdef attachment *attached
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef uint32_t n, locks, some, done = 0
     cdef uint64_t total = 0
     if region.log != NULL or not region.stores or not region.forwards:
         return 0
     some = take_entry_locks(region, changes, min(count, <uint32_t>SOME), shards, held, &locks)
     attached = region.attached
-    g = only_queue(attached, region.site)
-    if g != NULL and g.durable == NULL and not g.queue.copied:
+    gateway = only_queue(attached, region.site)
+    if gateway != NULL and gateway.durable == NULL and not gateway.queue.copied:
         for n in range(some):
             lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0, attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(g, region.buckets, changes[n].hash, region.member, maker.number)
+            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member, maker.number)
             total += lengths[n]
             if total > SOME_BYTES:
                 some = n
@@ -217,7 +217,7 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
                                wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
                                bulk_result *result, int64_t row) noexcept nogil:
     """Under the entry locks. All that may be refused is asked for before the first change is made."""
-    cdef gateway_queue *g = attached.queues[0]
+    cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
     cdef wan_run run
     cdef origin from_
@@ -226,12 +226,12 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
     cdef uint64_t low = wan_clock_low(region.clock)
     cdef uint8_t *to
     cdef int wake
-    wan_lock_take(&g.lock)
-    if wan_queue_open_run(&g.queue, total, &run) != WAN_OK:
-        wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    if wan_queue_open_run(&gateway.queue, total, &run) != WAN_OK:
+        wan_lock_release(&gateway.lock)
         return 0
     for n in range(some):
-        if wan_queue_room_for_entries(&g.queue, partitions[n], some) != WAN_OK:
+        if wan_queue_room_for_entries(&gateway.queue, partitions[n], some) != WAN_OK:
             some = 0
             break
     to = run.at
@@ -251,12 +251,12 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
         to += lengths[n]
         lengths[written], partitions[written] = lengths[n], partitions[n]
         written += 1
-    wan_queue_append_run(&g.queue, &run, lengths, partitions, written, NULL)
-    g.counts.received += written
-    g.counts.queued += written
+    wan_queue_append_run(&gateway.queue, &run, lengths, partitions, written, NULL)
+    gateway.counts.received += written
+    gateway.counts.queued += written
     result.applied += written
-    wake = queue_note_rows(g, partitions, written)
-    wan_lock_release(&g.lock)
+    wake = queue_note_rows(gateway, partitions, written)
+    wan_lock_release(&gateway.lock)
     if wake >= 0:                   # Under the entry locks: without them the queue, and its files, may be gone.
         eventfd_write(wake, 1)
     return some
@@ -268,7 +268,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
     cdef wan_shard *shard = &region.table.shards[0]
     cdef attachment *attached
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef wan_run run
     cdef wan_record head
     cdef wan_record *record
@@ -290,11 +290,11 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     cdef wan_thread *maker = wan_thread_self()
     wan_lock_take(&shard.lock)      # Any entry lock: it keeps the attachment alive.
     attached = region.attached
-    g = only_queue(attached, region.site)
-    if g == NULL or attached.recipient_count != 1:
+    gateway = only_queue(attached, region.site)
+    if gateway == NULL or attached.recipient_count != 1:
         wan_lock_release(&shard.lock)
         return 0
-    many = g.queue.partition_count > 1
+    many = gateway.queue.partition_count > 1
     recipient = attached.recipients[0]
     count = RUN if key_column.length - row >= RUN else <uint32_t>(key_column.length - row)
     memset(&head, 0, sizeof(head))
@@ -310,7 +310,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     column_rows(key_column, row, count, keys, key_lengths, key_forms)
     if value_column != NULL:
         column_rows(value_column, row, count, values, value_lengths, value_forms)
-    wan_lock_take(&g.lock)
+    wan_lock_take(&gateway.lock)
     run.room = 0
     for n in range(count):
         key_length, key_form = key_lengths[n], key_forms[n]
@@ -322,7 +322,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         if value_column != NULL and operation != WAN_DESTROY:
             value_length, value_form = value_lengths[n], value_forms[n]
         length = wan_record_size(key_length, value_length, 0, 1)
-        if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&g.queue, length, &run) != WAN_OK:
+        if n == 0 and length <= WAN_RUN_RECORD_BYTES_MAX and wan_queue_open_run(&gateway.queue, length, &run) != WAN_OK:
             break
         if used + length > run.room:
             break
@@ -332,7 +332,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         lengths[n] = <uint32_t>length
         if many:
             hash = wan_key_hash(keys[n], key_length, key_form)
-            partitions[n] = <uint16_t>queue_partition(g, region.buckets, hash, head.event_member, head.event_thread)
+            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, hash, head.event_member, head.event_thread)
         to = run.at + used
         used += length
         record = wan_record_begin(to, length, &head)
@@ -341,20 +341,20 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         record.flags, record.operation, record.key_form, record.value_form = flags, operation, key_form, value_form
         wan_record_fill(to, keys[n], values[n], NULL, &recipient)
         done += 1
-    if g.durable != NULL and durable_reserve(g, used, done) != WAN_OK:
+    if gateway.durable != NULL and durable_reserve(gateway, used, done) != WAN_OK:
         done = 0
     if run.room:
-        done = wan_queue_append_run(&g.queue, &run, lengths, partitions if many else NULL, done, sequences)
+        done = wan_queue_append_run(&gateway.queue, &run, lengths, partitions if many else NULL, done, sequences)
     maker.events += done
-    g.counts.queued += done
-    g.counts.received += done
-    if g.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
+    gateway.counts.queued += done
+    gateway.counts.received += done
+    if gateway.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
         for n in range(done):
-            durable_stage(g, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
+            durable_stage(gateway, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
             run.at += lengths[n]
     else:
-        wake = queue_note_rows(g, partitions if many else NULL, done)
-    wan_lock_release(&g.lock)
+        wake = queue_note_rows(gateway, partitions if many else NULL, done)
+    wan_lock_release(&gateway.lock)
     if wake >= 0:                   # Under the entry lock: without it the queue, and its files, may be gone.
         eventfd_write(wake, 1)
     wan_lock_release(&shard.lock)

@@ -11,7 +11,7 @@ from pywan._core.c_tables cimport *
 from pywan._core.committer cimport committer_is_behind, committer_reserve, committer_staged, log_committer
 from pywan._core.log_stage cimport log_stage
 
-cdef struct signal:
+cdef struct dispatcher_signal:
     # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
     # it to 1 when idle, to its batch size while it waits for a batch to fill, and to NEVER while it works.
     uint64_t pending        # Events of its partitions that were not peeked. May be read without the lock: wan_read.
@@ -28,7 +28,7 @@ cdef struct gateway_queue:
     uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
     wan_queue queue
     wan_queue_counts counts
-    signal *signals
+    dispatcher_signal *signals
     uint32_t dispatchers
     uint8_t remote_site
     uint8_t by_thread       # order-policy thread: partition by the producing thread.
@@ -45,46 +45,46 @@ cdef struct gateway_queue:
     uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
 
 
-cdef inline uint32_t queue_partition(const gateway_queue *g, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
+cdef inline uint32_t queue_partition(const gateway_queue *gateway, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
     # `buckets`: of the region; 0 for one that has none.
-    if g.by_bucket and buckets:
-        return wan_hash_bucket(hash, buckets) % g.queue.partition_count
-    if g.by_thread:
-        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), g.queue.partition_count)
-    return wan_hash_bucket(hash, g.queue.partition_count)
+    if gateway.by_bucket and buckets:
+        return wan_hash_bucket(hash, buckets) % gateway.queue.partition_count
+    if gateway.by_thread:
+        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), gateway.queue.partition_count)
+    return wan_hash_bucket(hash, gateway.queue.partition_count)
 
 
-cdef inline uint32_t queue_partition_of(const gateway_queue *g, const wan_record *record, uint64_t hash) noexcept nogil:
+cdef inline uint32_t queue_partition_of(const gateway_queue *gateway, const wan_record *record, uint64_t hash) noexcept nogil:
     # The same of an event that comes back without its region.
-    return queue_partition(g, g.buckets[record.region] if g.buckets != NULL else 0, hash, record.event_member, record.event_thread)
+    return queue_partition(gateway, gateway.buckets[record.region] if gateway.buckets != NULL else 0, hash, record.event_member, record.event_thread)
 
 
-cdef inline void queue_note_not_queued(gateway_queue *g) noexcept nogil:
+cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
     # An event that is not for gateways (local, region operation, NORMAL region). Takes and releases the lock.
-    wan_lock_take(&g.lock)
-    g.counts.received += 1
-    g.counts.not_queued += 1
-    wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    gateway.counts.received += 1
+    gateway.counts.not_queued += 1
+    wan_lock_release(&gateway.lock)
 
 
-cdef inline int queue_note_pending(gateway_queue *g, uint32_t partition, uint32_t count) noexcept nogil:
+cdef inline int queue_note_pending(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
     # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
-    cdef signal *s = &g.signals[0 if g.dispatchers == 1 else partition % g.dispatchers]
-    wan_tally(&s.pending, count)
-    if s.pending >= s.wake_at:
-        s.wake_at = NEVER
-        return s.file
+    cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1 else partition % gateway.dispatchers]
+    wan_tally(&signal.pending, count)
+    if signal.pending >= signal.wake_at:
+        signal.wake_at = NEVER
+        return signal.file
     return -1
 
 
-cdef inline int queue_note_rows(gateway_queue *g, const uint16_t *partitions, uint32_t count) noexcept nogil:
+cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitions, uint32_t count) noexcept nogil:
     # The same after a commit of one to each of these partitions; NULL: of all to the first. Dispatchers are woken here, but for
     # the last.
     cdef int wake = -1, file
     if partitions == NULL:
-        return queue_note_pending(g, 0, count) if count else -1
+        return queue_note_pending(gateway, 0, count) if count else -1
     for n in range(count):
-        file = queue_note_pending(g, partitions[n], 1)
+        file = queue_note_pending(gateway, partitions[n], 1)
         if file >= 0:
             if wake >= 0:
                 eventfd_write(wake, 1)
@@ -92,72 +92,72 @@ cdef inline int queue_note_rows(gateway_queue *g, const uint16_t *partitions, ui
     return wake
 
 
-cdef void queue_refresh_pending(gateway_queue *g, uint32_t dispatcher) noexcept nogil
-cdef uint64_t queue_drop_oldest(gateway_queue *g, uint32_t keeps) noexcept nogil
+cdef void queue_refresh_pending(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil
+cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil
 
 
-cdef inline wan_status queue_reserve(gateway_queue *g, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
+cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
     # Room in the queue, and for the log where there is one. Under the lock.
-    cdef wan_status status = durable_reserve(g, length, 1) if g.durable != NULL else WAN_OK
+    cdef wan_status status = durable_reserve(gateway, length, 1) if gateway.durable != NULL else WAN_OK
     if status != WAN_OK:
         return status
-    status = wan_queue_reserve(&g.queue, partition, length, reservation)
+    status = wan_queue_reserve(&gateway.queue, partition, length, reservation)
     # Nothing is dropped for a change that may still be refused, by another queue or by the region: that comes with the commit.
-    if status == WAN_FULL and g.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(g):
-        status = wan_queue_reserve_beyond(&g.queue, partition, length, reservation)
+    if status == WAN_FULL and gateway.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(gateway):
+        status = wan_queue_reserve_beyond(&gateway.queue, partition, length, reservation)
     return status
 
 
-cdef bint queue_has_unpeeked(const gateway_queue *g) noexcept nogil
-cdef void queue_make_room(gateway_queue *g, uint32_t partition) noexcept nogil
+cdef bint queue_has_unpeeked(const gateway_queue *gateway) noexcept nogil
+cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept nogil
 
 
-cdef inline int queue_commit(gateway_queue *g, wan_reservation *reservation) noexcept nogil:
+cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservation) noexcept nogil:
     # The record is written: it becomes the newest. Under the lock. The file to write to afterwards, or -1.
     cdef int wake = -1
-    wan_queue_commit(&g.queue, reservation)
-    if g.durable != NULL:
-        durable_stage(g, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+    wan_queue_commit(&gateway.queue, reservation)
+    if gateway.durable != NULL:
+        durable_stage(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
     else:
-        wake = queue_note_pending(g, reservation.partition, 1)
+        wake = queue_note_pending(gateway, reservation.partition, 1)
     if reservation.beyond:
-        queue_make_room(g, reservation.partition)
+        queue_make_room(gateway, reservation.partition)
     return wake
 
 
-cdef inline void queue_note_copy(gateway_queue *g, const wan_record *record) noexcept nogil:
+cdef inline void queue_note_copy(gateway_queue *gateway, const wan_record *record) noexcept nogil:
     # Under the lock.
-    if not record.flags & WAN_FLAG_GIVEN and record.stamp < g.lowest_copied[record.origin_site]:
-        g.lowest_copied[record.origin_site] = record.stamp
+    if not record.flags & WAN_FLAG_GIVEN and record.stamp < gateway.lowest_copied[record.origin_site]:
+        gateway.lowest_copied[record.origin_site] = record.stamp
 
 
-cdef inline wan_status queue_append_copy(gateway_queue *g, uint32_t partition, const wan_record *record, bint replayed, uint8_t flags) noexcept nogil:
+cdef inline wan_status queue_append_copy(gateway_queue *gateway, uint32_t partition, const wan_record *record, bint replayed, uint8_t flags) noexcept nogil:
     # Appends a whole record as it is. Takes and releases the lock. One that was parked was counted as queued when it first came;
     # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)
-    wan_lock_take(&g.lock)
-    cdef wan_status status = queue_reserve(g, partition, length, &reservation)
+    wan_lock_take(&gateway.lock)
+    cdef wan_status status = queue_reserve(gateway, partition, length, &reservation)
     if status == WAN_OK:
         memcpy(reservation.at, record, length)
         (<wan_record *>reservation.at).flags |= flags
-        queue_note_copy(g, record)
-        wake = queue_commit(g, &reservation)
-        if replayed and g.counts.parked:
-            g.counts.parked -= 1
+        queue_note_copy(gateway, record)
+        wake = queue_commit(gateway, &reservation)
+        if replayed and gateway.counts.parked:
+            gateway.counts.parked -= 1
         else:
-            g.counts.queued += 1
-            g.counts.received += replayed
-    wan_lock_release(&g.lock)
+            gateway.counts.queued += 1
+            gateway.counts.received += replayed
+    wan_lock_release(&gateway.lock)
     if wake >= 0:
         eventfd_write(wake, 1)
     return status
 
-cdef inline bint queue_can_read(const gateway_queue *g, uint32_t partition, uint64_t sequence) noexcept nogil:
+cdef inline bint queue_can_read(const gateway_queue *gateway, uint32_t partition, uint64_t sequence) noexcept nogil:
     # Under the lock. False: one event lies in a file that cannot be read; the detail says why.
-    cdef wan_store_span span = wan_queue_span(&g.queue, partition, sequence, sequence)
-    return wan_store_check(g.queue.store, &span) == WAN_OK
+    cdef wan_store_span span = wan_queue_span(&gateway.queue, partition, sequence, sequence)
+    return wan_store_check(gateway.queue.store, &span) == WAN_OK
 
 cdef struct durable_log:
     log_committer committer
@@ -196,62 +196,62 @@ cdef struct durable_log:
     uint64_t *state_appended
     uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
 
-cdef inline uint64_t removed_sum(const gateway_queue *g) noexcept nogil:
+cdef inline uint64_t removed_sum(const gateway_queue *gateway) noexcept nogil:
     cdef uint64_t total = 0
-    for p in range(g.queue.partition_count):
-        total += g.queue.partitions[p].removed
+    for p in range(gateway.queue.partition_count):
+        total += gateway.queue.partitions[p].removed
     return total
 
 
-cdef inline bint durable_is_behind(const gateway_queue *g, uint64_t length) noexcept nogil:
+cdef inline bint durable_is_behind(const gateway_queue *gateway, uint64_t length) noexcept nogil:
     """Under the queue's lock: so much more has to wait until the disk has taken some of what is staged, which it does."""
-    return g.durable != NULL and committer_is_behind(&g.durable.committer, &g.durable.records, length)
+    return gateway.durable != NULL and committer_is_behind(&gateway.durable.committer, &gateway.durable.records, length)
 
 
-cdef inline wan_status durable_reserve(gateway_queue *g, uint64_t length, uint32_t count) noexcept nogil:
+cdef inline wan_status durable_reserve(gateway_queue *gateway, uint64_t length, uint32_t count) noexcept nogil:
     """Under the queue's lock, before `count` records of one region, of `length` bytes, are committed to the queue: they can be staged afterwards."""
-    cdef durable_log *d = g.durable
-    cdef wan_status status = committer_reserve(&d.committer, &d.records, length)
+    cdef durable_log *durable = gateway.durable
+    cdef wan_status status = committer_reserve(&durable.committer, &durable.records, length)
     if status == WAN_OK:
-        status = wan_buffer_reserve(&d.places.staged, count * sizeof(wan_place))
-    return wan_buffer_reserve(&d.names.staged, 8 + 1024 + 8) if status == WAN_OK else status
+        status = wan_buffer_reserve(&durable.places.staged, count * sizeof(wan_place))
+    return wan_buffer_reserve(&durable.names.staged, 8 + 1024 + 8) if status == WAN_OK else status
 
-cdef inline uint16_t new_log_number(const durable_log *d, uint16_t own) noexcept nogil:
+cdef inline uint16_t new_log_number(const durable_log *durable, uint16_t own) noexcept nogil:
     """For a region of this process that the log does not know: its own number, if that is free there."""
     cdef uint32_t number = own
-    while d.process_numbers[number]:        # There are no more regions in a process than numbers, nor in a log.
+    while durable.process_numbers[number]:        # There are no more regions in a process than numbers, nor in a log.
         number = number + 1 if number < 65535 else 1
         if number == own:
             break
     return <uint16_t>number
 
 
-cdef inline void durable_stage(gateway_queue *g, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
+cdef inline void durable_stage(gateway_queue *gateway, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
     """Under the queue's lock, after the record became the newest of its partition, at this sequence."""
-    cdef durable_log *d = g.durable
-    cdef uint16_t number = d.log_numbers[record.region]
+    cdef durable_log *durable = gateway.durable
+    cdef uint16_t number = durable.log_numbers[record.region]
     cdef uint8_t item[1040]
     cdef uint16_t length
     cdef wan_record *staged
     cdef wan_place place
     if number == 0:
-        number = d.log_numbers[record.region] = new_log_number(d, record.region)
-        d.process_numbers[number] = record.region
+        number = durable.log_numbers[record.region] = new_log_number(durable, record.region)
+        durable.process_numbers[number] = record.region
         length = wan_region_names[record.region].length
         memset(item, 0, 8 + length + 8)
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
-        wan_buffer_put(&d.names.staged, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_buffer_put(&d.records.staged, record, wan_record_length(record))
+        wan_buffer_put(&durable.names.staged, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_buffer_put(&durable.records.staged, record, wan_record_length(record))
     if number != record.region:
         staged.region = number
     place.partition, place.count, place.first = partition, 1, sequence
-    wan_buffer_put(&d.places.staged, &place, sizeof(place))
-    committer_staged(&d.committer, 1)
+    wan_buffer_put(&durable.places.staged, &place, sizeof(place))
+    committer_staged(&durable.committer, 1)
 
-cdef inline bint queue_is_waited_for(const gateway_queue *g) noexcept nogil:
+cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:
     """Whether who enqueues is answered only when others have the event too: the disk, or the copies at other members."""
-    return g.queue.copied or (g.durable != NULL and g.durable.committer.synchronous)
+    return gateway.queue.copied or (gateway.durable != NULL and gateway.durable.committer.synchronous)
 
 
-cdef void wake_dispatchers(gateway_queue *g) noexcept nogil
+cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil

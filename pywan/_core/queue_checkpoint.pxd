@@ -11,14 +11,14 @@ cdef enum:
     CHECKPOINT_US = 1000000         # or some, and so long ago: another one is due.
 
 
-cdef inline void note_newest_stamp(gateway_queue *g) noexcept nogil:
+cdef inline void note_newest_stamp(gateway_queue *gateway) noexcept nogil:
     """Before a state is taken. Under the queue's lock."""
-    if g.clock != NULL:
-        g.counts.newest_stamp = max(g.counts.newest_stamp, wan_clock_last(g.clock))
+    if gateway.clock != NULL:
+        gateway.counts.newest_stamp = max(gateway.counts.newest_stamp, wan_clock_last(gateway.clock))
 
 
-cdef inline bint state_is_newest(const durable_log *d) noexcept nogil:
-    return d.state.used != 0 and (<const wan_queue_state *>d.state.bytes).commit == d.committer.log.commit
+cdef inline bint state_is_newest(const durable_log *durable) noexcept nogil:
+    return durable.state.used != 0 and (<const wan_queue_state *>durable.state.bytes).commit == durable.committer.log.commit
 
 
 cdef inline uint64_t *state_positions(const wan_buffer *state) noexcept nogil:
@@ -40,6 +40,6 @@ cdef inline void count_hole(uint64_t *conflated, wan_queue_counts *counts, uint3
         counts.conflated_batch += by
 
 
-cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil
-cdef void state_is_durable(gateway_queue *g) noexcept nogil
+cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts, uint64_t conflated) noexcept nogil
+cdef void state_is_durable(gateway_queue *gateway) noexcept nogil
 cdef uint64_t repairs_of(const wan_buffer *state) noexcept nogil

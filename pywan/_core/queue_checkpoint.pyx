@@ -8,46 +8,46 @@ from pywan._core.log_stage cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue
 
 
-cdef wan_status take_state(gateway_queue *g, uint64_t commit, const wan_queue_counts *counts,
+cdef wan_status take_state(gateway_queue *gateway, uint64_t commit, const wan_queue_counts *counts,
                            uint64_t conflated) noexcept nogil:
     """Lays the queue's state out in `fresh_state`, with these counters. Under the queue's lock."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_queue_state head
     cdef wan_counter saved[WAN_QUEUE_COUNTERS_COUNT]
     cdef uint64_t pair[2]
     cdef uint32_t p
     cdef wan_status status
     head.commit = commit
-    head.partitions = g.queue.partition_count
+    head.partitions = gateway.queue.partition_count
     head.counters = wan_queue_counts_save(counts, saved)
     head.conflated = conflated
-    head.names_bytes = d.dictionary.used
-    wan_buffer_empty(&d.fresh_state)
-    status = wan_buffer_reserve(&d.fresh_state,
+    head.names_bytes = durable.dictionary.used
+    wan_buffer_empty(&durable.fresh_state)
+    status = wan_buffer_reserve(&durable.fresh_state,
                                 sizeof(head) + sizeof(saved) + head.partitions * 16ULL + head.names_bytes)
     if status != WAN_OK:
         return status
-    wan_buffer_put(&d.fresh_state, &head, sizeof(head))
+    wan_buffer_put(&durable.fresh_state, &head, sizeof(head))
     if head.counters:
-        wan_buffer_put(&d.fresh_state, saved, head.counters * sizeof(wan_counter))
+        wan_buffer_put(&durable.fresh_state, saved, head.counters * sizeof(wan_counter))
     for p in range(head.partitions):
-        pair[0], pair[1] = g.queue.partitions[p].removed, g.queue.partitions[p].appended
-        wan_buffer_put(&d.fresh_state, pair, 16)
+        pair[0], pair[1] = gateway.queue.partitions[p].removed, gateway.queue.partitions[p].appended
+        wan_buffer_put(&durable.fresh_state, pair, 16)
     if head.names_bytes:
-        wan_buffer_put(&d.fresh_state, d.dictionary.bytes, head.names_bytes)
+        wan_buffer_put(&durable.fresh_state, durable.dictionary.bytes, head.names_bytes)
     return WAN_OK
 
 
-cdef void state_is_durable(gateway_queue *g) noexcept nogil:
+cdef void state_is_durable(gateway_queue *gateway) noexcept nogil:
     """The fresh state is the newest one on the disk now."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef uint32_t p
-    swap_buffers(&d.state, &d.fresh_state)
-    d.removed_at_checkpoint = 0
-    for p in range(g.queue.partition_count):
-        d.removed[p] = state_positions(&d.state)[2 * p]
-        d.removed_at_checkpoint += d.removed[p]
-    d.checkpoint_us = wan_monotonic_us()
+    swap_buffers(&durable.state, &durable.fresh_state)
+    durable.removed_at_checkpoint = 0
+    for p in range(gateway.queue.partition_count):
+        durable.removed[p] = state_positions(&durable.state)[2 * p]
+        durable.removed_at_checkpoint += durable.removed[p]
+    durable.checkpoint_us = wan_monotonic_us()
 
 
 cdef inline uint64_t repairs_of(const wan_buffer *state) noexcept nogil:

@@ -8,5 +8,5 @@ cdef enum:                      # What somebody waits for, beside FOR_EVENTS.
     FOR_IDENTITY = 2            # The incarnation that is wanted is taken.
     FOR_REPAIR = 3              # A state on the disk has the last repair of the clock.
 
-cdef void queue_committer_init(gateway_queue *g, uint8_t synchronous, uint32_t flush_ms) noexcept nogil
-cdef disk_wait queue_begin_wait(gateway_queue *g, int what, uint64_t limit_us) noexcept nogil
+cdef void queue_committer_init(gateway_queue *gateway, uint8_t synchronous, uint32_t flush_ms) noexcept nogil
+cdef disk_wait queue_begin_wait(gateway_queue *gateway, int what, uint64_t limit_us) noexcept nogil

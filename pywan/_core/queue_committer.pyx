@@ -12,66 +12,66 @@ from pywan._core.queue_log_shorten cimport durable_make_room, durable_shorten, l
 from pywan._core.queue_mounts cimport durable_renew
 
 
-cdef void queue_committer_init(gateway_queue *g, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
+cdef void queue_committer_init(gateway_queue *gateway, uint8_t synchronous, uint32_t flush_ms) noexcept nogil:
     """Before the log is opened."""
     cdef log_owner owner
-    owner.itself, owner.lock = g, &g.lock
+    owner.itself, owner.lock = gateway, &gateway.lock
     owner.work_of, owner.round_of, owner.rest, owner.seal = work_of_queue, round_of_queue, rest_of_queue, seal_queue
     owner.write_block_of, owner.has_reached = write_block_of_queue, queue_has_reached
-    committer_init(&g.durable.committer, &owner, synchronous, flush_ms)
+    committer_init(&gateway.durable.committer, &owner, synchronous, flush_ms)
 
 
 cdef uint32_t work_of_queue(void *itself, bint stopping) noexcept nogil:
     """A round whenever something is staged; one with a checkpoint at least every second or 10,000 removed events."""
-    cdef gateway_queue *g = <gateway_queue *>itself
-    cdef durable_log *d = g.durable
+    cdef gateway_queue *gateway = <gateway_queue *>itself
+    cdef durable_log *durable = gateway.durable
     cdef uint64_t removed, now
     cdef bint waits, checkpoint, repaired, is_long
-    wan_lock_take(&g.lock)
-    waits = d.records.staged.used != 0 or d.holes.staged.used != 0 or d.superseded.staged.used != 0 or has_taken(d)
-    removed = removed_sum(g)
-    repaired = g.counts.clock_repairs != repairs_of(&d.state)
-    wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    waits = durable.records.staged.used != 0 or durable.holes.staged.used != 0 or durable.superseded.staged.used != 0 or has_taken(durable)
+    removed = removed_sum(gateway)
+    repaired = gateway.counts.clock_repairs != repairs_of(&durable.state)
+    wan_lock_release(&gateway.lock)
     now = wan_monotonic_us()
-    is_long = log_is_long(g)
-    checkpoint = (removed != d.removed_at_checkpoint and (
-        stopping or removed - d.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - d.checkpoint_us >= CHECKPOINT_US)
-        or repaired or is_long and d.committer.log.commit != d.shortened_commit)
+    is_long = log_is_long(gateway)
+    checkpoint = (removed != durable.removed_at_checkpoint and (
+        stopping or removed - durable.removed_at_checkpoint >= CHECKPOINT_EVENTS or now - durable.checkpoint_us >= CHECKPOINT_US)
+        or repaired or is_long and durable.committer.log.commit != durable.shortened_commit)
     if checkpoint:
         return WORK_NOW | WORK_CHECKPOINT
-    if waits or wan_read(&d.wanted_incarnation) or d.shorten_again_us and now >= d.shorten_again_us and is_long:
+    if waits or wan_read(&durable.wanted_incarnation) or durable.shorten_again_us and now >= durable.shorten_again_us and is_long:
         return WORK_NOW
     return 0
 
 
 cdef wan_status round_of_queue(void *itself, uint32_t work) noexcept nogil:
     """What was staged when it began is on the disk, and with a checkpoint what was removed."""
-    cdef gateway_queue *g = <gateway_queue *>itself
-    cdef durable_log *d = g.durable
-    cdef bint checkpoint = work & WORK_CHECKPOINT != 0, late = has_taken(d)
+    cdef gateway_queue *gateway = <gateway_queue *>itself
+    cdef durable_log *durable = gateway.durable
+    cdef bint checkpoint = work & WORK_CHECKPOINT != 0, late = has_taken(durable)
     # Not where much else is queued: what is kept would go to that.
-    cdef bint makes_way = wan_flag_read(&d.replaying) and wan_read(&g.queue.bytes) <= d.committer.record_max and wan_log_begin_way(&d.committer.log)
-    cdef wan_status status = durable_renew(g)
+    cdef bint makes_way = wan_flag_read(&durable.replaying) and wan_read(&gateway.queue.bytes) <= durable.committer.record_max and wan_log_begin_way(&durable.committer.log)
+    cdef wan_status status = durable_renew(gateway)
     if status == WAN_OK:
-        status = write_staged(g, checkpoint)
+        status = write_staged(gateway, checkpoint)
     if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
-        status = write_staged(g, checkpoint)
+        status = write_staged(gateway, checkpoint)
     if makes_way:
-        wan_log_end_way(&d.committer.log)
-    if status == WAN_OK and (checkpoint or log_is_long(g)):
+        wan_log_end_way(&durable.committer.log)
+    if status == WAN_OK and (checkpoint or log_is_long(gateway)):
         # Where it failed it is tried again later; what is durable already is not less so.
-        d.shorten_again_us = wan_monotonic_us() + CHECKPOINT_US if durable_shorten(g) == WAN_EMPTY else 0
-        d.shortened_commit = d.committer.log.commit
+        durable.shorten_again_us = wan_monotonic_us() + CHECKPOINT_US if durable_shorten(gateway) == WAN_EMPTY else 0
+        durable.shortened_commit = durable.committer.log.commit
     return status
 
 
-cdef wan_status write_staged(gateway_queue *g, bint checkpoint) noexcept nogil:
+cdef wan_status write_staged(gateway_queue *gateway, bint checkpoint) noexcept nogil:
     """A commit, for which room is made where there is none."""
-    cdef wan_status status = durable_commit(g, checkpoint, NULL)
-    if status == WAN_FULL and log_is_long(g) and durable_shorten(g) == WAN_OK:
-        status = durable_commit(g, checkpoint, NULL)
-    while status == WAN_FULL and durable_make_room(g):      # Each time by a segment at least.
-        status = durable_commit(g, checkpoint, NULL)
+    cdef wan_status status = durable_commit(gateway, checkpoint, NULL)
+    if status == WAN_FULL and log_is_long(gateway) and durable_shorten(gateway) == WAN_OK:
+        status = durable_commit(gateway, checkpoint, NULL)
+    while status == WAN_FULL and durable_make_room(gateway):      # Each time by a segment at least.
+        status = durable_commit(gateway, checkpoint, NULL)
     return status
 
 
@@ -80,35 +80,35 @@ cdef wan_status write_block_of_queue(void *itself) noexcept nogil:
 
 
 cdef void rest_of_queue(void *itself) noexcept nogil:
-    cdef gateway_queue *g = <gateway_queue *>itself
-    cdef durable_log *d = g.durable
+    cdef gateway_queue *gateway = <gateway_queue *>itself
+    cdef durable_log *durable = gateway.durable
     cdef uint64_t now = wan_monotonic_us()
-    wan_buffer_rest(&d.joined[1], &d.places.use, 0, now)
-    stage_rest(&d.records, &g.lock, now)
-    stage_rest(&d.places, &g.lock, now)
-    stage_rest(&d.holes, &g.lock, now)
-    stage_rest(&d.superseded, &g.lock, now)
+    wan_buffer_rest(&durable.joined[1], &durable.places.use, 0, now)
+    stage_rest(&durable.records, &gateway.lock, now)
+    stage_rest(&durable.places, &gateway.lock, now)
+    stage_rest(&durable.holes, &gateway.lock, now)
+    stage_rest(&durable.superseded, &gateway.lock, now)
 
 
 cdef wan_status seal_queue(void *itself) noexcept nogil:
-    cdef durable_log *d = (<gateway_queue *>itself).durable
-    return wan_log_seal(&d.committer.log, d.state.bytes, d.state.used)
+    cdef durable_log *durable = (<gateway_queue *>itself).durable
+    return wan_log_seal(&durable.committer.log, durable.state.bytes, durable.state.used)
 
 
 cdef bint queue_has_reached(void *itself, const disk_wait *wait) noexcept nogil:
-    cdef gateway_queue *g = <gateway_queue *>itself
-    cdef durable_log *d = g.durable
+    cdef gateway_queue *gateway = <gateway_queue *>itself
+    cdef durable_log *durable = gateway.durable
     if wait.what == FOR_IDENTITY:
-        return d.wanted_incarnation == 0
+        return durable.wanted_incarnation == 0
     if wait.what == FOR_REPAIR:
-        return repairs_of(&d.state) == g.counts.clock_repairs
-    return d.removed_at_checkpoint >= wait.wanted
+        return repairs_of(&durable.state) == gateway.counts.clock_repairs
+    return durable.removed_at_checkpoint >= wait.wanted
 
 
-cdef disk_wait queue_begin_wait(gateway_queue *g, int what, uint64_t limit_us) noexcept nogil:
-    cdef disk_wait wait = committer_begin_wait(&g.durable.committer, what, limit_us)
+cdef disk_wait queue_begin_wait(gateway_queue *gateway, int what, uint64_t limit_us) noexcept nogil:
+    cdef disk_wait wait = committer_begin_wait(&gateway.durable.committer, what, limit_us)
     if what == FOR_REMOVALS:
-        wan_lock_take(&g.lock)
-        wait.wanted = removed_sum(g)
-        wan_lock_release(&g.lock)
+        wan_lock_take(&gateway.lock)
+        wait.wanted = removed_sum(gateway)
+        wan_lock_release(&gateway.lock)
     return wait

@@ -10,9 +10,9 @@ from pywan._core.queue cimport durable_log, gateway_queue, wake_dispatchers
 from pywan._core.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
 
 
-cdef wan_status write_block(durable_log *d, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
-    cdef wan_status status = wan_log_make_room(&d.committer.log, wan_parts_length(parts, count), d.state.bytes, d.state.used)
-    return committer_write(&d.committer, parts, count, syncs, segment) if status == WAN_OK else status
+cdef wan_status write_block(durable_log *durable, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil:
+    cdef wan_status status = wan_log_make_room(&durable.committer.log, wan_parts_length(parts, count), durable.state.bytes, durable.state.used)
+    return committer_write(&durable.committer, parts, count, syncs, segment) if status == WAN_OK else status
 
 
 cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, const wan_buffer *stage) noexcept nogil:
@@ -59,167 +59,167 @@ cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept
         segment.highest[place[n].partition] = max(segment.highest[place[n].partition], place[n].first + place[n].count - 1)
 
 
-cdef wan_status write_ahead(gateway_queue *g, const wan_buffer *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
+cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
                             uint32_t *names_count) noexcept nogil:
     """Of more than fits into an ordinary block: the first records, in blocks of their own. Holes and the state stay for the one that ends the
     commit, and nothing counts as durable before that or its failure. A crash in between leaves events as they were before what is behind them
     happened."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_part parts[2]
     cdef wan_part *last
     cdef uint32_t count, segment, taken = 0
-    cdef uint64_t most = wan_log_block_bytes(&d.committer.log), moved_used = moved.used if moved != NULL else 0, places
+    cdef uint64_t most = wan_log_block_bytes(&durable.committer.log), moved_used = moved.used if moved != NULL else 0, places
     cdef wan_status status
     while True:
-        places = d.records.taken.count - d.written_count
+        places = durable.records.taken.count - durable.written_count
         if moved != NULL:
             places += moved.count - moved_count[0]
-        if moved_used - moved_written[0] + d.records.taken.used - d.written + places * sizeof(wan_place) <= most:
+        if moved_used - moved_written[0] + durable.records.taken.used - durable.written + places * sizeof(wan_place) <= most:
             return WAN_OK
         count = 0
         if moved_written[0] < moved_used:
-            status = add_records(parts, &count, WAN_PART_MOVED, moved, &d.moved_places, &d.joined[0], moved_written[0], moved_count[0], most, &taken)
+            status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_places, &durable.joined[0], moved_written[0], moved_count[0], most, &taken)
         else:
-            if d.names.taken.used:
-                count = add_part(parts, count, WAN_PART_NAMES, &d.names.taken)
-            status = add_records(parts, &count, WAN_PART_RECORDS, &d.records.taken, &d.places.taken, &d.joined[1], d.written, d.written_count, most, &taken)
+            if durable.names.taken.used:
+                count = add_part(parts, count, WAN_PART_NAMES, &durable.names.taken)
+            status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.places.taken, &durable.joined[1], durable.written, durable.written_count, most, &taken)
         if status == WAN_OK:
-            status = write_block(d, parts, count, False, &segment)
+            status = write_block(durable, parts, count, False, &segment)
         if status != WAN_OK:
             return status
         last = &parts[count - 1]
-        raise_highest(&d.committer.log.segments[segment], last)
+        raise_highest(&durable.committer.log.segments[segment], last)
         if last.head.kind == WAN_PART_MOVED:
             moved_written[0] += last.head.length - last.first_length
             moved_count[0] += taken
             continue
-        d.written += last.head.length - last.first_length
-        d.written_count += taken
-        if d.names.taken.used:
-            wan_buffer_empty(&d.names.taken)
-            names_written[0], names_count[0] = d.dictionary.used, d.dictionary.count
+        durable.written += last.head.length - last.first_length
+        durable.written_count += taken
+        if durable.names.taken.used:
+            wan_buffer_empty(&durable.names.taken)
+            names_written[0], names_count[0] = durable.dictionary.used, durable.dictionary.count
 
 
-cdef void tell_written(gateway_queue *g, uint64_t staged) noexcept nogil:
+cdef void tell_written(gateway_queue *gateway, uint64_t staged) noexcept nogil:
     """Of a commit that broke off, what was written ahead is on the disk and may be sent: where the store is full, only what leaves makes room
     for the rest. Up to the first event that is a hole by now: what took its place may be in the rest, and lost with it, so nobody is to be
     told that it is durable or settled. `staged`: as it will be durable with all of it."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_partition *partition
-    cdef const wan_place *place = <const wan_place *>d.places.taken.bytes
+    cdef const wan_place *place = <const wan_place *>durable.places.taken.bytes
     cdef uint32_t told = 0
-    wan_lock_take(&g.lock)
-    while told < d.written_count:
-        partition = &g.queue.partitions[place.partition]
+    wan_lock_take(&gateway.lock)
+    while told < durable.written_count:
+        partition = &gateway.queue.partitions[place.partition]
         if place.first > partition.durable:
-            if wan_queue_at(&g.queue, partition, place.first) == NULL:
+            if wan_queue_at(&gateway.queue, partition, place.first) == NULL:
                 break
-            wan_queue_made_durable(&g.queue, place.partition, place.first)
+            wan_queue_made_durable(&gateway.queue, place.partition, place.first)
         told += 1
         place += 1
-    d.committer.durable = staged - (d.records.taken.count - told)
-    wake_dispatchers(g)
-    wan_lock_release(&g.lock)
+    durable.committer.durable = staged - (durable.records.taken.count - told)
+    wake_dispatchers(gateway)
+    wan_lock_release(&gateway.lock)
 
 
-cdef void settle_commit(gateway_queue *g, uint64_t staged, bint checkpoint) noexcept nogil:
+cdef void settle_commit(gateway_queue *gateway, uint64_t staged, bint checkpoint) noexcept nogil:
     """All that was taken is on the disk: what waits for it hears of that, and the stages are free."""
-    cdef durable_log *d = g.durable
-    cdef uint64_t used = d.places.taken.used, now = wan_monotonic_us()
+    cdef durable_log *durable = gateway.durable
+    cdef uint64_t used = durable.places.taken.used, now = wan_monotonic_us()
     cdef uint32_t p
-    stage_settle(&d.records, now)
-    stage_settle(&d.places, now)
-    stage_settle(&d.holes, now)
-    stage_settle(&d.names, now)
-    wan_buffer_empty(&d.joined[1])
-    wan_buffer_rest(&d.joined[1], &d.places.use, used, now)
-    d.written = d.written_count = 0
-    wan_lock_take(&g.lock)
-    for p in range(g.queue.partition_count):
-        if d.appended[p] > g.queue.partitions[p].durable:
-            wan_queue_made_durable(&g.queue, p, d.appended[p])
-    wan_queue_settle_superseded(&g.queue, &d.superseded.taken)
+    stage_settle(&durable.records, now)
+    stage_settle(&durable.places, now)
+    stage_settle(&durable.holes, now)
+    stage_settle(&durable.names, now)
+    wan_buffer_empty(&durable.joined[1])
+    wan_buffer_rest(&durable.joined[1], &durable.places.use, used, now)
+    durable.written = durable.written_count = 0
+    wan_lock_take(&gateway.lock)
+    for p in range(gateway.queue.partition_count):
+        if durable.appended[p] > gateway.queue.partitions[p].durable:
+            wan_queue_made_durable(&gateway.queue, p, durable.appended[p])
+    wan_queue_settle_superseded(&gateway.queue, &durable.superseded.taken)
     if checkpoint:
-        state_is_durable(g)
-    committer_made_durable(&d.committer, staged)
-    wake_dispatchers(g)
-    wan_lock_release(&g.lock)
-    stage_settle(&d.superseded, now)
-    committer_tell(&d.committer)
+        state_is_durable(gateway)
+    committer_made_durable(&durable.committer, staged)
+    wake_dispatchers(gateway)
+    wan_lock_release(&gateway.lock)
+    stage_settle(&durable.superseded, now)
+    committer_tell(&durable.committer)
 
 
-cdef wan_status durable_commit(gateway_queue *g, bint checkpoint, wan_buffer *moved) noexcept nogil:
+cdef wan_status durable_commit(gateway_queue *gateway, bint checkpoint, wan_buffer *moved) noexcept nogil:
     """Writes what is staged, and before it the records `moved` out of old segments (unless NULL), makes it durable, tells everybody: one
     block, behind others where there is much. By who has the committer's role."""
-    return commit(g, checkpoint, moved, False)
+    return commit(gateway, checkpoint, moved, False)
 
 
-cdef wan_status durable_write_block(gateway_queue *g) noexcept nogil:
+cdef wan_status durable_write_block(gateway_queue *gateway) noexcept nogil:
     """The same for a caller that has the role: only where it is one write, behind the last one. WAN_SLOW: it is not, and nothing is done."""
-    return commit(g, False, NULL, True)
+    return commit(gateway, False, NULL, True)
 
 
-cdef bint is_one_write(const durable_log *d) noexcept nogil:
+cdef bint is_one_write(const durable_log *durable) noexcept nogil:
     """Under the queue's lock: what is staged is one block, and the log takes it as it is. Most of the places join in the block, so it is no longer."""
-    cdef uint64_t length = d.records.staged.used + d.places.staged.used
-    if has_taken(d) or wan_read(&d.wanted_incarnation) or length > wan_log_block_bytes(&d.committer.log):
+    cdef uint64_t length = durable.records.staged.used + durable.places.staged.used
+    if has_taken(durable) or wan_read(&durable.wanted_incarnation) or length > wan_log_block_bytes(&durable.committer.log):
         return False
-    return wan_log_takes(&d.committer.log, length + d.holes.staged.used + d.names.staged.used + 3 * sizeof(wan_part_head))
+    return wan_log_takes(&durable.committer.log, length + durable.holes.staged.used + durable.names.staged.used + 3 * sizeof(wan_part_head))
 
 
-cdef wan_status commit(gateway_queue *g, bint checkpoint, wan_buffer *moved, bint in_one_write) noexcept nogil:
-    cdef durable_log *d = g.durable
+cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *moved, bint in_one_write) noexcept nogil:
+    cdef durable_log *durable = gateway.durable
     cdef wan_part parts[5]
     cdef uint32_t count = 0, p, segment
-    cdef uint64_t staged, moved_written = 0, known_names = d.dictionary.used
-    cdef uint32_t known_count = d.dictionary.count, moved_count = 0, taken = 0
+    cdef uint64_t staged, moved_written = 0, known_names = durable.dictionary.used
+    cdef uint32_t known_count = durable.dictionary.count, moved_count = 0, taken = 0
     cdef wan_status status = WAN_OK
     # What an earlier attempt took and could not write comes first: new stages wait behind it.
-    wan_lock_take(&g.lock)
-    if in_one_write and not is_one_write(d):
-        wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    if in_one_write and not is_one_write(durable):
+        wan_lock_release(&gateway.lock)
         return WAN_SLOW
-    if not has_taken(d):
-        stage_take(&d.records)
-        stage_take(&d.places)
-        stage_take(&d.holes)
-        stage_take(&d.names)
-        stage_take(&d.superseded)
-        for p in range(g.queue.partition_count):
-            d.appended[p] = g.queue.partitions[p].taken = g.queue.partitions[p].appended
-    staged = d.committer.staged - d.records.staged.count
-    if d.names.taken.used:
-        status = wan_buffer_add(&d.dictionary, d.names.taken.bytes, d.names.taken.used)
+    if not has_taken(durable):
+        stage_take(&durable.records)
+        stage_take(&durable.places)
+        stage_take(&durable.holes)
+        stage_take(&durable.names)
+        stage_take(&durable.superseded)
+        for p in range(gateway.queue.partition_count):
+            durable.appended[p] = gateway.queue.partitions[p].taken = gateway.queue.partitions[p].appended
+    staged = durable.committer.staged - durable.records.staged.count
+    if durable.names.taken.used:
+        status = wan_buffer_add(&durable.dictionary, durable.names.taken.bytes, durable.names.taken.used)
     # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
-    checkpoint = checkpoint and d.records.staged.used == 0 and d.holes.staged.used == 0
+    checkpoint = checkpoint and durable.records.staged.used == 0 and durable.holes.staged.used == 0
     if status == WAN_OK and checkpoint:
-        note_newest_stamp(g)
-        status = take_state(g, d.committer.log.commit + 1, &g.counts, g.queue.conflated)
-    wan_lock_release(&g.lock)
+        note_newest_stamp(gateway)
+        status = take_state(gateway, durable.committer.log.commit + 1, &gateway.counts, gateway.queue.conflated)
+    wan_lock_release(&gateway.lock)
     if status == WAN_OK:
-        status = write_ahead(g, moved, &moved_written, &moved_count, &known_names, &known_count)
+        status = write_ahead(gateway, moved, &moved_written, &moved_count, &known_names, &known_count)
     if status == WAN_OK and checkpoint:
-        (<wan_queue_state *>d.fresh_state.bytes).commit = d.committer.log.commit + 1        # Of the block that it is part of.
-    if d.names.taken.used:
-        count = add_part(parts, count, WAN_PART_NAMES, &d.names.taken)
+        (<wan_queue_state *>durable.fresh_state.bytes).commit = durable.committer.log.commit + 1        # Of the block that it is part of.
+    if durable.names.taken.used:
+        count = add_part(parts, count, WAN_PART_NAMES, &durable.names.taken)
     if status == WAN_OK and moved != NULL and moved_written < moved.used:       # Before the holes: some of them may be among these.
-        status = add_records(parts, &count, WAN_PART_MOVED, moved, &d.moved_places, &d.joined[0], moved_written, moved_count, NEVER, &taken)
-    if status == WAN_OK and d.written < d.records.taken.used:
-        status = add_records(parts, &count, WAN_PART_RECORDS, &d.records.taken, &d.places.taken, &d.joined[1], d.written, d.written_count, NEVER, &taken)
-    if d.holes.taken.used:
-        count = add_part(parts, count, WAN_PART_HOLES, &d.holes.taken)
+        status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_places, &durable.joined[0], moved_written, moved_count, NEVER, &taken)
+    if status == WAN_OK and durable.written < durable.records.taken.used:
+        status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.places.taken, &durable.joined[1], durable.written, durable.written_count, NEVER, &taken)
+    if durable.holes.taken.used:
+        count = add_part(parts, count, WAN_PART_HOLES, &durable.holes.taken)
     if checkpoint:
-        count = add_part(parts, count, WAN_PART_STATE, &d.fresh_state)
+        count = add_part(parts, count, WAN_PART_STATE, &durable.fresh_state)
     if status == WAN_OK and count:
-        status = write_block(d, parts, count, checkpoint, &segment)      # A state is what others are told that the disk knows.
+        status = write_block(durable, parts, count, checkpoint, &segment)      # A state is what others are told that the disk knows.
     if status != WAN_OK:
-        d.dictionary.used, d.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
-        if d.written:
-            tell_written(g, staged)
+        durable.dictionary.used, durable.dictionary.count = known_names, known_count        # Not in the log, so not in the dictionary either.
+        if durable.written:
+            tell_written(gateway, staged)
         return status
     if count:
-        for p in range(g.queue.partition_count):
-            if d.appended[p] > d.committer.log.segments[segment].highest[p]:
-                d.committer.log.segments[segment].highest[p] = d.appended[p]
-    settle_commit(g, staged, checkpoint)
+        for p in range(gateway.queue.partition_count):
+            if durable.appended[p] > durable.committer.log.segments[segment].highest[p]:
+                durable.committer.log.segments[segment].highest[p] = durable.appended[p]
+    settle_commit(gateway, staged, checkpoint)
     return WAN_OK

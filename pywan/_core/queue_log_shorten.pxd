@@ -2,6 +2,6 @@
 from pywan._core.c_base cimport *
 from pywan._core.queue cimport gateway_queue
 
-cdef bint log_is_long(gateway_queue *g) noexcept nogil
-cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil
-cdef bint durable_make_room(gateway_queue *g) noexcept nogil
+cdef bint log_is_long(gateway_queue *gateway) noexcept nogil
+cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil
+cdef bint durable_make_room(gateway_queue *gateway) noexcept nogil

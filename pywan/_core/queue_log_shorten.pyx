@@ -19,105 +19,105 @@ cdef enum:
     MOVED_BYTES_MAX = 16 << 20      # Moved in one go, a segment more or less.
 
 
-cdef uint32_t segments_done(const gateway_queue *g, const wan_buffer *state) noexcept nogil:
+cdef uint32_t segments_done(const gateway_queue *gateway, const wan_buffer *state) noexcept nogil:
     """How many of the oldest segments hold no event that a queue with this state has; the one in writing never
     counts."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef uint32_t done = 0, p
-    while done < d.committer.log.writing:
-        for p in range(g.queue.partition_count):
-            if d.committer.log.segments[done].highest[p] > state_positions(state)[2 * p]:
+    while done < durable.committer.log.writing:
+        for p in range(gateway.queue.partition_count):
+            if durable.committer.log.segments[done].highest[p] > state_positions(state)[2 * p]:
                 return done
         done += 1
     return done
 
 
-cdef bint log_is_long(gateway_queue *g) noexcept nogil:
+cdef bint log_is_long(gateway_queue *gateway) noexcept nogil:
     """Whether most of the log is history: conflation leaves it mostly dead. At 2.4 times what lives, so that with the
     segments made ahead it stays under three times."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef uint64_t written = 0
     cdef uint32_t n
-    if d.committer.log.writing < LOG_SEGMENTS_KEPT:
+    if durable.committer.log.writing < LOG_SEGMENTS_KEPT:
         return False
-    for n in range(d.committer.log.writing + 1):
-        written += d.committer.log.segments[n].bytes
-    return written * 5 > 12 * wan_read(&g.queue.bytes)
+    for n in range(durable.committer.log.writing + 1):
+        written += durable.committer.log.segments[n].bytes
+    return written * 5 > 12 * wan_read(&gateway.queue.bytes)
 
 
-cdef wan_status durable_shorten(gateway_queue *g) noexcept nogil:
+cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil:
     """Drops the oldest segments whose events are all removed, as of the state just made durable; then moves what lives
     out of the oldest ones, as long as the log is long. WAN_EMPTY: it still is, and it has to be tried again."""
-    cdef durable_log *d = g.durable
-    cdef uint32_t done = segments_done(g, &d.state) if d.state.used else 0
-    cdef uint64_t last = d.committer.log.segments[d.committer.log.writing].number
+    cdef durable_log *durable = gateway.durable
+    cdef uint32_t done = segments_done(gateway, &durable.state) if durable.state.used else 0
+    cdef uint64_t last = durable.committer.log.segments[durable.committer.log.writing].number
     cdef wan_status status
     if done:
-        status = wan_log_drop_first(&d.committer.log, done, d.state.bytes, d.state.used)
+        status = wan_log_drop_first(&durable.committer.log, done, durable.state.bytes, durable.state.used)
         if status != WAN_OK:
             return status
     # Up to where it was when this began: once around. Near the limit of the store with what that keeps.
-    if not log_is_long(g):
+    if not log_is_long(gateway):
         return WAN_OK
-    if not wan_log_begin_way(&d.committer.log):
+    if not wan_log_begin_way(&durable.committer.log):
         return WAN_EMPTY
     status = WAN_OK
-    while status == WAN_OK and log_is_long(g) and d.committer.log.segments[0].number < last:
-        status = durable_move_oldest(g, last)
-    wan_log_end_way(&d.committer.log)
-    wan_buffer_close(&d.moved)
-    wan_buffer_close(&d.moved_places)
-    wan_buffer_close(&d.joined[0])
+    while status == WAN_OK and log_is_long(gateway) and durable.committer.log.segments[0].number < last:
+        status = durable_move_oldest(gateway, last)
+    wan_log_end_way(&durable.committer.log)
+    wan_buffer_close(&durable.moved)
+    wan_buffer_close(&durable.moved_places)
+    wan_buffer_close(&durable.joined[0])
     return status
 
 
-cdef wan_status durable_move_oldest(gateway_queue *g, uint64_t last) noexcept nogil:
+cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexcept nogil:
     """Out of some segments before the one numbered `last`: as much as what is kept of the store has room for.
     WAN_EMPTY: it has none, or they have to stay for now."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_log_reader reader
-    cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX, wan_log_record_bytes(&d.committer.log) // 2), staged
+    cdef uint64_t most = min(<uint64_t>MOVED_BYTES_MAX, wan_log_record_bytes(&durable.committer.log) // 2), staged
     cdef uint32_t count = 0, p, n
     cdef wan_status status = WAN_OK
     memset(&reader, 0, sizeof(reader))
-    reader.owner = g
+    reader.owner = gateway
     reader.part = move_part
-    wan_buffer_empty(&d.moved)
-    wan_buffer_empty(&d.moved_places)
+    wan_buffer_empty(&durable.moved)
+    wan_buffer_empty(&durable.moved_places)
     # Several at once, so that more goes than comes in the block that is written meanwhile.
-    while (status == WAN_OK and count < d.committer.log.writing and count < MOVED_SEGMENTS_MAX and d.moved.used < most
-           and d.committer.log.segments[count].number < last):
-        status = wan_log_read_segment(&d.committer.log, count, &reader)
+    while (status == WAN_OK and count < durable.committer.log.writing and count < MOVED_SEGMENTS_MAX and durable.moved.used < most
+           and durable.committer.log.segments[count].number < last):
+        status = wan_log_read_segment(&durable.committer.log, count, &reader)
         count += 1
-    wan_item_set_empty(&d.of_moved)
+    wan_item_set_empty(&durable.of_moved)
     if status != WAN_OK:
         return status
-    wan_lock_take(&g.lock)
-    staged = d.records.staged.used + d.places.staged.used + d.records.taken.used + d.places.taken.used - d.written
-    wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    staged = durable.records.staged.used + durable.places.staged.used + durable.records.taken.used + durable.places.taken.used - durable.written
+    wan_lock_release(&gateway.lock)
     # Written in part, it would only be there twice.
-    if (wan_log_way(&d.committer.log)
-            < d.moved.used + d.moved_places.used + staged + 2 * wan_log_segment_bytes(&d.committer.log)):
+    if (wan_log_way(&durable.committer.log)
+            < durable.moved.used + durable.moved_places.used + staged + 2 * wan_log_segment_bytes(&durable.committer.log)):
         return WAN_EMPTY
     # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is
     # gone.
-    status = durable_commit(g, True, &d.moved)
-    if status == WAN_OK and not state_is_newest(d):       # More came behind what an earlier attempt had taken.
-        status = durable_commit(g, True, NULL)
+    status = durable_commit(gateway, True, &durable.moved)
+    if status == WAN_OK and not state_is_newest(durable):       # More came behind what an earlier attempt had taken.
+        status = durable_commit(gateway, True, NULL)
     if status != WAN_OK:
         return status
-    for p in range(g.queue.partition_count):
+    for p in range(gateway.queue.partition_count):
         for n in range(count):
-            if d.committer.log.segments[n].highest[p] > d.committer.log.segments[d.committer.log.writing].highest[p]:
-                d.committer.log.segments[d.committer.log.writing].highest[p] = d.committer.log.segments[n].highest[p]
-    if not state_is_newest(d):      # Its holes would be counted by no state and found in no block.
+            if durable.committer.log.segments[n].highest[p] > durable.committer.log.segments[durable.committer.log.writing].highest[p]:
+                durable.committer.log.segments[durable.committer.log.writing].highest[p] = durable.committer.log.segments[n].highest[p]
+    if not state_is_newest(durable):      # Its holes would be counted by no state and found in no block.
         return WAN_EMPTY
-    return wan_log_drop_first(&d.committer.log, count, d.state.bytes, d.state.used)
+    return wan_log_drop_first(&durable.committer.log, count, durable.state.bytes, durable.state.used)
 
 
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                           const uint8_t *data) noexcept nogil:
-    cdef gateway_queue *g = <gateway_queue *>owner
+    cdef gateway_queue *gateway = <gateway_queue *>owner
     cdef wan_place_walk walk
     cdef wan_place place
     cdef wan_partition *partition
@@ -126,97 +126,97 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
         return WAN_OK
     status = wan_places_begin(&walk, data, head.length, head.count)
     place.count = 1
-    wan_lock_take(&g.lock)
+    wan_lock_take(&gateway.lock)
     while status == WAN_OK and wan_places_next(&walk, &place.partition, &place.first):
-        if place.partition >= g.queue.partition_count or wan_record_check(walk.at, walk.left) != WAN_OK:
+        if place.partition >= gateway.queue.partition_count or wan_record_check(walk.at, walk.left) != WAN_OK:
             status = corrupt("a record that is to be moved is damaged")
             break
-        partition = &g.queue.partitions[place.partition]
+        partition = &gateway.queue.partitions[place.partition]
         if (partition.removed < place.first <= partition.appended
-                and wan_queue_at(&g.queue, partition, place.first) != NULL):
-            status = move_once(g.durable, &place, <const wan_record *>walk.at)
+                and wan_queue_at(&gateway.queue, partition, place.first) != NULL):
+            status = move_once(gateway.durable, &place, <const wan_record *>walk.at)
         wan_places_pass(&walk, wan_record_length(<const wan_record *>walk.at))
-    wan_lock_release(&g.lock)
+    wan_lock_release(&gateway.lock)
     return status
 
 
-cdef wan_status move_once(durable_log *d, const wan_place *place, const wan_record *record) noexcept nogil:
+cdef wan_status move_once(durable_log *durable, const wan_place *place, const wan_record *record) noexcept nogil:
     """Unless it is there: where moving failed, or a crash ended it, the log has copies."""
     cdef uint64_t *slot
-    cdef uint64_t at = d.moved_places.used
-    cdef wan_status status = wan_item_set_find(&d.of_moved, &d.moved_places, place, &slot)
+    cdef uint64_t at = durable.moved_places.used
+    cdef wan_status status = wan_item_set_find(&durable.of_moved, &durable.moved_places, place, &slot)
     if status == WAN_OK and slot[0] == 0:
-        status = wan_buffer_reserve(&d.moved_places, sizeof(wan_place))
+        status = wan_buffer_reserve(&durable.moved_places, sizeof(wan_place))
         if status == WAN_OK:
-            status = wan_buffer_add(&d.moved, record, wan_record_length(record))
+            status = wan_buffer_add(&durable.moved, record, wan_record_length(record))
         if status == WAN_OK:
-            wan_buffer_put(&d.moved_places, place, sizeof(wan_place))
-            wan_item_set_choose(&d.of_moved, slot, at)
+            wan_buffer_put(&durable.moved_places, place, sizeof(wan_place))
+            wan_item_set_choose(&durable.of_moved, slot, at)
     return status
 
 
-cdef wan_status durable_relieve(gateway_queue *g) noexcept nogil:
+cdef wan_status durable_relieve(gateway_queue *gateway) noexcept nogil:
     """The log or the disk is full, so what is staged cannot be written, nor a checkpoint behind it: the state of what
     is durable goes into the manifest, and the segments that are done by it go. WAN_EMPTY: there are none."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_queue_counts counts
     cdef wan_status status
     cdef uint64_t not_durable = 0, conflated
     cdef uint32_t p, done
-    wan_lock_take(&g.lock)
-    note_newest_stamp(g)
-    counts, conflated = g.counts, g.queue.conflated
-    for p in range(g.queue.partition_count):
-        not_durable += g.queue.partitions[p].appended - g.queue.partitions[p].durable
+    wan_lock_take(&gateway.lock)
+    note_newest_stamp(gateway)
+    counts, conflated = gateway.counts, gateway.queue.conflated
+    for p in range(gateway.queue.partition_count):
+        not_durable += gateway.queue.partitions[p].appended - gateway.queue.partitions[p].durable
     counts.queued -= not_durable
     counts.received -= min(not_durable, counts.received)
-    forget_holes(g, &conflated, &counts, &d.holes.staged)
-    forget_holes(g, &conflated, &counts, &d.holes.taken)
-    status = take_state(g, d.committer.log.commit, &counts, conflated)
+    forget_holes(gateway, &conflated, &counts, &durable.holes.staged)
+    forget_holes(gateway, &conflated, &counts, &durable.holes.taken)
+    status = take_state(gateway, durable.committer.log.commit, &counts, conflated)
     if status == WAN_OK:
-        for p in range(g.queue.partition_count):
-            state_positions(&d.fresh_state)[2 * p + 1] = g.queue.partitions[p].durable
-    wan_lock_release(&g.lock)
+        for p in range(gateway.queue.partition_count):
+            state_positions(&durable.fresh_state)[2 * p + 1] = gateway.queue.partitions[p].durable
+    wan_lock_release(&gateway.lock)
     if status != WAN_OK:
         return status
-    done = segments_done(g, &d.fresh_state)
+    done = segments_done(gateway, &durable.fresh_state)
     if done == 0:
         return WAN_EMPTY
-    status = wan_log_drop_first(&d.committer.log, done, d.fresh_state.bytes, d.fresh_state.used)
+    status = wan_log_drop_first(&durable.committer.log, done, durable.fresh_state.bytes, durable.fresh_state.used)
     if status == WAN_OK:
-        wan_lock_take(&g.lock)
-        state_is_durable(g)
-        wan_lock_release(&g.lock)
+        wan_lock_take(&gateway.lock)
+        state_is_durable(gateway)
+        wan_lock_release(&gateway.lock)
     return status
 
 
-cdef void forget_holes(gateway_queue *g, uint64_t *conflated, wan_queue_counts *counts,
+cdef void forget_holes(gateway_queue *gateway, uint64_t *conflated, wan_queue_counts *counts,
                        const wan_buffer *holes) noexcept nogil:
     """Takes out of a state what holes that are not durable yet stand for; those of removed sequences are part of it."""
     cdef const wan_hole *hole = <const wan_hole *>holes.bytes
     cdef uint32_t n
     for n in range(holes.count):
-        if hole[n].sequence > g.queue.partitions[hole[n].partition].removed:
+        if hole[n].sequence > gateway.queue.partitions[hole[n].partition].removed:
             count_hole(conflated, counts, hole[n].reason, -1)
 
 
-cdef bint durable_make_room(gateway_queue *g) noexcept nogil:
+cdef bint durable_make_room(gateway_queue *gateway) noexcept nogil:
     """By what is done; else, if that is the policy, by giving up the oldest events. False: the log stays full."""
-    cdef wan_status status = durable_relieve(g)
-    while status == WAN_EMPTY and g.full_policy == FULL_DROP_OLDEST and durable_drop_oldest(g):
-        status = durable_relieve(g)
+    cdef wan_status status = durable_relieve(gateway)
+    while status == WAN_EMPTY and gateway.full_policy == FULL_DROP_OLDEST and durable_drop_oldest(gateway):
+        status = durable_relieve(gateway)
     return status == WAN_OK
 
 
-cdef bint durable_drop_oldest(gateway_queue *g) noexcept nogil:
+cdef bint durable_drop_oldest(gateway_queue *gateway) noexcept nogil:
     """False: no segment would go with them, since there is but one, or some are on their way and it has to stay."""
-    cdef bint dropped = g.durable.committer.log.writing != 0
+    cdef bint dropped = gateway.durable.committer.log.writing != 0
     cdef uint32_t p
-    wan_lock_take(&g.lock)
-    for p in range(g.queue.partition_count):
-        dropped = dropped and g.queue.partitions[p].peeked == g.queue.partitions[p].removed
-    dropped = dropped and queue_drop_oldest(g, g.queue.partition_count) != 0
-    for p in range(g.dispatchers):
-        queue_refresh_pending(g, p)
-    wan_lock_release(&g.lock)
+    wan_lock_take(&gateway.lock)
+    for p in range(gateway.queue.partition_count):
+        dropped = dropped and gateway.queue.partitions[p].peeked == gateway.queue.partitions[p].removed
+    dropped = dropped and queue_drop_oldest(gateway, gateway.queue.partition_count) != 0
+    for p in range(gateway.dispatchers):
+        queue_refresh_pending(gateway, p)
+    wan_lock_release(&gateway.lock)
     return dropped

@@ -14,109 +14,109 @@ cdef enum:
     MOUNT_BYTES_KEPT = 64 << 10     # A queue remembers so many bytes of mounts, and two mounts at least.
 
 
-cdef inline uint64_t mount_bytes(const gateway_queue *g) noexcept nogil:
-    return 8 + 8 * <uint64_t>g.queue.partition_count
+cdef inline uint64_t mount_bytes(const gateway_queue *gateway) noexcept nogil:
+    return 8 + 8 * <uint64_t>gateway.queue.partition_count
 
 
-cdef inline uint64_t *mount_at(const gateway_queue *g, uint32_t n) noexcept nogil:
-    return <uint64_t *>(g.durable.committer.log.identity.bytes + sizeof(wan_queue_identity) + n * mount_bytes(g))
+cdef inline uint64_t *mount_at(const gateway_queue *gateway, uint32_t n) noexcept nogil:
+    return <uint64_t *>(gateway.durable.committer.log.identity.bytes + sizeof(wan_queue_identity) + n * mount_bytes(gateway))
 
 
-cdef wan_status check_identity(const gateway_queue *g) noexcept nogil:
+cdef wan_status check_identity(const gateway_queue *gateway) noexcept nogil:
     """Checks the identity that the manifest holds. A new log holds none."""
-    cdef const wan_buffer *found = &g.durable.committer.log.identity
+    cdef const wan_buffer *found = &gateway.durable.committer.log.identity
     cdef const wan_queue_identity *head = <const wan_queue_identity *>found.bytes
     if found.used == 0:
         return WAN_OK
-    if (found.used < sizeof(wan_queue_identity) or head.partitions != g.queue.partition_count
-            or (found.used - sizeof(wan_queue_identity)) % mount_bytes(g) or (found.used - sizeof(wan_queue_identity)) // mount_bytes(g) != head.mounts):
+    if (found.used < sizeof(wan_queue_identity) or head.partitions != gateway.queue.partition_count
+            or (found.used - sizeof(wan_queue_identity)) % mount_bytes(gateway) or (found.used - sizeof(wan_queue_identity)) // mount_bytes(gateway) != head.mounts):
         return corrupt("the queue's identity in the manifest does not fit its length")
     return WAN_OK
 
 
-cdef wan_status add_mount(gateway_queue *g, wan_buffer *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
+cdef wan_status add_mount(gateway_queue *gateway, wan_buffer *identity, uint64_t incarnation, uint32_t skipped) noexcept nogil:
     """Lays out the identity with this mount as the newest: behind those that are known, without the `skipped` oldest."""
     cdef wan_queue_identity head
     cdef uint32_t known = 0, p
-    cdef uint64_t length = mount_bytes(g)
-    cdef wan_buffer *now = &g.durable.committer.log.identity
+    cdef uint64_t length = mount_bytes(gateway)
+    cdef wan_buffer *now = &gateway.durable.committer.log.identity
     cdef wan_status status
     if now.used:
         known = (<wan_queue_identity *>now.bytes).mounts - skipped
-    head.incarnation, head.mounts, head.partitions = incarnation, known + 1, g.queue.partition_count
+    head.incarnation, head.mounts, head.partitions = incarnation, known + 1, gateway.queue.partition_count
     memset(identity, 0, sizeof(wan_buffer))
     status = wan_buffer_reserve(identity, sizeof(head) + (known + 1) * length)
     if status != WAN_OK:
         return status
     wan_buffer_put(identity, &head, sizeof(head))
     if known:
-        wan_buffer_put(identity, mount_at(g, skipped), known * length)
-    wan_buffer_put(identity, &g.durable.mount, 8)
-    for p in range(g.queue.partition_count):
-        wan_buffer_put(identity, &g.queue.partitions[p].appended, 8)
+        wan_buffer_put(identity, mount_at(gateway, skipped), known * length)
+    wan_buffer_put(identity, &gateway.durable.mount, 8)
+    for p in range(gateway.queue.partition_count):
+        wan_buffer_put(identity, &gateway.queue.partitions[p].appended, 8)
     return WAN_OK
 
 
-cdef wan_status durable_mount(gateway_queue *g) noexcept nogil:
+cdef wan_status durable_mount(gateway_queue *gateway) noexcept nogil:
     """After recovery: this opening is a mount, which the manifest knows before a new event is on the disk, and so before one is sent."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_buffer fresh
     cdef uint32_t kept, known = 0
-    cdef wan_status status = check_identity(g)
+    cdef wan_status status = check_identity(gateway)
     if status != WAN_OK:
         return status
-    d.incarnation = d.committer.log.id
-    if d.committer.log.identity.used:
-        d.incarnation = (<wan_queue_identity *>d.committer.log.identity.bytes).incarnation
-        known = (<wan_queue_identity *>d.committer.log.identity.bytes).mounts
-    kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(g))
-    status = add_mount(g, &fresh, d.incarnation, known - min(known, kept))
+    durable.incarnation = durable.committer.log.id
+    if durable.committer.log.identity.used:
+        durable.incarnation = (<wan_queue_identity *>durable.committer.log.identity.bytes).incarnation
+        known = (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts
+    kept = <uint32_t>max(<uint64_t>1, MOUNT_BYTES_KEPT // mount_bytes(gateway))
+    status = add_mount(gateway, &fresh, durable.incarnation, known - min(known, kept))
     if status != WAN_OK:
         return status
-    swap_buffers(&d.committer.log.identity, &fresh)
+    swap_buffers(&durable.committer.log.identity, &fresh)
     wan_buffer_close(&fresh)
     # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
-    if d.committer.log.named:
-        wan_log_write_identity(&d.committer.log, d.state.bytes, d.state.used)
+    if durable.committer.log.named:
+        wan_log_write_identity(&durable.committer.log, durable.state.bytes, durable.state.used)
     return WAN_OK
 
 
-cdef bint is_of_this_past(const gateway_queue *g, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
+cdef bint is_of_this_past(const gateway_queue *gateway, uint64_t mount, uint32_t partition, uint64_t last) noexcept nogil:
     """Under the queue's lock: whether what was sent in `mount`, up to `last`, is what this queue has or had under these sequences."""
-    cdef const wan_queue_identity *head = <const wan_queue_identity *>g.durable.committer.log.identity.bytes
+    cdef const wan_queue_identity *head = <const wan_queue_identity *>gateway.durable.committer.log.identity.bytes
     cdef uint32_t n
-    if mount == g.durable.mount:
+    if mount == gateway.durable.mount:
         return True
     for n in range(head.mounts):
-        if mount_at(g, n)[0] == mount:
-            return n + 1 < head.mounts and last <= mount_at(g, n + 1)[1 + partition]
+        if mount_at(gateway, n)[0] == mount:
+            return n + 1 < head.mounts and last <= mount_at(gateway, n + 1)[1 + partition]
     return False
 
 
-cdef wan_status durable_renew(gateway_queue *g) noexcept nogil:
+cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
     """The committer's: takes the incarnation that is wanted, if one is. What is queued keeps its sequences, and may be known under the old one."""
-    cdef durable_log *d = g.durable
+    cdef durable_log *durable = gateway.durable
     cdef wan_buffer fresh
     cdef wan_status status
     cdef uint64_t wanted
     cdef uint32_t p
-    wan_lock_take(&g.lock)
-    wanted = d.wanted_incarnation
-    status = add_mount(g, &fresh, wanted, (<wan_queue_identity *>d.committer.log.identity.bytes).mounts) if wanted else WAN_OK
+    wan_lock_take(&gateway.lock)
+    wanted = durable.wanted_incarnation
+    status = add_mount(gateway, &fresh, wanted, (<wan_queue_identity *>durable.committer.log.identity.bytes).mounts) if wanted else WAN_OK
     if wanted and status == WAN_OK:
-        swap_buffers(&d.committer.log.identity, &fresh)
-    wan_lock_release(&g.lock)
+        swap_buffers(&durable.committer.log.identity, &fresh)
+    wan_lock_release(&gateway.lock)
     if wanted == 0 or status != WAN_OK:
         return status
-    status = wan_log_write_identity(&d.committer.log, d.state.bytes, d.state.used)
-    wan_lock_take(&g.lock)
+    status = wan_log_write_identity(&durable.committer.log, durable.state.bytes, durable.state.used)
+    wan_lock_take(&gateway.lock)
     if status != WAN_OK:
-        swap_buffers(&d.committer.log.identity, &fresh)
+        swap_buffers(&durable.committer.log.identity, &fresh)
     else:
-        d.incarnation, d.wanted_incarnation = wanted, 0
-        for p in range(g.queue.partition_count):
-            g.queue.partitions[p].duplicate_through = g.queue.partitions[p].appended
-    wan_lock_release(&g.lock)
+        durable.incarnation, durable.wanted_incarnation = wanted, 0
+        for p in range(gateway.queue.partition_count):
+            gateway.queue.partitions[p].duplicate_through = gateway.queue.partitions[p].appended
+    wan_lock_release(&gateway.lock)
     wan_buffer_close(&fresh)
-    committer_tell(&d.committer)
+    committer_tell(&durable.committer)
     return status

@@ -74,7 +74,7 @@ cdef class RegionBase:
 
     cdef int attach(self, queues, slow, asking) except -1:
         """As `RegionCore.attach`."""
-        queues = sorted(queues, key=lambda q: (<EventQueue?>q).g.place)
+        queues = sorted(queues, key=lambda q: (<EventQueue?>q).gateway.place)
         if len(queues) > MAX_ATTACHED:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be"
@@ -88,27 +88,27 @@ cdef class RegionBase:
         if slow is not ... and slow is not None:
             self.slow_change = slow
         for queue in queues:
-            fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.g, queue in asking
+            fresh.queues[fresh.count], fresh.asks[fresh.count] = queue.gateway, queue in asking
             fresh.count += 1
-            if queue.g.buckets != NULL:
-                queue.g.buckets[self.region.number] = <uint16_t>self.region.buckets
-            if wan_flag_read(&queue.g.running) and queue.reachable:
+            if queue.gateway.buckets != NULL:
+                queue.gateway.buckets[self.region.number] = <uint16_t>self.region.buckets
+            if wan_flag_read(&queue.gateway.running) and queue.reachable:
                 for n in range(fresh.recipient_count):
-                    if fresh.recipients[n] == queue.g.remote_site:
+                    if fresh.recipients[n] == queue.gateway.remote_site:
                         break
                 else:
-                    fresh.recipients[fresh.recipient_count] = queue.g.remote_site
+                    fresh.recipients[fresh.recipient_count] = queue.gateway.remote_site
                     fresh.recipient_count += 1
         old_queues = self.attached_queues
         self.choose_durable(queues)
         self.full_timeout_us = SLOW_DISK_US if self.region.log != NULL else 0
         for queue in queues:
-            self.full_timeout_us = max(self.full_timeout_us, queue.g.full_timeout_us)
-            if queue.g.durable != NULL:
+            self.full_timeout_us = max(self.full_timeout_us, queue.gateway.full_timeout_us)
+            if queue.gateway.durable != NULL:
                 # From before a restart, when the clock was ahead of what it is now: later changes would lose against
                 # what is queued.
-                wan_clock_see(self.region.clock, wan_read(&queue.g.counts.newest_stamp))
-                queue.clock, queue.g.clock = self.clock, self.region.clock
+                wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
+                queue.clock, queue.gateway.clock = self.clock, self.region.clock
         with nogil:
             attachment_publish(&self.region, fresh)
         self.attached_queues, self.asking, self.seems_slow = tuple(queues), tuple(asking), is_slow
@@ -167,7 +167,7 @@ cdef class RegionBase:
         for queue in self.attached_queues:
             if queue.gives_up(waited):
                 return False
-            patience = max(patience, queue.g.block_timeout_us)
+            patience = max(patience, queue.gateway.block_timeout_us)
         if self.region.log != NULL and waited >= patience:
             since = committer_failing_since(&self.region.log.committer, WAN_FULL)
         return since == 0 or now < since + patience
@@ -183,9 +183,9 @@ cdef class RegionBase:
             wan_bulk_waits |= WAN_BULK_CHANGED | (WAN_BULK_QUEUED if is_queued else 0)
             return 0
         for queue in self.attached_queues if is_queued else ():
-            if queue.g.durable != NULL and queue.g.durable.committer.synchronous:
+            if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous:
                 queue.wait_written()
-            if queue.g.queue.copied:
+            if queue.gateway.queue.copied:
                 queue.wait_for_copies(60.0)
         if self.region.log != NULL and self.region.log.committer.synchronous:
             self.wait_log(FOR_EVENTS)
@@ -197,7 +197,7 @@ cdef class RegionBase:
         self.check_open()
         self.wait_written(True)
         for queue in self.attached_queues:
-            if queue.g.durable != NULL and queue.g.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
+            if queue.gateway.durable != NULL and queue.gateway.durable.committer.synchronous == SYNCHRONOUS_WRITTEN:
                 queue.wait_durable()
         if self.region.log != NULL and self.region.log.committer.synchronous == SYNCHRONOUS_WRITTEN:
             self.wait_log(FOR_DISK)

@@ -455,7 +455,7 @@ cdef int change_here(RegionBase self, key, uint8_t flag) except -1:
     key_holder = encode_key(key, &k)
     cdef bint found = change_key_here(self, &k, flag)
     for queue in self.attached_queues:
-        queue_note_not_queued(queue.g)
+        queue_note_not_queued(queue.gateway)
     if not found:
         raise KeyError(key)
     self.wait_written(False)

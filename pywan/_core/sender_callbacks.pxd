@@ -21,8 +21,8 @@ cdef class SenderCallbacks:
     cdef object time_us(self, uint64_t now_us)
 
 
-cdef inline tuple record_for_callback(const gateway_queue *g, const wan_record *record, uint32_t partition,
+cdef inline tuple record_for_callback(const gateway_queue *gateway, const wan_record *record, uint32_t partition,
                                       uint64_t sequence):
     """The record as it travels, and where it stands: partition, sequence, whether it may have been applied before."""
     return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
-            (partition, sequence, sequence <= g.queue.partitions[partition].duplicate_through))
+            (partition, sequence, sequence <= gateway.queue.partitions[partition].duplicate_through))

@@ -10,7 +10,7 @@ from pywan._core.session cimport Session
 
 cdef class Settlement:
     cdef EventQueue queue, parked       # Kept alive.
-    cdef gateway_queue *g
+    cdef gateway_queue *gateway
     cdef SenderCallbacks callbacks
     cdef wan_buffer copies              # parked_copy: of failed events, not known to be on the disk.
     cdef size_t copies_before           # The first of them, in order: of attempts before this one.

@@ -31,10 +31,10 @@ cdef class Settlement:
     """Of the batches of one dispatcher. `parked` takes failed events. Its thread's."""
 
     def __cinit__(self, EventQueue queue not None, EventQueue parked not None, SenderCallbacks callbacks not None):
-        if parked.g.queue.partition_count < WAN_PARK_PARTITIONS:
-            raise ValueError(f"queue {parked.name!r}: {parked.g.queue.partition_count} partitions; one for parked events has"
+        if parked.gateway.queue.partition_count < WAN_PARK_PARTITIONS:
+            raise ValueError(f"queue {parked.name!r}: {parked.gateway.queue.partition_count} partitions; one for parked events has"
                              f" {<int>WAN_PARK_PARTITIONS}, one per reason of failure")
-        self.queue, self.parked, self.g, self.callbacks = queue, parked, queue.g, callbacks
+        self.queue, self.parked, self.gateway, self.callbacks = queue, parked, queue.gateway, callbacks
 
     def __dealloc__(self):
         wan_buffer_close(&self.copies)
@@ -55,18 +55,18 @@ cdef class Settlement:
             self.callbacks.end(session)
         if self.alert_threshold_ms:
             note_late(self, f)
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         for s in range(f.sections):
             section = &f.section[s]
-            partition = &self.g.queue.partitions[section.partition]
+            partition = &self.gateway.queue.partitions[section.partition]
             if section.through > partition.removed and section.through <= partition.peeked:
-                removed += wan_queue_remove(&self.g.queue, section.partition, section.through)
-        self.g.counts.distributed += removed
-        self.g.counts.acknowledgements += 1
-        self.g.counts.bytes_distributed += f.bytes
+                removed += wan_queue_remove(&self.gateway.queue, section.partition, section.through)
+        self.gateway.counts.distributed += removed
+        self.gateway.counts.acknowledgements += 1
+        self.gateway.counts.bytes_distributed += f.bytes
         if f.events:
-            self.g.counts.batches_distributed += 1
-        wan_lock_release(&self.g.lock)
+            self.gateway.counts.batches_distributed += 1
+        wan_lock_release(&self.gateway.lock)
         return True
 
 
@@ -75,21 +75,21 @@ cdef void note_late(Settlement self, const flight *f) noexcept nogil:
     cdef wan_store_span span
     cdef uint32_t s
     cdef wan_partition *partition
-    wan_lock_take(&self.g.lock)
+    wan_lock_take(&self.gateway.lock)
     for s in range(f.sections):
-        partition = &self.g.queue.partitions[f.section[s].partition]
+        partition = &self.gateway.queue.partitions[f.section[s].partition]
         sequence = max(f.section[s].first, partition.removed + 1) - 1
-        span = wan_queue_span(&self.g.queue, f.section[s].partition, sequence + 1, f.section[s].through)
-        if wan_store_check(self.g.queue.store, &span) != WAN_OK:
+        span = wan_queue_span(&self.gateway.queue, f.section[s].partition, sequence + 1, f.section[s].through)
+        if wan_store_check(self.gateway.queue.store, &span) != WAN_OK:
             continue
         while True:
             sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
             if sequence == 0:
                 break
-            if wan_stamp_ms(wan_queue_at(&self.g.queue, partition, sequence).stamp) + self.alert_threshold_ms < now_ms:
+            if wan_stamp_ms(wan_queue_at(&self.gateway.queue, partition, sequence).stamp) + self.alert_threshold_ms < now_ms:
                 late += 1
-    self.g.counts.exceeding_alert_threshold += late
-    wan_lock_release(&self.g.lock)
+    self.gateway.counts.exceeding_alert_threshold += late
+    wan_lock_release(&self.gateway.lock)
 
 
 cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failure *failure) noexcept nogil:
@@ -100,15 +100,15 @@ cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failu
     for s in range(f.sections):
         section = &f.section[s]
         if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
-            partition = &self.g.queue.partitions[section.partition]
-            return wan_queue_at(&self.g.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
+            partition = &self.gateway.queue.partitions[section.partition]
+            return wan_queue_at(&self.gateway.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
     return NULL
 
 
 cdef bint park(Settlement self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
     """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
     a time where they share a disk store with what they leave: each makes the room of the next."""
-    cdef uint64_t most = self.parked.g.durable.committer.record_max // 2 if self.parked.g.durable != NULL else NEVER
+    cdef uint64_t most = self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL else NEVER
     cdef uint32_t begin, n = 0
     self.copies_before = self.copies.count
     if self.copies_before:
@@ -117,7 +117,7 @@ cdef bint park(Settlement self, const flight *f, const wan_failure *failures, ui
         begin = n
         if not park_copies(self, f, failures, count, &n, most):
             return False
-        if self.parked.g.durable != NULL and not parked_are_durable(self):
+        if self.parked.gateway.durable != NULL and not parked_are_durable(self):
             return False
         leave_parked(self, f, failures, begin, n)
     return True
@@ -132,10 +132,10 @@ cdef bint park_copies(Settlement self, const flight *f, const wan_failure *failu
     cdef parked_copy copy
     cdef bint readable
     while n[0] < count:
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         record = failed_record(self, f, &failures[n[0]])
-        readable = record == NULL or queue_can_read(self.g, failures[n[0]].partition, failures[n[0]].sequence)
-        wan_lock_release(&self.g.lock)
+        readable = record == NULL or queue_can_read(self.gateway, failures[n[0]].partition, failures[n[0]].sequence)
+        wan_lock_release(&self.gateway.lock)
         if not readable:        # The connection ends with the reason; what is sent again stops at this file.
             return False
         if record != NULL:
@@ -145,7 +145,7 @@ cdef bint park_copies(Settlement self, const flight *f, const wan_failure *failu
             if not is_copied(self, &failures[n[0]]):
                 copy.partition, copy.sequence = failures[n[0]].partition, failures[n[0]].sequence
                 if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
-                        or queue_append_copy(self.parked.g, park_reason(failures[n[0]].reason), record, False, 0) != WAN_OK):
+                        or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False, 0) != WAN_OK):
                     self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff)
                     return False
                 wan_buffer_put(&self.copies, &copy, sizeof(copy))
@@ -172,20 +172,20 @@ cdef void leave_parked(Settlement self, const flight *f, const wan_failure *fail
     wan_buffer_empty(&self.copies)
     self.copies_before = 0
     for n in range(begin, end):
-        wan_lock_take(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
         record = failed_record(self, f, &failures[n])
         if record != NULL:
-            wan_queue_punch(&self.g.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
-            self.g.counts.parked += 1
+            wan_queue_punch(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+            self.gateway.counts.parked += 1
             last = n
-        wan_lock_release(&self.g.lock)
+        wan_lock_release(&self.gateway.lock)
         if record != NULL:
             self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason)
     if last < end and self.callbacks.acknowledged is None:        # Else it is told of the whole batch at once.
-        wan_lock_take(&self.g.lock)
-        if failures[last].sequence <= self.g.queue.partitions[failures[last].partition].peeked:
-            self.g.counts.distributed += wan_queue_remove(&self.g.queue, failures[last].partition, failures[last].sequence)
-        wan_lock_release(&self.g.lock)
+        wan_lock_take(&self.gateway.lock)
+        if failures[last].sequence <= self.gateway.queue.partitions[failures[last].partition].peeked:
+            self.gateway.counts.distributed += wan_queue_remove(&self.gateway.queue, failures[last].partition, failures[last].sequence)
+        wan_lock_release(&self.gateway.lock)
 
 
 cdef bint parked_are_durable(Settlement self) noexcept with gil:
@@ -208,20 +208,20 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *f) n
     try:
         raw = []
         for s in range(f.sections):
-            partition = &self.g.queue.partitions[f.section[s].partition]
+            partition = &self.gateway.queue.partitions[f.section[s].partition]
             sequence = f.section[s].first - 1
             while True:
-                wan_lock_take(&self.g.lock)
+                wan_lock_take(&self.gateway.lock)
                 sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, f.section[s].through)
-                record = wan_queue_at(&self.g.queue, partition, sequence) if sequence else NULL
-                readable = record == NULL or queue_can_read(self.g, f.section[s].partition, sequence)
-                wan_lock_release(&self.g.lock)
+                record = wan_queue_at(&self.gateway.queue, partition, sequence) if sequence else NULL
+                readable = record == NULL or queue_can_read(self.gateway, f.section[s].partition, sequence)
+                wan_lock_release(&self.gateway.lock)
                 if not readable:
                     from pywan.errors import DiskError
                     raise DiskError(f"not told of events from {f.section[s].partition}/{sequence} on: {detail_text()}")
                 if record == NULL:
                     break
-                raw.append(record_for_callback(self.g, record, f.section[s].partition, sequence))
+                raw.append(record_for_callback(self.gateway, record, f.section[s].partition, sequence))
         if raw:
             self.callbacks.tell_acknowledged(session, raw)
     except BaseException as error:
