@@ -69,7 +69,7 @@ def columns(rounds: int, events: int) -> None:
         taken = 0.0
         for first in range(0, events, clear_every):
 
-            def run() -> None:
+            def run(first=first) -> None:
                 for row in range(first, min(first + clear_every, events), ROWS_A_CALL):
                     region.put_columns(keys[row : row + ROWS_A_CALL], values[row : row + ROWS_A_CALL])
 

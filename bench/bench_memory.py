@@ -85,7 +85,7 @@ def through(events: int, memory_mb: int) -> None:
         for _ in range(10):
             sites.send_all(sender, keys, values, events // 10)
             resident.append([resident_bytes(pid) for pid in sites.pids])
-        for name, own in zip(("sending", "receiving"), zip(*resident)):
+        for name, own in zip(("sending", "receiving"), zip(*resident, strict=True), strict=True):
             report(
                 f"{name} site, after {events:,} events",
                 own[-1] / 1e6,

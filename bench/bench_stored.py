@@ -71,7 +71,10 @@ def main() -> None:
             report("the same, processor time", all_ns, Rates(theirs), "both processes of each", "", "ns an event")
             for role in ("put", "dispatch", "receive"):
                 wall = [sum(round_[role]) for round_ in spent]
-                parts = [Rates([round_[role][n] / whole for round_, whole in zip(spent, wall)]) for n in range(3)]
+                parts = [
+                    Rates([round_[role][n] / whole for round_, whole in zip(spent, wall, strict=True)])
+                    for n in range(3)
+                ]
                 print(
                     f"  {role:<9} {ns(role):5.0f} ns an event; on a core {parts[0]:.0%} of the time, ready without one"
                     f" {parts[1]:.0%}, asleep {parts[2]:.0%}",

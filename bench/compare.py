@@ -184,7 +184,7 @@ def main() -> None:
     print("| point | figure | before | now | now / before | quartiles |\n|---|---|---|---|---|---|", flush=True)
     for point in options.only or [*pieces.PIECES, *PROGRAMS]:
         rounds: list[tuple[dict[str, float], dict[str, float]]] = []
-        for life in range(options.lives):
+        for _life in range(options.lives):
             with contextlib.ExitStack() as stack:
                 trees = []
                 for directory in (options.before, options.now):

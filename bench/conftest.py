@@ -66,7 +66,7 @@ def measured(benchmark, reference, request):
         )
         results.note(
             request.node.callspec.id,
-            [one / other for one, other in zip(ns, references[-len(ns) :])],
+            [one / other for one, other in zip(ns, references[-len(ns) :], strict=True)],
             more_is_better=False,
             shown=f"{median:.1f} ns",
         )

@@ -119,7 +119,7 @@ def report(name: str, subject: float, reference: float, what: str, goal: str = "
     if len(one) == len(other):
         results.note(
             name,
-            [a / b for a, b in zip(one, other) if b],
+            [a / b for a, b in zip(one, other, strict=True) if b],
             more_is_better=unit.endswith("/s"),
             shown=f"{subject} {unit}",
         )

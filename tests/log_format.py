@@ -182,7 +182,7 @@ def records(part: bytes, items: int) -> dict[tuple[int, int], bytes]:
     found = split_records(part[items * PLACE.size :])
     each = [(partition, first + n) for partition, count, first in places for n in range(count)]
     assert len(each) == len(found) == len(set(each)) and all(count for _, count, _ in places)
-    return dict(zip(each, found))
+    return dict(zip(each, found, strict=True))
 
 
 class Logged(NamedTuple):
@@ -280,7 +280,7 @@ def recover_queue(folder: Path) -> Recovered:
                 known |= names(data)
         known |= newest.names
     removed = [removed for removed, _ in newest.positions]
-    appended = [max(a, b) for a, (_, b) in zip(appended, newest.positions)]
+    appended = [max(a, b) for a, (_, b) in zip(appended, newest.positions, strict=True)]
     return Recovered(
         {place: record for place, record in events.items() if place[1] > removed[place[0]]}, removed, appended, known
     )

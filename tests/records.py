@@ -201,7 +201,7 @@ def read_batch(payload: bytes) -> list[Section]:
         assert not count or (first <= sequences[0] and sequences[-1] <= through)
         records = [
             read_record(record, sequence, partition, k < duplicates)
-            for k, (record, sequence) in enumerate(zip(raw, sequences))
+            for k, (record, sequence) in enumerate(zip(raw, sequences, strict=True))
         ]
         found.append(Section(partition, count, first, through, settled, records))
     assert at == len(payload)

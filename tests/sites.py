@@ -151,7 +151,7 @@ class Network:
 
     def ring(self, names: str = "ny ln tk", **more: Any) -> list[Site]:
         found, all_names = self.add(names), names.split()
-        self.connect(zip(all_names, all_names[1:] + all_names[:1]), **more)
+        self.connect(zip(all_names, all_names[1:] + all_names[:1], strict=True), **more)
         return found
 
     def chain(self, names: str = "ny ln tk", **more: Any) -> list[Site]:

@@ -196,8 +196,6 @@ OPERATIONS = {
     "destroy": lambda region: region.destroy("text"),
     "destroy of an invalidated key": lambda region: region.destroy("invalid"),
     "deletion": lambda region: region.__delitem__(7),
-    "pop": lambda region: region.pop("text"),
-    "popitem": lambda region: region.popitem(),
     "remove_all": lambda region: region.remove_all(["text", "absent", b"bytes"]),
     "put_columns": lambda region: region.put_columns(["a", "b", "text"], ["1", "2", "3"]),
     "put_columns that destroy": lambda region: region.put_columns(

@@ -69,6 +69,6 @@ def test_a_bad_line_in_the_hosts_file_is_named(monkeypatch, tmp_path):
 
 def test_an_unknown_name_says_how_to_map_it(monkeypatch):
     monkeypatch.delenv("PYWAN_HOSTS", raising=False)
-    with pytest.raises(ConnectivityError, match="PYWAN_HOSTS=no-such-host.invalid="):
+    with pytest.raises(ConnectivityError, match=r"PYWAN_HOSTS=no-such-host.invalid="):
         resolve("no-such-host.invalid", timeout=20)
     assert resolve("localhost", timeout=5) in ("127.0.0.1", "::1")

@@ -135,7 +135,7 @@ def test_a_class_that_is_not_allowed_is_not_even_imported(shop, start, request_,
 def test_a_running_sender_takes_no_class_that_is_not_allowed(shop, start):
     site = start()
     site.do("create gateway-sender --id=ln --remote-distributed-system-id=2 --manual-start=true")
-    with pytest.raises(CommandFailed, match="shop.filters:Keep"):
+    with pytest.raises(CommandFailed, match=r"shop.filters:Keep"):
         site.do("alter gateway-sender --id=ln --gateway-event-filter=shop.filters:Keep")
     site.do("alter gateway-sender --id=ln --gateway-event-filter=CLEAR")
     assert untouched(shop)
@@ -182,7 +182,7 @@ def test_what_the_program_and_its_file_name_is_not_asked_for(shop, start):
 @pytest.mark.parametrize("name", ["NoFilter", "Popen", "subprocess.Popen", "function", "Nothing"])
 def test_what_is_no_filter_is_not_called_though_its_module_is_allowed(shop, start, name):
     site = start("shop.*")
-    with pytest.raises(CommandFailed, match="has no method before_enqueue|has no class"):
+    with pytest.raises(CommandFailed, match=r"has no method before_enqueue|has no class"):
         site.do(
             f"create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop.filters:{name}"
         )
@@ -192,7 +192,7 @@ def test_what_is_no_filter_is_not_called_though_its_module_is_allowed(shop, star
 @pytest.mark.parametrize("reference", ["shop.filters:Leaves", "shop.filters:Interrupts", "leaves:Filter"])
 def test_a_class_that_wants_to_end_the_process_is_an_error_like_any_other(shop, start, reference):
     site = start("*")
-    with pytest.raises(CommandFailed, match="SystemExit|KeyboardInterrupt"):
+    with pytest.raises(CommandFailed, match=r"SystemExit|KeyboardInterrupt"):
         site.do(f"create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter={reference}")
     assert site.cache.gateway_senders() == {}
     site.do("create region --name=data")  # The member goes on.

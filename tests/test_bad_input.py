@@ -115,7 +115,7 @@ def test_a_wrong_cache_xml_is_told_by_file_and_line(network, tmp_path, text, lin
 
 def test_a_cache_xml_that_is_not_there(network, tmp_path):
     ny = network.site("ny")
-    with pytest.raises(ConfigurationError, match="absent.xml"):
+    with pytest.raises(ConfigurationError, match=r"absent.xml"):
         pywan.Cache("other", locators=str(ny.locator.address), cache_xml_file=tmp_path / "absent.xml")
 
 
@@ -382,12 +382,12 @@ def test_random_bytes(busy, network, caplog):
         data = bytearray(good)
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-        with socket.create_connection(("127.0.0.1", ln.receiver.port), timeout=5) as sock:
-            with contextlib.suppress(OSError):  # It may be given up while we still send.
-                sock.sendall(bytes(data) + rng.randbytes(rng.randint(0, 300)))
-                sock.shutdown(socket.SHUT_WR)
-                while sock.recv(4096):
-                    pass
+        # It may be given up while we still send.
+        with socket.create_connection(("127.0.0.1", ln.receiver.port), timeout=5) as sock, contextlib.suppress(OSError):
+            sock.sendall(bytes(data) + rng.randbytes(rng.randint(0, 300)))
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
     still_works(network, ny, ln)
     assert "Traceback" not in caplog.text
 

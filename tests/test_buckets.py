@@ -179,7 +179,7 @@ def test_a_sender_that_holds_events_keeps_its_partitions_and_a_region_of_other_b
     ny.region(total_num_buckets=5)
     ny.data["k"] = 1
     ny.cache.destroy_region("data")
-    with pytest.raises(IllegalStateError, match="total_num_buckets 6; .* 5 partitions.* holds 1 events"):
+    with pytest.raises(IllegalStateError, match=r"total_num_buckets 6; .* 5 partitions.* holds 1 events"):
         ny.region(total_num_buckets=6)
     assert ny.cache.regions() == {} and ny.sender(ln).queue_size == 1
     ny.region(total_num_buckets=5)

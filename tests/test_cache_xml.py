@@ -188,7 +188,7 @@ def test_a_dtd_or_an_entity_is_refused(prolog, words):
 def test_a_file_that_is_too_large_or_not_there_is_refused(tmp_path):
     with pytest.raises(CacheXmlError, match="more than 1048576 bytes"):
         parse("<cache>" + " " * cache_xml.MAX_FILE_BYTES + "</cache>")
-    with pytest.raises(CacheXmlError, match="nothing.xml:1: the file cannot be read"):
+    with pytest.raises(CacheXmlError, match=r"nothing.xml:1: the file cannot be read"):
         cache_xml.parse(tmp_path / "nothing.xml")
 
 
@@ -199,7 +199,7 @@ def test_bytes_that_are_not_xml_are_refused():
         b"<?xml version='1.0' encoding='no-such'?><cache/>",
         b"PK\x03\x04",
     ):
-        with pytest.raises(CacheXmlError, match="^f.xml:1: "):
+        with pytest.raises(CacheXmlError, match=r"^f.xml:1: "):
             cache_xml.parse_bytes(data, "f.xml")
 
 

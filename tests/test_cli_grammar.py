@@ -146,7 +146,7 @@ def test_properties_that_cannot_be_are_refused(tmp_path):
         with pytest.raises(ConfigurationError):
             properties.gather([option], None, [])
     (tmp_path / "gemfire.properties").write_text("a line\n")
-    with pytest.raises(ConfigurationError, match="gemfire.properties:1: expected name=value"):
+    with pytest.raises(ConfigurationError, match=r"gemfire.properties:1: expected name=value"):
         properties.gather([], None, [tmp_path])
     with pytest.raises(ConfigurationError, match="cannot be read"):
         properties.gather([], str(tmp_path / "none"), [])

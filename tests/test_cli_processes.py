@@ -135,7 +135,9 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
         )
     for site in SITES:
         machine.until(
-            lambda: machine.ask(f"--locator={site}_host[10331] query size --region=data")["data"].get("size") == 3,
+            lambda site=site: (
+                machine.ask(f"--locator={site}_host[10331] query size --region=data")["data"].get("size") == 3
+            ),
             f"three keys at {site}",
         )
         assert machine.ask(f"--locator={site}_host[10331] get --region=data --key=from-tk")["data"]["value"] == {
@@ -319,7 +321,7 @@ def test_a_member_on_a_full_disk_names_the_file_that_it_cannot_write(tmp_path, m
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("pywan.member.process.os.replace", full)
-    with pytest.raises(DiskError, match="server_ny.pid cannot be written: No space left on device; free space"):
+    with pytest.raises(DiskError, match=r"server_ny.pid cannot be written: No space left on device; free space"):
         process.run_server("server_ny", {"locators": "127.0.0.1[1]"}, directory=tmp_path)
 
 
@@ -402,15 +404,17 @@ def test_a_member_in_the_foreground_says_when_it_is_ready_and_ends_on_ctrl_c(mac
 
 def test_a_child_that_dies_before_it_is_ready_is_reported_with_its_log(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    with pytest.raises(PywanError, match="did not start: .*unexpected keyword|did not start: TypeError"):
+    with pytest.raises(PywanError, match=r"did not start: .*unexpected keyword|did not start: TypeError"):
         process.start("locator", "x", {"distributed_system_id": 1, "colour": "red"}, directory=tmp_path)
     with pytest.raises(PywanError, match="cannot be used"):
         (tmp_path / "file").write_text("")
         process.start("locator", "x", {"distributed_system_id": 1}, directory=tmp_path / "file")
-    with pytest.raises(IllegalStateError, match="another process runs"):
-        with process._own(process.MemberFiles.of(tmp_path, "y"), "locator"):
-            monkeypatch.setattr(process, "recorded", lambda files: None)
-            process.start("locator", "y", {"distributed_system_id": 1, "port": 0}, directory=tmp_path)
+    with (
+        pytest.raises(IllegalStateError, match="another process runs"),
+        process._own(process.MemberFiles.of(tmp_path, "y"), "locator"),
+    ):
+        monkeypatch.setattr(process, "recorded", lambda files: None)
+        process.start("locator", "y", {"distributed_system_id": 1, "port": 0}, directory=tmp_path)
 
 
 def test_a_member_whose_starter_is_gone_before_it_was_ready_does_not_stay(tmp_path):

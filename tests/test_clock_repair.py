@@ -507,7 +507,9 @@ def test_killed_in_the_middle_it_is_run_again_and_all_is_right(network, tmp_path
         for share in (0, 0.5):
             at = len(ln.data)
             asked = server.command("repair", "clock")
-            eventually(lambda: len(ln.data) > at + share * (25_000 - at), 60, "some of what is sent again")
+            eventually(
+                lambda at=at, share=share: len(ln.data) > at + share * (25_000 - at), 60, "some of what is sent again"
+            )
             server.kill()
             interrupted.append(asked.wait(60) != 0)
             asked.stdout.close()

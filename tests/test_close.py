@@ -159,10 +159,10 @@ def test_a_call_for_many_entries_that_a_closing_ends_says_what_it_did(ny):
         core_of(data).close()
         yield count
 
-    with pytest.raises(RegionNotFoundError, match="stopped at key 3: .*3 were destroyed before"):
+    with pytest.raises(RegionNotFoundError, match=r"stopped at key 3: .*3 were destroyed before"):
         data.remove_all(keys(3))
     data = ny.region("more", type="REPLICATE")
-    with pytest.raises(RegionNotFoundError, match="stopped at entry 2: .*the entries before it were stored"):
+    with pytest.raises(RegionNotFoundError, match=r"stopped at entry 2: .*the entries before it were stored"):
         data.put_all((key, key) for key in keys(2))
 
 
@@ -171,9 +171,9 @@ def test_closing_waits_for_what_is_being_made(ny, tmp_path):
     ny.cache.close()
     for _ in range(5):
         cache = ny.new_cache(dir=tmp_path / "member")
-        made = threading.Thread(target=lambda: _make_regions(cache))
+        made = threading.Thread(target=lambda cache=cache: _make_regions(cache))
         made.start()
-        eventually(lambda: len(cache.regions()) > 2)
+        eventually(lambda cache=cache: len(cache.regions()) > 2)
         cache.close()
         made.join(10)
         assert all(region.is_closed for region in cache.regions().values())
@@ -203,6 +203,8 @@ def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_pat
         return [record.message for record in caplog.records if "its log is not written" in record.message]
 
     eventually(told)
-    with pytest.raises(DiskAccessError, match="refused: the log is not written now: .*was removed while it was in use"):
+    with pytest.raises(
+        DiskAccessError, match=r"refused: the log is not written now: .*was removed while it was in use"
+    ):
         data["k"] = 3
     assert len(told()) == 1 and "region data" in told()[0] and "was removed while it was in use" in told()[0]

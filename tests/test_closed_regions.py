@@ -115,7 +115,7 @@ def test_a_closed_region_refuses(site_of_one, name, end):
         site_of_one.cache.destroy_region("closing")
     with pytest.raises(
         (RegionNotFoundError, pywan.IllegalStateError) if name == "alter" else RegionNotFoundError,
-        match="closed|destroyed|not found",
+        match=r"closed|destroyed|not found",
     ):
         CALLS[name](region)
     assert region.is_closed and region.name == "closing" and region.memory_bytes == 0
@@ -152,6 +152,6 @@ def test_a_put_all_that_stops_names_what_was_refused_before(site_of_one):
 
     with pytest.raises(
         RegionNotFoundError,
-        match="put_all stopped at entry 2: .*were stored, but for 1 that were refused; first: entry 1: ",
+        match=r"put_all stopped at entry 2: .*were stored, but for 1 that were refused; first: entry 1: ",
     ):
         region.put_all(entries())

@@ -210,7 +210,7 @@ def test_a_configuration_that_is_not_on_the_disk_is_told(site, tmp_path):
     site.do("create region --name=data")
     (folder / "cluster_config.json").unlink()
     (folder / "cluster_config.json").mkdir()
-    with pytest.raises(CommandFailed, match="done, but.*could not be written to .*cluster_config.json"):
+    with pytest.raises(CommandFailed, match=r"done, but.*could not be written to .*cluster_config.json"):
         site.do("create region --name=more")
     assert set(site.cache.regions()) == {"data", "more"}
     (folder / "cluster_config.json").rmdir()
@@ -224,7 +224,9 @@ def test_a_configuration_file_that_cannot_be_read_is_named_with_the_remedy(site,
     for text in ("{ half", '{"version": 1, "entries": []}'):
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-        with pytest.raises(ConfigurationError, match="cluster_config.json.*move it away.*import cluster-configuration"):
+        with pytest.raises(
+            ConfigurationError, match=r"cluster_config.json.*move it away.*import cluster-configuration"
+        ):
             pywan.Locator("locator", distributed_system_id=1, port=0, dir=tmp_path).start()
 
 
@@ -237,7 +239,7 @@ def other(site, tmp_path):
 
 def test_what_one_member_did_is_wanted_though_another_could_not(site, other):
     other.create_gateway_sender("ln", remote_distributed_system_id=2)
-    with pytest.raises(CommandFailed, match="create gateway-sender on other.*already defined"):
+    with pytest.raises(CommandFailed, match=r"create gateway-sender on other.*already defined"):
         site.do(f"create gateway-sender --id=ln {PERSISTENT}")
     site.do("create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     site.cache.region("data")["k"] = 1
@@ -255,7 +257,7 @@ def test_what_one_member_did_is_wanted_though_another_could_not(site, other):
 def test_a_thing_is_wanted_until_no_member_has_it(site, other):
     site.do(f"create gateway-sender --id=ln {PERSISTENT}")
     other.create_region("own", type="REPLICATE", gateway_sender_ids=["ln"])
-    with pytest.raises(CommandFailed, match="destroy gateway-sender on other.*attached to region own"):
+    with pytest.raises(CommandFailed, match=r"destroy gateway-sender on other.*attached to region own"):
         site.do("destroy gateway-sender --id=ln")
     assert "gateway-sender ln stays in the cluster configuration, since other may still have it" in site.notes[0]
     assert site.things() == ["gateway-sender ln"] and site.cache.gateway_senders() == {}
@@ -267,23 +269,23 @@ def test_a_thing_is_wanted_until_no_member_has_it(site, other):
 
 def test_a_neighbour_with_a_configuration_that_cannot_be_does_not_keep_locators_apart(tmp_path, caplog):
     """Of what it says the sites are taken, and the rest is told once."""
-    with pywan.Locator("a", distributed_system_id=1, port=0, timings=QUICK) as a:
-        with pywan.Locator("b", distributed_system_id=1, port=0, timings=QUICK, locators=str(a.address)) as b:
-            for locator, name in ((a, "one"), (b, "two")):
-                call_once(
-                    locator.address, "change-configuration", action="put", kind="region", name=name, attributes={}
-                )
-            eventually(
-                lambda: len(a.cluster_configuration()) == len(b.cluster_configuration()) == 2, what="one configuration"
+    with (
+        pywan.Locator("a", distributed_system_id=1, port=0, timings=QUICK) as a,
+        pywan.Locator("b", distributed_system_id=1, port=0, timings=QUICK, locators=str(a.address)) as b,
+    ):
+        for locator, name in ((a, "one"), (b, "two")):
+            call_once(locator.address, "change-configuration", action="put", kind="region", name=name, attributes={})
+        eventually(
+            lambda: len(a.cluster_configuration()) == len(b.cluster_configuration()) == 2, what="one configuration"
+        )
+        wrong = [{"kind": "region", "name": "far", "attributes": {}, "revision": 2**50, "id": "x"}]
+        profile = {"distributed_system_id": 1, "host": "127.0.0.1", "port": 1, "name": "c", "stamp": 1}
+        for _ in range(3):
+            reply = call_once(
+                a.address, "locator-join", role="local", uid="c", sites=[], extra=wrong, **{"from": profile}
             )
-            wrong = [{"kind": "region", "name": "far", "attributes": {}, "revision": 2**50, "id": "x"}]
-            profile = {"distributed_system_id": 1, "host": "127.0.0.1", "port": 1, "name": "c", "stamp": 1}
-            for _ in range(3):
-                reply = call_once(
-                    a.address, "locator-join", role="local", uid="c", sites=[], extra=wrong, **{"from": profile}
-                )
-                assert len(reply["extra"]) == 2
-            assert len(a.cluster_configuration()) == 2
+            assert len(reply["extra"]) == 2
+        assert len(a.cluster_configuration()) == 2
     assert len([record for record in caplog.records if "was not taken over" in record.getMessage()]) == 1
 
 
@@ -309,7 +311,7 @@ def test_a_disk_store_is_made_by_a_command_and_is_there_after_a_restart(site, tm
         "queue-ln",
         "region-data",
     ]
-    with pytest.raises(CommandFailed, match="holds .*region-data.*; destroy first what they belong to"):
+    with pytest.raises(CommandFailed, match=r"holds .*region-data.*; destroy first what they belong to"):
         site.do("destroy disk-store --name=big")
     site.do("destroy region --name=data")
     site.do("destroy gateway-sender --id=ln")

@@ -121,7 +121,7 @@ def test_regions_take_shortcuts_and_ids():
 def test_a_parallel_sender_needs_a_partitioned_region_and_persistence_where_the_region_has_it():
     parallel = SenderAttributes.make("ln", remote_distributed_system_id=2, parallel=True)
     validate_attachment(RegionAttributes.make("data"), parallel)
-    with pytest.raises(GatewaySenderConfigurationError, match="parallel.*REPLICATE"):
+    with pytest.raises(GatewaySenderConfigurationError, match=r"parallel.*REPLICATE"):
         validate_attachment(RegionAttributes.make("data", type="REPLICATE"), parallel)
     with pytest.raises(GatewaySenderConfigurationError, match="not persistent"):
         validate_attachment(RegionAttributes.make("data", type="PARTITION_PERSISTENT"), parallel)
@@ -152,7 +152,7 @@ def test_a_class_reference_becomes_an_instance_with_its_parameters():
     assert make_instance(made, "filter") is made and make_instance(Filter, "filter").word == "none"
     with pytest.raises(ConfigurationError, match="no method before_transmit"):
         make_instance(made, "filter", ["before_transmit"])
-    with pytest.raises(ConfigurationError, match="cannot be created.*colour"):
+    with pytest.raises(ConfigurationError, match=r"cannot be created.*colour"):
         make_instance(ClassReference(f"{__name__}:Filter", {"colour": "x"}), "filter")
 
 
@@ -255,10 +255,10 @@ def test_a_socket_buffer_that_would_ruin_its_connection_is_refused(make, lowest)
 
 
 def test_a_time_between_pings_that_no_sender_keeps_is_refused():
-    with pytest.raises(ConfigurationError, match="maximum_time_between_pings: 1 .* from 100"):
+    with pytest.raises(ConfigurationError, match=r"maximum_time_between_pings: 1 .* from 100"):
         ReceiverAttributes.make(maximum_time_between_pings=1)
 
 
 def test_any_free_port_is_no_beginning_of_a_range():
-    with pytest.raises(ConfigurationError, match="start_port 0 .* end_port 0 only, not 5500"):
+    with pytest.raises(ConfigurationError, match=r"start_port 0 .* end_port 0 only, not 5500"):
         ReceiverAttributes.make(start_port=0)

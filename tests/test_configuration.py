@@ -128,7 +128,7 @@ def test_it_is_replaced_as_a_whole(kept):
 def test_locators_that_change_it_apart_agree_when_they_meet(seed):
     random_ = random.Random(seed)
     copies = [ClusterConfiguration() for _ in range(3)]
-    for step in range(200):
+    for _step in range(200):
         one = random_.choice(copies)
         name, id = f"r{random_.randrange(5)}", f"{random_.randrange(2**32):x}"
         doing = random_.randrange(4)

@@ -148,7 +148,7 @@ def test_conflation_within_a_batch_after_the_link_broke(network, kind):
     ny, ln, sender, _ = created_behind_a_link_that_hangs(network, kind, batch_size=100)
     for n in range(5):
         ny.data["k"] = n
-        eventually(lambda: sender.stats["events_in_flight_batches"] == n + 1)
+        eventually(lambda n=n: sender.stats["events_in_flight_batches"] == n + 1)
     ln.proxy.cut()
     ln.proxy.restore()
     network.settle()
@@ -162,7 +162,7 @@ def test_conflation_over_a_long_absence_keeps_the_queue_small(network, kind):
     ny, _ln, sender = paused(network, **kind)
     for n in range(100):
         ny.data[n] = b"x" * 1000
-    for round in range(100):
+    for _round in range(100):
         ny.data.put_columns(list(map(str, range(20))), [b"y" * 1000] * 20)
     assert sender.queue_size == 100 + 40
     assert sender.lag()["bytes"] < 200_000

@@ -84,7 +84,7 @@ def test_copies_that_do_not_take_a_change_in_time_are_named(sites):
     thread, _ = put(sites, 1)
     eventually(lambda: len(sites.queue) == 1)
     with pytest.raises(
-        ConnectivityError, match="queue 'ln': its copies at other members did not take the change within 0.2 s"
+        ConnectivityError, match=r"queue 'ln': its copies at other members did not take the change within 0.2 s"
     ):
         sites.queue.wait_replicated(0.2)
     sites.queue.made_replicated(0, 1)

@@ -301,7 +301,7 @@ def test_the_operation_says_what_the_change_did():
 def test_decisions_filter_or_replace_what_one_sender_gets():
     queues = [queue_to(2), queue_to(3), queue_to(4)]
     region = region_with(*queues)
-    decisions = dict(zip(queues, (None, False, _core.encode_object("for four"))))
+    decisions = dict(zip(queues, (None, False, _core.encode_object("for four")), strict=True))
     region.change(UPDATE, "k", "v", decisions=decisions)
     two, three, four = queues
     assert read_record(only_record(two)).value == b"v" and read_record(only_record(four)).value == b"for four"

@@ -191,7 +191,7 @@ def check_salvage(ny, kept, store, what):
     assert told[what.split("/")[0]]["damage"], what
     expected = {log: whole_entries(store / log) for log in LOGS}
     sender, data = opened(ny, saved.parent)
-    for log, found in zip(LOGS, (queued(sender), dict(data))):
+    for log, found in zip(LOGS, (queued(sender), dict(data)), strict=True):
         assert found.items() >= expected[log].items(), (
             f"{what}: {log} lacks {[*(expected[log].keys() - found.keys())][:5]}"
         )
@@ -218,7 +218,7 @@ def test_a_damaged_owner_file_says_what_it_should_say(ny, kept, tmp_path, text):
     owner = store / "queue-ln" / "owner.json"
     right = owner.read_text()
     owner.write_bytes(text.encode("latin-1"))
-    with pytest.raises((DiskError, ConfigurationError), match="owner.json|configure it as it was") as raised:
+    with pytest.raises((DiskError, ConfigurationError), match=r"owner.json|configure it as it was") as raised:
         opened(ny, tmp_path)
     if right in str(raised.value):  # Whoever follows the error's words has the store again.
         owner.write_text(right)
@@ -283,7 +283,8 @@ def test_an_older_format_is_refused_by_name_and_not_touched(ny, kept, tmp_path, 
     rewrite(store / log / "MANIFEST", version=1)
     before = image(store / log)
     with pytest.raises(
-        (ConfigurationError, DiskError), match="MANIFEST is in record format 1.*drain it with the version that wrote it"
+        (ConfigurationError, DiskError),
+        match=r"MANIFEST is in record format 1.*drain it with the version that wrote it",
     ):
         opened(ny, tmp_path)
     assert image(store / log) == before
@@ -331,7 +332,7 @@ def test_a_file_of_another_log_is_named(ny, kept, tmp_path, file):
 def test_a_segment_of_an_older_life_of_the_queue_is_named(ny, kept, tmp_path):
     store = copied(kept.stopped, tmp_path)
     rewrite(store / "queue-ln" / "000000000002.seg", log_id=99)
-    with pytest.raises(DiskError, match="000000000002.seg, offset 0: .*another log's.*salvage disk-store"):
+    with pytest.raises(DiskError, match=r"000000000002.seg, offset 0: .*another log's.*salvage disk-store"):
         opened(ny, tmp_path)
 
 
@@ -493,7 +494,7 @@ def test_one_store_twice_is_refused_whatever_the_directory_is_called(ny, tmp_pat
 @pytest.mark.parametrize("size", [0, -1, 2**31, 2**62, "0", "x", 1.5])
 def test_a_size_that_cannot_be_is_refused(ny, tmp_path, size):
     for directories in (((str(tmp_path), size),), f"{tmp_path}#{size}"):
-        with pytest.raises(ConfigurationError, match="directories.*"):
+        with pytest.raises(ConfigurationError, match=r"directories.*"):
             ny.cache.create_disk_store("small", directories=directories)
     assert not list(tmp_path.glob("disk-store-*"))
 
@@ -511,7 +512,7 @@ def test_a_size_beyond_the_disk_is_refused_with_the_disk_s(ny, tmp_path):
 def test_the_smallest_store_works_and_refuses_what_can_never_fit(ny, tmp_path):
     sender, data = opened(ny, tmp_path, store_mb=1)
     sender.start()
-    with pytest.raises(EventTooLargeError, match="1 MB|give the disk store more room"):
+    with pytest.raises(EventTooLargeError, match=r"1 MB|give the disk store more room"):
         data["large"] = bytes(1 << 20)
     data["small"] = bytes(50_000)
     assert "large" not in data

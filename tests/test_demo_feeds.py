@@ -102,5 +102,5 @@ def test_a_missing_file_and_an_unknown_kind_are_named(spark, tmp_path):
     with pytest.raises(ConfigurationError, match="there is no such file"):
         feeds.from_file(spark, str(tmp_path / "nowhere.csv"), "key")
     (tmp_path / "feed.xls").write_text("x")
-    with pytest.raises(ConfigurationError, match="must end in .csv"):
+    with pytest.raises(ConfigurationError, match=r"must end in .csv"):
         feeds.from_file(spark, str(tmp_path / "feed.xls"), "key")

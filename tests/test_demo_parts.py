@@ -1,6 +1,7 @@
 """The demo's parts that need neither processes nor Spark: topologies, comparison, the report."""
 
 import json
+import os
 import struct
 import sys
 
@@ -122,8 +123,9 @@ def test_the_report_fails_on_any_problem_and_says_so_in_both_forms():
     report.add_sender("ny", "tk", {**LEDGER, "distributed": 3})
     assert not report.ok
     assert json.loads(json.dumps(report.as_dict()))["senders"][1]["balanced"] is False
-    console = Console(record=True, width=160, file=open("/dev/null", "w"))
-    report.print(console)
+    with open(os.devnull, "w") as nothing:
+        console = Console(record=True, width=160, file=nothing)
+        report.print(console)
     text = console.export_text()
     assert "NY to TK" in text and "NO" in text and "explained 6" in text
 

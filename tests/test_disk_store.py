@@ -87,7 +87,7 @@ def test_logs_of_one_directory_share_its_size(tmp_path):
     _queue, region = shared.queues["b"]
     with pytest.raises(
         QueueFullError,
-        match="the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size",
+        match=r"the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size",
     ):
         region.put("k", ROW)
     shared.send("a", 350)

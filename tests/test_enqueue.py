@@ -103,7 +103,7 @@ def test_whatever_starts_and_stops_no_event_passes_a_filter_by(network):
     with keep_doing(lambda n: ny.data.put(n % 10, n)) as done:
         for _ in range(20):
             before = len(done)
-            eventually(lambda: len(done) > before)
+            eventually(lambda before=before: len(done) > before)
             sender.stop()
             sender.start()
     counts = sender._core.queue.counts()
@@ -165,7 +165,7 @@ def test_another_member_enters_the_same_queues_whatever_its_own_say():
     decisions = {here[0]: None, here[1]: False, here[2]: _core.encode_object("for four")}
     assert first.change(UPDATE, "k", "v", decisions=decisions, origin_=HERE, tell=told) == "created"
     assert second.change(UPDATE, "k", "v", decisions=told[0], origin_=HERE) == "created"
-    for one, other in zip(here, there):
+    for one, other in zip(here, there, strict=True):
         assert [read_record(r).value for _, _, r in one.records()] == [
             read_record(r).value for _, _, r in other.records()
         ]

@@ -3,6 +3,7 @@ every call that they make of the disk: it fails, the power goes, or there is no 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -152,7 +153,7 @@ class PersistentQueue:
 class PersistentRegion:
     """A region, and what has to be in it."""
 
-    KEYS = [f"key {n}" for n in range(12)]
+    KEYS = tuple(f"key {n}" for n in range(12))
 
     def __init__(self, disk: Disk):
         self.disk, self.clock = disk, _core.Clock()
@@ -178,10 +179,8 @@ class PersistentRegion:
         return {key: self.region.lookup(key) for key in self.KEYS}
 
     def change(self, what, key: str, *value) -> None:
-        try:
+        with contextlib.suppress(QueueFullError, KeyError):
             what(key, *value)
-        except (QueueFullError, KeyError):
-            pass
         self.since.setdefault(key, []).append(self.region.lookup(key))
 
     def commit(self) -> bool:

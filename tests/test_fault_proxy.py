@@ -1,5 +1,6 @@
 """The fault proxy does to a connection exactly what it is told."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -175,10 +176,8 @@ def test_exactly_so_many_bytes_pass_before_a_cut(proxy, peer):
     with connect(proxy) as sock:
         sock.sendall(bytes(600))
         sock.sendall(bytes(600))
-        try:
+        with contextlib.suppress(ConnectionResetError):
             assert sock.recv(1) == b""
-        except ConnectionResetError:
-            pass
     eventually(lambda: peer.ends)
     assert len(peer.received) == 1000
     peer.echo = True
@@ -197,10 +196,13 @@ def test_many_bytes_pass_whole(proxy, peer):
 def test_a_target_that_is_away_breaks_the_connection(peer):
     with sockets.listen("127.0.0.1", 0) as sock:
         nobody = sock.getsockname()
-    with FaultProxy(nobody) as proxy, pytest.raises(ConnectionResetError):
-        # A bare socket; the reset may be there before the connection is said to stand.
-        with socket.create_connection(tuple(proxy.address), 10) as sock:
-            sock.recv(1)
+    # A bare socket; the reset may be there before the connection is said to stand.
+    with (
+        FaultProxy(nobody) as proxy,
+        pytest.raises(ConnectionResetError),
+        socket.create_connection(tuple(proxy.address), 10) as sock,
+    ):
+        sock.recv(1)
 
 
 def test_wrong_commands_are_refused(proxy):

@@ -423,9 +423,9 @@ def test_a_batch_whose_filter_takes_longer_than_a_sender_may_be_silent_keeps_its
     began = time.monotonic()
     ny.data.put_all({n: n for n in range(9)})
     for n in range(9):
-        eventually(lambda: len(gate.asked) == n + 1)
+        eventually(lambda n=n: len(gate.asked) == n + 1)
         gate_opens = began + (n + 1) * 0.3
-        eventually(lambda: time.monotonic() > gate_opens)
+        eventually(lambda gate_opens=gate_opens: time.monotonic() > gate_opens)
         gate.released.release()
     network.settle()
     assert gate.asked == list(range(9)) and dict(ln.data) == dict(ny.data)

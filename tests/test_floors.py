@@ -474,7 +474,9 @@ def looks(site, count=5):
 def until_told(network, *sites):
     """Every member (or those of `sites`) has heard floors from all that feed it."""
     for site in sites or network.sites.values():
-        eventually(lambda: 0 < site.cache._core.tombstones.sources.lowest()[0] < NONE_COMES, what=f"floors at {site}")
+        eventually(
+            lambda site=site: 0 < site.cache._core.tombstones.sources.lowest()[0] < NONE_COMES, what=f"floors at {site}"
+        )
 
 
 def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(network, attentive):
@@ -498,7 +500,7 @@ def test_an_older_update_that_was_held_up_does_not_bring_a_destroyed_key_back(ne
     network.settle()
     assert all("k" not in site.data for site in (ny, ln, tk))
     for site in (ny, ln, tk):
-        eventually(lambda: tombstones(site) == 0, what=f"no tombstone at {site}")
+        eventually(lambda site=site: tombstones(site) == 0, what=f"no tombstone at {site}")
 
 
 def network_settles_but(network, away):
@@ -530,7 +532,7 @@ def test_an_older_update_that_was_held_up_behind_a_relay_does_not_either(network
     network.settle()
     assert all("k" not in site.data for site in (ny, ln, tk))
     for site in (ny, ln, tk):
-        eventually(lambda: tombstones(site) == 0, what=f"no tombstone at {site}")
+        eventually(lambda site=site: tombstones(site) == 0, what=f"no tombstone at {site}")
 
 
 def test_a_parked_event_that_is_replayed_does_not_either(network, attentive):
@@ -605,14 +607,14 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     del ny.data["k"]
     for site in (ny, ln):
         eventually(
-            lambda: core_of(site.data).tombstone_state["let_go_through"] and tombstones(site) == 0,
+            lambda site=site: core_of(site.data).tombstone_state["let_go_through"] and tombstones(site) == 0,
             what=f"no tombstone at {site}",
         )
     tk.data["present"] = tk.data["new"] = "after that"
     introduce(tk, ny, ln)
     for site in (ny, ln):
         eventually(
-            lambda: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue),
+            lambda site=site: tk.sender(site).parked_count == 2 and not len(tk.sender(site)._core.queue),
             20,
             f"what tk parks for {site}",
         )
@@ -631,7 +633,7 @@ def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, atten
     ny.data["later"] = 1
     del ny.data["later"]
     for site in (ny, ln):  # It is waited for now, and tells.
-        eventually(lambda: tombstones(site) == 0, what=f"no tombstone at {site}")
+        eventually(lambda site=site: tombstones(site) == 0, what=f"no tombstone at {site}")
 
 
 def test_a_forgotten_site_that_comes_back_does_not_either(network, attentive):
@@ -678,7 +680,8 @@ def test_too_many_tombstones_are_looked_at_when_there_are_and_not_some_time_late
             region.put_columns(keys[at : at + 1000], keys[at : at + 1000])
             region.put_columns(keys[at : at + 1000], None, operations=["destroy"] * 1000)
         eventually(
-            lambda: core_of(region).tombstone_state["tombstone_bytes"] <= 1 << 20, what="tombstones within their bound"
+            lambda region=region: core_of(region).tombstone_state["tombstone_bytes"] <= 1 << 20,
+            what="tombstones within their bound",
         )
         assert core_of(region).tombstone_state["forgotten_through"] > 0
 

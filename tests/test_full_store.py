@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 
@@ -115,10 +116,8 @@ def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_come
     assert len(parked) == queue.counts()["parked"] >= count - 1  # The last of the queue may have found no room yet.
     remote = link.remote["full"] = _core.RegionCore("full", _core.Clock(), site=2)
     for _ in range(300):
-        try:
+        with contextlib.suppress(DiskError, QueueFullError):
             parked.replay_into(queue)
-        except (DiskError, QueueFullError):
-            pass
         link.run()
         store.commit()
         if len(parked) == 0:

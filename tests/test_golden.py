@@ -78,9 +78,9 @@ def test_the_description_of_the_format_leads_to_the_same_events(golden, name):
         fields["region"] = found.names[read_head(record)["region"]]
         by_description.append(fields)
     assert json.loads(json.dumps(by_description)) == EXPECTED[name]["events"]
-    assert [[removed, removed, appended] for removed, appended in zip(found.removed, found.appended)] == EXPECTED[name][
-        "positions"
-    ]
+    assert [
+        [removed, removed, appended] for removed, appended in zip(found.removed, found.appended, strict=True)
+    ] == EXPECTED[name]["positions"]
 
 
 def test_a_read_queue_goes_on_and_sends_what_is_left_as_possible_duplicates(golden):

@@ -71,7 +71,7 @@ def test_a_name_that_is_none_is_refused_wherever_it_comes_in(network, name, tmp_
         {"op": "member-join", "profile": profile},
         {"op": "locator-join", "from": {"distributed_system_id": 2, "host": "h", "port": 1, "name": name}},
     ):
-        with pytest.raises(PywanError, match="profile|name"):
+        with pytest.raises(PywanError, match=r"profile|name"):
             call_once(ny.locator.address, **fields)
     with pytest.raises(PywanError, match="not a name"):
         call_once(("127.0.0.1", ny.cache.port), "create region", name=name)

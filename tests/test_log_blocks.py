@@ -44,7 +44,7 @@ def test_a_commit_larger_than_a_segment_is_recovered(tmp_path, rows):
         region.attach([queue])
         keys = [b"%06d" % n for n in range(total, total + count)]
         committer = threading.Thread(target=commit, args=(queue,))
-        staged = threading.Thread(target=lambda: region.put_columns(keys, [ROW] * count))
+        staged = threading.Thread(target=region.put_columns, args=(keys, [ROW] * count))
         staged.start()
         while queue.log_state()["staged"] < count:
             pass
@@ -84,12 +84,12 @@ def test_a_commit_that_breaks_off_between_its_blocks_leaves_the_first_of_its_eve
             queue = DurableQueue(tmp_path / f"{room}-{way}", conflate=conflate, store_bytes=8 << 20)
             filled = 0
             while queue.queue.commit_once():
-                queue.region.put("filler%d" % filled, ROW * 20)
+                queue.region.put(f"filler{filled}", ROW * 20)
                 filled += 1
             queue.send(room)  # Of the fillers, so that some segments go.
             assert queue.queue.commit_once()
             for n in range(800):
-                queue.region.put("key%d" % (n % 50), b"%d" % n + ROW)
+                queue.region.put(f"key{n % 50}", b"%d" % n + ROW)
             is_done = queue.queue.commit_once()
             if way == "room" and not is_done:
                 queue.send(100)
@@ -105,7 +105,7 @@ def test_a_commit_that_breaks_off_between_its_blocks_leaves_the_first_of_its_eve
             if is_done:
                 assert found[-50:] == list(range(filled + 751, filled + 801))
                 assert {key: value for key, value in queue.latest().items() if key.startswith("key")} == {
-                    "key%d" % (n % 50): b"%d" % n + ROW for n in range(750, 800)
+                    f"key{n % 50}": b"%d" % n + ROW for n in range(750, 800)
                 }
             else:  # Nobody was told of them, so each may be there or not; in their order.
                 assert found == list(range(filled + 1, filled + 1 + len(found)))

@@ -31,7 +31,10 @@ def locator(name, site, *remotes, port=0, locators=""):
 
 def member(name, *locators, **more):
     return Membership(
-        ",".join(str(l.address) for l in locators), new_profile(name, "127.0.0.1", 0), heartbeat_s=0.1, **more
+        ",".join(str(locator.address) for locator in locators),
+        new_profile(name, "127.0.0.1", 0),
+        heartbeat_s=0.1,
+        **more,
     )
 
 
@@ -131,9 +134,11 @@ def test_no_locator_is_told_with_every_address_and_reason():
 
 
 def test_what_is_no_locator_is_told_at_once():
-    with ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="server") as server:
-        with pytest.raises(NoLocatorError, match="no locator"):
-            Membership(f"127.0.0.1[{server.port}]", new_profile("m", "127.0.0.1", 0)).join(timeout=30)
+    with (
+        ControlServer("127.0.0.1", 0, lambda request, peer: {}, name="server") as server,
+        pytest.raises(NoLocatorError, match="no locator"),
+    ):
+        Membership(f"127.0.0.1[{server.port}]", new_profile("m", "127.0.0.1", 0)).join(timeout=30)
 
 
 def test_a_locator_that_starts_late_is_waited_for():
@@ -149,7 +154,7 @@ def test_a_locator_that_starts_late_is_waited_for():
 
 
 def test_locators_of_two_sites_cannot_be_one_members(sites):
-    with pytest.raises(IncompatibleSystemError, match="must all be of (its own|one) site"):
+    with pytest.raises(IncompatibleSystemError, match=r"must all be of (its own|one) site"):
         member("m", *sites).join(5)
     eventually(lambda: sites[0].members() == sites[1].members() == [])
 
@@ -187,14 +192,16 @@ def test_a_locator_that_hangs_blocks_nobody_longer_than_asked(sites):
 
 @pytest.mark.parametrize("lease_ms", [0, -1, 99, 600_000_001, "soon", 2.5, None, True])
 def test_a_lease_that_no_member_can_keep_is_refused_by_name(lease_ms):
-    with pytest.raises(ConfigurationError, match="member_timeout_ms: .* from 100 to 600000000"):
+    with pytest.raises(ConfigurationError, match=r"member_timeout_ms: .* from 100 to 600000000"):
         Locator("l", distributed_system_id=1, port=0, member_timeout_ms=lease_ms)
 
 
 def test_a_member_keeps_a_lease_that_is_shorter_than_its_heartbeat():
-    with Locator("l", distributed_system_id=1, port=0, member_timeout_ms=200) as locator:
-        with Membership(str(locator.address), new_profile("m", "127.0.0.1", 0)):
-            seen: list[int] = []
-            deadline = time.monotonic() + 1.5  # Seven leases, and one heartbeat as it is without that.
-            eventually(lambda: seen.append(len(locator.members())) or time.monotonic() > deadline, what="the time")
-            assert set(seen) == {1}
+    with (
+        Locator("l", distributed_system_id=1, port=0, member_timeout_ms=200) as locator,
+        Membership(str(locator.address), new_profile("m", "127.0.0.1", 0)),
+    ):
+        seen: list[int] = []
+        deadline = time.monotonic() + 1.5  # Seven leases, and one heartbeat as it is without that.
+        eventually(lambda: seen.append(len(locator.members())) or time.monotonic() > deadline, what="the time")
+        assert set(seen) == {1}

@@ -24,7 +24,7 @@ def without_threads(monkeypatch):
 
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(errors.IllegalStateError, match="no more threads|no thread"):
+            with pytest.raises(errors.IllegalStateError, match=r"no more threads|no thread"):
                 call()
 
     return attempt

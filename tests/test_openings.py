@@ -88,7 +88,7 @@ def test_a_flood_of_half_open_connections_keeps_no_request_out(network, many_des
     for port, op in ((ny.locator.port, "known-sites"), (ny.cache.port, "ping")):
         with trickling(half_open(port, FLOOD, "127.0.0.1", b"PWC1")):
 
-            def asked():
+            def asked(port=port, op=op):
                 with ControlClient(("127.0.0.1", port), 5) as client, contextlib.suppress(errors.ConnectivityError):
                     return client.call(op)["ok"]
 
@@ -161,7 +161,7 @@ def test_a_byte_now_and_then_does_not_prolong_an_opening(whole):
     thread.start()
     try:
         ours.settimeout(0.3)
-        with pytest.raises(errors.ConnectivityError, match="no whole message within 0.3 s"):
+        with pytest.raises(errors.ConnectivityError, match=r"no whole message within 0.3 s"):
             data.receive_message(ours, SenderHello, first=whole)
     finally:
         stop.set()
@@ -184,7 +184,7 @@ def test_positions_that_come_one_by_one_have_one_time_limit():
     thread.start()
     try:
         ours.settimeout(0.3)
-        with pytest.raises(errors.ConnectivityError, match="within 0.3 s"):
+        with pytest.raises(errors.ConnectivityError, match=r"within 0.3 s"):
             data.receive_known(ours, 100)
     finally:
         stop.set()
@@ -202,22 +202,24 @@ def opened(port, source="127.0.0.1"):
 
 
 def test_a_connection_that_asks_nothing_makes_room_for_one_that_does():
-    with ControlServer("127.0.0.1", 0, ask, name="test", max_connections=4) as server:
-        with ControlClient(("127.0.0.1", server.port), 5) as first:
-            first.call("ping")
-            others = []
-            for waiting in (1, 2, 3, 4):  # An answer comes a moment before its connection waits.
-                eventually(lambda: len(server._acceptor._waiting) == waiting)
-                others.append(opened(server.port))
-            eventually(lambda: not first._is_whole(first._sock))
+    with (
+        ControlServer("127.0.0.1", 0, ask, name="test", max_connections=4) as server,
+        ControlClient(("127.0.0.1", server.port), 5) as first,
+    ):
+        first.call("ping")
+        others = []
+        for waiting in (1, 2, 3, 4):  # An answer comes a moment before its connection waits.
+            eventually(lambda waiting=waiting: len(server._acceptor._waiting) == waiting)
+            others.append(opened(server.port))
+        eventually(lambda: not first._is_whole(first._sock))
 
-            def asked():  # It connects again, and another one makes room as soon as it has its answer.
-                with contextlib.suppress(errors.ConnectivityError):
-                    return first.call("ping")["ok"]
+        def asked():  # It connects again, and another one makes room as soon as it has its answer.
+            with contextlib.suppress(errors.ConnectivityError):
+                return first.call("ping")["ok"]
 
-            eventually(asked)
-            for sock in others:
-                sock.close()
+        eventually(asked)
+        for sock in others:
+            sock.close()
 
 
 def test_a_connection_at_work_keeps_its_place():

@@ -108,7 +108,9 @@ def test_columns_of_a_proxy_are_logged_row_by_row(tmp_path, conflate, partitions
     assert len(before) == (5000 if conflate else 5200)
     queue.crash()
     assert queue.queue.records(10_000) == before
-    assert queue.latest() == {key.decode(): value for key, value in zip(keys, [b"newer"] * 100 + values[100:])}
+    assert queue.latest() == {
+        key.decode(): value for key, value in zip(keys, [b"newer"] * 100 + values[100:], strict=True)
+    }
     queue.check_ledger()
 
 
@@ -251,7 +253,7 @@ def test_keys_updated_for_ever_stay_under_three_times_their_live_bytes_on_disk(t
             queue.region.put_columns(keys[at : at + 5000], [value] * 5000)
         queue.commit()
         most = max(most, queue.queue.log_state()["bytes"] / queue.queue.bytes)
-        eventually(lambda: round_ < 3 or queue.queue.log_state()["bytes"] < 3 * queue.queue.bytes)
+        eventually(lambda round_=round_: round_ < 3 or queue.queue.log_state()["bytes"] < 3 * queue.queue.bytes)
     assert len(queue.queue) <= 2 * len(keys) + 20  # Creates stay, of the updates one each.
     assert most < 6.0, f"{most:.2f} times the live bytes, while it was written as fast as can be"
     assert queue.disk_bytes < 3 * queue.queue.bytes

@@ -90,9 +90,11 @@ def test_two_members_do_not_open_one_store(network, tmp_path):
     ny = network.site("ny")
     with pywan.Cache("one", locators=str(ny.locator.address), dir=tmp_path) as one:
         one.create_region("data", type="REPLICATE_PERSISTENT")
-        with pywan.Cache("two", locators=str(ny.locator.address), dir=tmp_path) as two:
-            with pytest.raises(IllegalStateError, match=str(os.getpid())):
-                two.create_region("data", type="REPLICATE_PERSISTENT")
+        with (
+            pywan.Cache("two", locators=str(ny.locator.address), dir=tmp_path) as two,
+            pytest.raises(IllegalStateError, match=str(os.getpid())),
+        ):
+            two.create_region("data", type="REPLICATE_PERSISTENT")
 
 
 def test_a_damaged_log_is_named_and_not_touched(network, tmp_path):
@@ -176,7 +178,7 @@ def test_a_receiver_killed_under_load_loses_nothing_that_it_acknowledged(network
         for _ in range(ROUNDS):
             until = sender.stats["events_distributed"] + chance.randrange(1, 1500)
 
-            def write_on():
+            def write_on(until=until):
                 nonlocal written
                 for _ in range(100):
                     data[written] = written

@@ -310,7 +310,7 @@ def test_a_connection_that_stood_for_long_is_retried_at_once_though_nothing_was_
     for _ in range(6):
         eventually(lambda: sender.is_connected)
         enough = time.monotonic() + 1.0
-        eventually(lambda: time.monotonic() > enough)
+        eventually(lambda enough=enough: time.monotonic() > enough)
         ln.proxy.cut()
         eventually(lambda: not sender.is_connected)
         ln.proxy.restore()

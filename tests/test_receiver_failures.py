@@ -89,7 +89,7 @@ def test_a_link_that_is_cut_and_restored_under_load(network, kind):
     with keep_doing(lambda n: ny.data.put(n, n)) as done:
         for _ in range(3):
             at = len(done)
-            eventually(lambda: len(done) > at + 200)
+            eventually(lambda at=at: len(done) > at + 200)
             ln.proxy.cut()
             eventually(lambda: not sender.is_connected and sender.queue_size > 100)
             assert sender.lag()["cause"].startswith("link down") and sender.lag()["seconds"] >= 0
@@ -182,7 +182,7 @@ def test_a_receiver_started_on_another_port_under_load(network, kind):
     with keep_doing(lambda n: ny.data.put(n, n)) as done:
         for _ in range(3):
             at, port = len(done), ln.receiver.port
-            eventually(lambda: len(done) > at + 200 and len(ln.data) > at)
+            eventually(lambda at=at: len(done) > at + 200 and len(ln.data) > at)
             ln.receiver.stop()
             assert ln.receiver.port == 0 and not ln.receiver.is_running and ln.receiver.connection_count == 0
             ln.receiver.start()
@@ -205,8 +205,8 @@ def test_two_receivers_share_the_load(network):
         eventually(lambda: sum(bool(m["receivers"]) for m in ln.locator.members()) == 2)
         for n in range(4):
             ny.send_to(ln, id=f"s{n}", parallel=False, dispatcher_threads=1)
-            eventually(lambda: ny.cache.gateway_sender(f"s{n}").is_connected)
-            eventually(lambda: sum(m["load"] for m in ln.locator.members()) == n + 1)
+            eventually(lambda n=n: ny.cache.gateway_sender(f"s{n}").is_connected)
+            eventually(lambda n=n: sum(m["load"] for m in ln.locator.members()) == n + 1)
         assert ln.receiver.connection_count == other.connection_count == 2
 
 
@@ -394,9 +394,9 @@ def test_what_is_remembered_of_senders_is_bounded_and_who_is_connected_is_not_fo
                 memory.connected(_hello("c", 1)).__enter__()
             with memory.connected(_hello("a", 60)) as (again, _):
                 assert again is of_a
-        with memory.connected(_hello("c", 40)):  # In the room of b, which nobody needs now.
-            with pytest.raises(ProtocolError, match="are connected already"):
-                memory.connected(_hello("b", 40)).__enter__()
+        # In the room of b, which nobody needs now.
+        with memory.connected(_hello("c", 40)), pytest.raises(ProtocolError, match="are connected already"):
+            memory.connected(_hello("b", 40)).__enter__()
         with memory.connected(_hello("b", 40)) as (anew, _):
             assert anew is not of_b
     with pytest.raises(ProtocolError, match="has 59 partitions, and had 60"):
@@ -429,7 +429,7 @@ def test_a_dispatcher_that_comes_again_while_its_earlier_connections_hang_is_tol
         for _ in range(4):
             held.enter_context(memory.connected(_hello("a")))
         with pytest.raises(
-            ProtocolError, match="4 connections of it are not done.*a callback of a region here may hang"
+            ProtocolError, match=r"4 connections of it are not done.*a callback of a region here may hang"
         ):
             memory.connected(_hello("a")).__enter__()
         with memory.connected(_hello("b")):

@@ -116,7 +116,7 @@ def test_events_of_a_transaction_are_not_grouped(cache, refuse):
         GatewaySenderConfigurationError,
         "no effect in this version",
     )
-    with pytest.raises(CacheXmlError, match=":2:.*no effect in this version"):
+    with pytest.raises(CacheXmlError, match=r":2:.*no effect in this version"):
         cache_xml.parse_bytes(
             b'<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" parallel="true" group-transaction-events="true"/></cache>'
         )
@@ -134,7 +134,7 @@ def test_events_of_a_transaction_are_not_grouped(cache, refuse):
 def test_a_store_for_a_queue_that_is_not_persistent(cache, refuse, tmp_path):
     cache.create_disk_store("for-nothing", directories=tmp_path)
     with pytest.raises(
-        GatewaySenderConfigurationError, match="no effect without enable_persistence.*overflow_directory"
+        GatewaySenderConfigurationError, match=r"no effect without enable_persistence.*overflow_directory"
     ):
         cache.create_gateway_sender("s", remote_distributed_system_id=2, disk_store_name="for-nothing")
     assert cache.gateway_senders() == {}

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -26,7 +27,7 @@ DECIDED = 2  # A resolver has been asked.
 class WatchedDisk:
     """The functions of csrc/base/wan_env.h over real files; `before_open(path)` is called whenever one is opened."""
 
-    _KINDS = {  # Argument types behind the table itself.
+    _KINDS: ClassVar = {  # Argument types behind the table itself.
         "create": (ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)),
         "open": (ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)),
         "write": (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64),

@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_written_is_told(damaged, tmp_path):
         with pytest.raises(ConfigurationError, match=says):
             salvage_store(store, to)
     for to in (tmp_path / "file" / "below", "/proc/salvaged"):
-        with pytest.raises(DiskError, match="cannot be written: .*; free space, or name another folder"):
+        with pytest.raises(DiskError, match=r"cannot be written: .*; free space, or name another folder"):
             salvage_store(store, to)
 
 
@@ -185,6 +185,6 @@ def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_p
     monkeypatch.setattr("pywan.disk.salvage._core.EventQueue", Full)
     with pytest.raises(
         DiskError,
-        match="^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$",
+        match=r"^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$",
     ):
         salvage_store(store, tmp_path / "to")

@@ -463,7 +463,7 @@ def test_a_receiver_walks_its_range_and_names_it_when_it_is_full(network, caplog
     assert ln.receiver is None
     with pytest.raises(ConfigurationError, match="above end_port"):
         ln.receive(start_port=taken + 1, end_port=taken)
-    with pytest.raises(GatewayReceiverError, match="192.0.2.1"):
+    with pytest.raises(GatewayReceiverError, match=r"192.0.2.1"):
         ln.receive(bind_address="192.0.2.1")
     receiver = ln.receive(
         start_port=taken, end_port=min(taken + 50, 65535), manual_start=True, hostname_for_senders="localhost"
@@ -561,7 +561,7 @@ def test_waiting_for_a_flush_without_limit_ends_with_the_queue_or_the_sender(net
 @pytest.mark.parametrize("timeout", [-1, "1", True, float("nan"), []])
 def test_a_flush_that_cannot_be_waited_for_so_long_says_so(two_sites, timeout):
     ny, _ = two_sites
-    with pytest.raises(ConfigurationError, match="wait_until_flushed.*number of seconds of at least 0, or None"):
+    with pytest.raises(ConfigurationError, match=r"wait_until_flushed.*number of seconds of at least 0, or None"):
         ny.sender("ln").wait_until_flushed(timeout)
 
 

@@ -22,10 +22,12 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # The executors can
 @pytest.fixture(scope="module")
 def member(tmp_path_factory):
     directory = tmp_path_factory.mktemp("member")
-    with pywan.Locator("locator", distributed_system_id=1, port=0) as locator:
-        with pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]", dir=directory) as cache:
-            cache.locator_address = f"127.0.0.1[{locator.port}]"
-            yield cache
+    with (
+        pywan.Locator("locator", distributed_system_id=1, port=0) as locator,
+        pywan.Cache("server", locators=f"127.0.0.1[{locator.port}]", dir=directory) as cache,
+    ):
+        cache.locator_address = f"127.0.0.1[{locator.port}]"
+        yield cache
 
 
 @pytest.fixture
@@ -303,7 +305,7 @@ def test_what_cannot_be_used_is_refused_before_any_task_runs(spark, target, opti
 
 
 def test_what_is_no_frame_and_no_rdd_is_refused(target):
-    with pytest.raises(pywan.ConfigurationError, match="a Spark DataFrame or an RDD of pairs, not builtins.list"):
+    with pytest.raises(pywan.ConfigurationError, match=r"a Spark DataFrame or an RDD of pairs, not builtins.list"):
         enqueue([(1, 2)], **target.where)
 
 

@@ -247,7 +247,7 @@ def test_a_row_that_cannot_be_applied_fails_its_task_at_once_and_no_row_is_dropp
     region = region_in_a_small_store(ny, tmp_path, slow=slow)
     for _ in range(2):
         with pytest.raises(
-            EventTooLargeError, match="1 of the task's 4 rows are applied. The rest is kept at member server_ny"
+            EventTooLargeError, match=r"1 of the task's 4 rows are applied. The rest is kept at member server_ny"
         ):
             send(ny, 1, rows)
     assert dict(region) == {"a": 1}
@@ -267,7 +267,7 @@ def test_staged_rows_of_all_tasks_have_a_limit_on_memory_and_disk(network, monke
         first.put_pairs(rows)
         first._sender.flush()
         eventually(lambda: ny.cache._core.stages._budget.used > 3_000_000)
-        with pytest.raises(PywanError, match="more than its limit of 4 MB.*nothing of this task was applied"):
+        with pytest.raises(PywanError, match=r"more than its limit of 4 MB.*nothing of this task was applied"):
             send(ny, 2, rows)
         assert first.commit()["applied"] == 3000
     eventually(lambda: ny.cache._core.stages._budget.used == 0)
@@ -311,7 +311,7 @@ def test_a_task_that_hangs_is_given_up(two_sites, network, monkeypatch):
     slow = Slow()
     ny.data.add_listener(slow)
     try:
-        with pytest.raises(ConnectivityError, match="no progress by the member for 0.6 s"):
+        with pytest.raises(ConnectivityError, match=r"no progress by the member for 0.6 s"):
             send(ny, 1, [(n, n) for n in range(5)], timeout=0.6)
     finally:
         slow.gate.release(5)

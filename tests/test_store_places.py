@@ -118,7 +118,7 @@ def test_a_log_that_was_being_removed_when_its_process_ended_is_gone(ny, tmp_pat
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(disk_store.shutil, "rmtree", ends)
-    with pytest.raises(DiskError, match="region-data is destroyed, and its files cannot be removed: .*by hand"):
+    with pytest.raises(DiskError, match=r"region-data is destroyed, and its files cannot be removed: .*by hand"):
         ny.cache.destroy_region("data")
     monkeypatch.undo()
     assert len(ny.region(type="REPLICATE_PERSISTENT")) == 0

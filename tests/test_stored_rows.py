@@ -58,7 +58,7 @@ def test_a_row_that_changes_nothing_is_not_queued():
     operations = ["destroy" if n % 3 == 0 else "update" for n in range(40)]
     assert member.region.put_columns(keys, [b"v"] * 40, operations=operations) == operations.count("update")
     queued = [key for key, _, _, operation in member.queued() if operation != DESTROY]
-    assert queued == [key for key, operation in zip(keys, operations) if operation == "update"]
+    assert queued == [key for key, operation in zip(keys, operations, strict=True) if operation == "update"]
 
 
 def test_a_row_that_is_refused_stops_none_beside_it():

@@ -90,8 +90,8 @@ def test_the_stub_of_a_function_takes_what_the_function_takes(name, node, actual
     stubbed = [(p.arg, "positional") for p in [*a.posonlyargs, *a.args]] + [(p.arg, "keyword") for p in a.kwonlyargs]
     taken = [(p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional") for p in parameters]
     assert stubbed == taken
-    defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults) :], a.defaults))
-    defaults |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults) if d is not None}
+    defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults) :], a.defaults, strict=True))
+    defaults |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None}
     assert set(defaults) == {p.name for p in parameters if p.default is not p.empty}
     for parameter in parameters:
         default = defaults.get(parameter.name)

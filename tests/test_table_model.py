@@ -3,6 +3,8 @@ in any order, hold the same."""
 
 from __future__ import annotations
 
+import contextlib
+
 from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -195,10 +197,8 @@ def test_two_sites_that_exchange_their_changes_in_any_order_between_keys_converg
         regions.append(region)
         queues.append(queue)
     for which, key, destroy in steps:
-        try:
+        with contextlib.suppress(KeyError):
             regions[which].destroy(key) if destroy else regions[which].put(key, f"{which}-{len(queues[which])}")
-        except KeyError:
-            pass
         if data.draw(st.booleans()):
             _pass_on(queues[which], regions[1 - which], data.draw(st.integers(1, 3)))
     for which in (0, 1):

@@ -3,6 +3,7 @@ Also what `make tsan` runs under ThreadSanitizer; so the amounts are small."""
 
 from __future__ import annotations
 
+import functools
 import socket
 import tempfile
 import threading
@@ -177,7 +178,7 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
         queue.running = True
         return queue
 
-    def drain(partition: int) -> int:
+    def drain(queue: _core.EventQueue, partition: int) -> int:
         taken = 0
         while not crew.is_over.is_set():
             taken += len(queue.peek(partition, 50))
@@ -192,8 +193,8 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     region.attach([queue])
     with Crew() as crew:
         crew.start(queue.commit_loop)
-        crew.start(drain, 0)
-        crew.watch(queue.log_state, queue.counts, lambda: queue.records(100), queue.oldest_ms)
+        crew.start(drain, queue, 0)
+        crew.watch(queue.log_state, queue.counts, functools.partial(queue.records, 100), queue.oldest_ms)
         for done in [crew.start(write, region, writer) for writer in range(WRITERS)]:
             done.result(60)
         queue.wait_durable()
@@ -208,18 +209,15 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     assert ledger(again.counts())["balanced"]
 
 
-if (
-    __name__ == "__main__"
-):  # Under ThreadSanitizer without pytest: loaded by it, the sanitizer's library loses sight of what orders the threads.
-    for number, (each, arguments) in enumerate(
-        [
-            (test_everything_arrives_while_all_work_at_once, (True, False)),
-            (test_everything_arrives_while_all_work_at_once, (True, True)),
-            (test_everything_arrives_while_all_work_at_once, (False, True)),
-            (test_a_region_is_logged_by_all_threads_and_read_again, ()),
-            (test_a_persistent_queue_keeps_what_threads_put_into_it, ()),
-        ]
-    ):
+# `make tsan` runs this file as a program. ThreadSanitizer does not see what orders the threads when pytest loads the core.
+if __name__ == "__main__":
+    for each, arguments in [
+        (test_everything_arrives_while_all_work_at_once, (True, False)),
+        (test_everything_arrives_while_all_work_at_once, (True, True)),
+        (test_everything_arrives_while_all_work_at_once, (False, True)),
+        (test_a_region_is_logged_by_all_threads_and_read_again, ()),
+        (test_a_persistent_queue_keeps_what_threads_put_into_it, ()),
+    ]:
         with tempfile.TemporaryDirectory() as folder:
             each(Path(folder), *arguments)
         print("held:", each.__name__, *arguments)

@@ -59,11 +59,11 @@ def test_the_interface_towards_a_peer_is_told():
 def test_a_name_that_nobody_can_connect_to_is_refused_with_the_remedy(two_sites):
     ny, _ = two_sites
     for host in ("0.0.0.0", "::"):
-        with pytest.raises(ConfigurationError, match="hostname_for_clients: .* every interface .* name the address"):
+        with pytest.raises(ConfigurationError, match=r"hostname_for_clients: .* every interface .* name the address"):
             pywan.Cache("other", locators=str(ny.locator.address), hostname_for_clients=host)
-        with pytest.raises(ConfigurationError, match="hostname_for_clients: .* every interface"):
+        with pytest.raises(ConfigurationError, match=r"hostname_for_clients: .* every interface"):
             pywan.Locator("other", distributed_system_id=1, hostname_for_clients=host)
-        with pytest.raises(ConfigurationError, match="hostname_for_senders: .* every interface"):
+        with pytest.raises(ConfigurationError, match=r"hostname_for_senders: .* every interface"):
             ny.cache.create_gateway_receiver(hostname_for_senders=host)
 
 

@@ -43,7 +43,7 @@ def test_a_region_that_is_not_there_is_a_key_error(sites):
 def test_sites_that_cannot_settle_say_why(sites):
     sites.ny.sender.pause()
     sites.ny.region("orders")["k"] = 1
-    with pytest.raises(TimeoutError, match="1 events of <site ny> still wait after 0.1 s.*paused"):
+    with pytest.raises(TimeoutError, match=r"1 events of <site ny> still wait after 0.1 s.*paused"):
         sites.settle(timeout=0.1)
 
 

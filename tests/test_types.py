@@ -178,7 +178,7 @@ def identical(one, other):
         return len(one) == len(other) and all(map(identical, one, other))
     if isinstance(one, dict):
         return len(one) == len(other) and all(
-            identical(a, b) and identical(one[a], other[b]) for a, b in zip(one, other)
+            identical(a, b) and identical(one[a], other[b]) for a, b in zip(one, other, strict=True)
         )
     if isinstance(one, datetime):
         return one == other and one.tzinfo == other.tzinfo and one.utcoffset() == other.utcoffset()

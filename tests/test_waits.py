@@ -61,7 +61,7 @@ def test_a_bulk_call_waits_for_the_disk_once(ny, tmp_path, name, listens):
 
 def test_entries_that_were_stored_before_a_refused_one_are_on_the_disk_and_those_refused_are_told(ny, tmp_path):
     member = Member(ny, tmp_path)
-    with pytest.raises(BatchError, match="1 of 3 entries were refused.*entry 1") as refused:
+    with pytest.raises(BatchError, match=r"1 of 3 entries were refused.*entry 1") as refused:
         member.data.put_all([("a", 1), ("b", object()), ("c", 3)])
     assert member.is_on_the_disk() and dict(member.data) == {"a": 1, "c": 3}
     assert [row for row, _ in refused.value.failures] == [1]

@@ -99,8 +99,8 @@ class WrittenQueue:
 def test_a_queue_comes_back_as_it_was_after_a_change(seed):
     rng = random.Random(seed)
     written = WrittenQueue(Disk(rng))
-    for life in range(8):
-        for n in range(rng.randrange(60)):
+    for _life in range(8):
+        for _n in range(rng.randrange(60)):
             written.put(f"k{rng.randrange(50)}", "v" * rng.choice((1, 100, 3000, 9000)))
             if rng.random() < 0.05:
                 written.commit(rng.random() < 0.5)

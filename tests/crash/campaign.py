@@ -118,12 +118,12 @@ class World:
                     "journal": choices.get("journal", False) and n > 0,
                 },
             )
-            for n, (site, locator, size) in enumerate(zip(sites, self.locators, sizes))
+            for n, (site, locator, size) in enumerate(zip(sites, self.locators, sizes, strict=True))
         ]
         self.first = self.members[0]
         self.remotes = [
             Remote(member, directory / member.spec["site"] / f"disk-store-{'small' if size else 'DEFAULT'}")
-            for member, size in zip(self.members[1:], sizes[1:])
+            for member, size in zip(self.members[1:], sizes[1:], strict=True)
         ]
         self.conflates = bool(sender.get("enable_batch_conflation"))
         self.written = Written()
@@ -313,7 +313,7 @@ class World:
         contents = [member.ask("contents") for member in self.members]
         if self.first.spec["region"].get("disk_synchronous", True):
             check([f"where it was written: {wrong}" for wrong in self.written.check_contents(contents[0])])
-        for remote, at_remote in zip(self.remotes, contents[1:]):
+        for remote, at_remote in zip(self.remotes, contents[1:], strict=True):
             told = remote.member.ask("tell")["received"]
             assert told["exceptions_occurred"] == 0, told
             check(self.written.check_contents(at_remote))
@@ -406,7 +406,7 @@ def run(
             directory = Path(tempfile.mkdtemp(prefix="pywan-crash-"))
             world = World(random.Random(f"{seed}/{index}"), nursery, directory, index)
             try:
-                world.run(here, lambda text: tell(f"world {index} ({world.name}): {text}"))
+                world.run(here, lambda text, index=index, world=world: tell(f"world {index} ({world.name}): {text}"))
             except (AssertionError, MemberFailed) as error:
                 raise CampaignFailure(
                     f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\nstores and logs are kept in {directory}\n"

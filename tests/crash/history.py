@@ -132,12 +132,16 @@ def _compare(changes: list[Change], applications: list[Application], conflated: 
                     break
         if not following:
             missing = [
-                change.number for change, is_needed in zip(changes[max(places) :], needed[max(places) :]) if is_needed
+                change.number
+                for change, is_needed in zip(changes[max(places) :], needed[max(places) :], strict=True)
+                if is_needed
             ][:5]
             return [f"{application} was applied where {missing or 'nothing'} was to come"]
         places = following
     if all(any(needed[place:]) for place in places):
-        return [f"never applied: {[change.number for change, is_needed in zip(changes, needed) if is_needed][-3:]}"]
+        return [
+            f"never applied: {[change.number for change, is_needed in zip(changes, needed, strict=True) if is_needed][-3:]}"
+        ]
     return []
 
 

@@ -82,7 +82,7 @@ def payload_of(plans: list[SectionPlan], sections: int | None = None) -> bytes:
             p.duplicates,
             0,
         )
-        for p, run in zip(plans, runs)
+        for p, run in zip(plans, runs, strict=True)
     )
     return struct.pack("<II", len(plans) if sections is None else sections, 0) + heads + b"".join(runs)
 

@@ -125,7 +125,7 @@ class Receiver:
             ended = True
         answers = split_frames(self.session.data_to_send())
         last = self.memory.last()
-        assert all(new >= old for new, old in zip(last, before)), (before, last)
+        assert all(new >= old for new, old in zip(last, before, strict=True)), (before, last)
         assert len(self.happened) <= len(self.failing), "more was applied than came"
         for answer in answers:
             if answer.type == FRAME_ACK:

@@ -213,7 +213,9 @@ def make_wire(folder: Path) -> None:
         session = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
         session.configure(12, -1, compress=queue.name == "packed")
         session.connected(1_000_000, 64 << 20, 1)
-        (folder / f"{queue.name}.sent").write_bytes(b"".join(iter(lambda: session.data_to_send(1), b"")))
+        (folder / f"{queue.name}.sent").write_bytes(
+            b"".join(iter(lambda session=session: session.data_to_send(1), b""))
+        )
     hello = gateway.SenderHello(
         site=1, remote_site=2, member="server1", sender="ln", dispatcher=0, incarnation=77, mount=79, partitions=3
     )

@@ -156,7 +156,7 @@ class Link:
     def note_change(self, key: str, operation: int, before: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """Remembers the event of one change, if it was queued since `before` was taken. Returns the positions now."""
         after = self.queue.positions()
-        for partition, (old, new) in enumerate(zip(before, after)):
+        for partition, (old, new) in enumerate(zip(before, after, strict=True)):
             for sequence in range(old[2] + 1, new[2] + 1):
                 if (
                     partition,
@@ -183,7 +183,7 @@ class Link:
 
     def _note_replayed(self, before: list[tuple[int, int, int]]) -> None:
         after = self.queue.positions()
-        if all(a[2] == b[2] for a, b in zip(after, before)):
+        if all(a[2] == b[2] for a, b in zip(after, before, strict=True)):
             return
         for partition, sequence, record in self.queue.records(1 << 30):
             fields = _core.record_fields(record)

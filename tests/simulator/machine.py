@@ -219,7 +219,7 @@ class Machine:
         """The process ends, and starts on a copy of the disk that was taken earlier."""
         self.disk.put_back(copy.files)
         self.durable_versions, self.invalidated = dict(copy.durable_versions), dict(copy.invalidated)
-        for link, state in zip(self.out, copy.links):
+        for link, state in zip(self.out, copy.links, strict=True):
             link.put_back(state)
         return self._start(copy.versions)
 

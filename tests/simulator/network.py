@@ -19,7 +19,7 @@ class Pipe:
 
     def send(self, data: bytes, now_us: int) -> None:
         cuts = sorted(int(self._rng.random() * len(data)) for _ in range(self._rng.choice((0, 0, 1, 3))))
-        for start, end in zip([0, *cuts], [*cuts, len(data)]):
+        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
             if start < end:
                 self._last_us = max(self._last_us, now_us + int(self._latency_us * (0.5 + self._rng.random())))
                 self._pieces.append((self._last_us, data[start:end]))

@@ -226,7 +226,7 @@ class LoggedLink(Link):
                 f"{version} of key {key} was applied again at site {machine.site}, which had it on its disk"
             )
         operation = {"created": CREATE, "updated": UPDATE, "destroyed": DESTROY}.get(outcome, fields["operation"])
-        for link, positions in zip(machine.out, before):
+        for link, positions in zip(machine.out, before, strict=True):
             link.note_change(key, operation, positions)
         return outcome
 
@@ -405,7 +405,7 @@ class MachinesWorld(World):
         for machine in self.machines.values():
             if machine.disk.is_off:
 
-                def lose_power() -> str:
+                def lose_power(machine=machine) -> str:
                     return self.restart(machine, power=True)
 
                 super().do(lose_power)
@@ -652,7 +652,7 @@ class MachinesWorld(World):
         for machine in self.machines.values():
             if machine.holds_bytes > machine.store_bytes // 4:
 
-                def enlarge() -> str:
+                def enlarge(machine=machine) -> str:
                     machine.store_bytes *= 8
                     return self.restart(machine, power=False)
 
@@ -684,7 +684,7 @@ class MachinesWorld(World):
         found: dict[str, Version] = {}
         for link in self.links:
             if link.receiver is receiver:
-                for place, (key, version) in link.versions.items():
+                for key, version in link.versions.values():
                     if not (link.filters and key in SECRET_KEYS):
                         found[key] = max(version, found.get(key, (0, 0)))
         return found

@@ -138,7 +138,7 @@ class TombstonesWorld(World):
             site.core.change(operation, key, value, None, (), origin_=self.local_origin(number))
             if operation == DESTROY:
                 self.destroyed[key] = max(site.core.lookup(key)[1:3], self.destroyed.get(key, (0, 0)))
-            for link, positions in zip(site.out, before):
+            for link, positions in zip(site.out, before, strict=True):
                 link.note_change(key, operation, positions)
         return f"{count} at site {number}"
 

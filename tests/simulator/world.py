@@ -142,7 +142,9 @@ class World:
             operation = DESTROY if self.rng.random() < 0.15 else UPDATE if key in core else CREATE
             value = None if operation == DESTROY else f"{site}:{self.steps}:" + "x" * self.rng.choice(self.value_bytes)
             self.put(site, core, operation, key, value)
-            before = [link.note_change(key, operation, positions) for link, positions in zip(self.links, before)]
+            before = [
+                link.note_change(key, operation, positions) for link, positions in zip(self.links, before, strict=True)
+            ]
         return f"{count} at site {site}"
 
     def put(self, site: int, core: Any, operation: int, key: str, value: str | None) -> None:
