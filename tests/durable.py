@@ -140,14 +140,16 @@ class DurableQueue:
     def send(self, count: int, partition: int = 0) -> list[Fields]:
         """As a dispatcher: takes the next events, and has them acknowledged."""
         taken = [
-            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+            read_record(record, sequence, partition)
+            for sequence, record in self.queue.peek_with_positions(partition, count)
         ]
         self.queue.remove(partition, self.queue.positions()[partition][1])
         return taken
 
     def peek(self, count: int = 1000, partition: int = 0) -> list[Fields]:
         return [
-            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+            read_record(record, sequence, partition)
+            for sequence, record in self.queue.peek_with_positions(partition, count)
         ]
 
     def check_ledger(self) -> None:

@@ -433,7 +433,7 @@ def test_a_put_that_one_queue_refuses_takes_nothing_from_one_that_drops_its_olde
     assert len(dropper) == len(refuser) == len(region) == stored
     # Where the other one has room again, the newest comes in and the oldest make room for it.
     for partition in range(partitions):
-        refuser.remove(partition, refuser.peek_placed(partition, 10**6)[-1][0])
+        refuser.remove(partition, refuser.peek_with_positions(partition, 10**6)[-1][0])
     for key in range(stored, stored + 50):
         region.put(key, bytes(1000))
     counts = dropper.counts()

@@ -133,7 +133,7 @@ def test_what_logs_hold_is_known_again_after_they_or_the_store_were_closed_and_a
 def test_failed_events_find_room_in_a_full_store(tmp_path):
     shared = SharedQueues(tmp_path, 8)
     shared.open("a")
-    parked = shared.open("parked", log_may_take_kept=True)
+    parked = shared.open("parked", log_may_use_reserve=True)
     shared.fill("a")
     _, region = shared.queues["parked"]
     region.put("failed", ROW)

@@ -136,7 +136,7 @@ class PersistentQueue:
                 )  # The other partition's dispatcher is away: what lives in old segments is moved out of them.
                 _, peeked, appended = self.queue.positions()[0]
                 if appended > peeked + 1:
-                    self.queue.punch(0, peeked + 1)
+                    self.queue.make_hole(0, peeked + 1)
                 self.queue.remove(0, peeked)
 
     def check_recovered(self) -> None:

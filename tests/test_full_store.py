@@ -101,7 +101,7 @@ def test_a_full_queue_of_which_every_event_fails_gets_parked_as_a_whole_and_come
     store = Store(mebibytes * MIB)
     queue, parked, region = (
         store.queue("ln"),
-        store.queue("parked", partitions=8, log_may_take_kept=True),
+        store.queue("parked", partitions=8, log_may_use_reserve=True),
         _core.RegionCore("full", _core.Clock(), site=1, member=1),
     )
     region.attach([queue])

@@ -323,7 +323,7 @@ def test_events_on_their_way_keep_a_full_log_full(tmp_path):
     queue.region.put("first", b"v" * 2000)
     queue.commit()
     queue.peek(1)
-    queue.queue.punch(0, 1)  # A filter, say.
+    queue.queue.make_hole(0, 1)  # A filter, say.
     queue.region.put("second", b"v" * 2000)
     queue.commit()
     queue.peek(1)

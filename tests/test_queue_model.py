@@ -36,7 +36,7 @@ class ModelPartition:
     events: dict[int, ModelEvent] = field(default_factory=dict)  # By sequence; what is not here is a hole.
     newest: dict[bytes, int] = field(default_factory=dict)  # Key -> the update that a newer one may replace.
 
-    def punch(self, sequence):
+    def make_hole(self, sequence):
         if self.events.pop(sequence, None) is None:
             return 0
         if self.removed == self.peeked and sequence == self.removed + 1:
@@ -88,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
             if old and old.sequence > p.peeked:
                 if (old.stamp, old.size) > (stamp, size):
                     continue
-                self.conflated += p.punch(old.sequence)
+                self.conflated += p.make_hole(old.sequence)
             p.newest[key] = p.appended
 
     @rule(partition=partitions, count=st.sampled_from([1, 2, 5, 100]))
@@ -100,7 +100,8 @@ class QueueMachine(RuleBasedStateMachine):
             if p.peeked in p.events:
                 expected.append(p.events[p.peeked])
         found = [
-            read_record(record, sequence, partition) for sequence, record in self.queue.peek_placed(partition, count)
+            read_record(record, sequence, partition)
+            for sequence, record in self.queue.peek_with_positions(partition, count)
         ]
         assert [(f.sequence, f.key, f.operation, f.stamp, f.partition) for f in found] == [
             (e.sequence, e.key, e.operation, e.stamp, partition) for e in expected
@@ -125,11 +126,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.rewind(partition)
 
     @rule(partition=partitions, share=st.floats(0, 1))
-    def punch(self, partition, share):
+    def make_hole(self, partition, share):
         p = self.model[partition]
         sequence = p.removed + 1 + round(max(0, p.appended - p.removed - 1) * share)
-        self.queue.punch(partition, sequence)
-        self.filtered += p.punch(sequence)
+        self.queue.make_hole(partition, sequence)
+        self.filtered += p.make_hole(sequence)
 
     @rule(limit=st.integers(0, 50))
     def look(self, limit):

@@ -75,7 +75,7 @@ class RegionMachine(RuleBasedStateMachine):
     def remote_change(self, key, value, operation, ahead, site):
         before = self.model.get(self.slot(key))
         stamp = max(1, (before[1] if before else 1 << 40) + ahead)
-        judged = self.region.decide(operation, key, (stamp, site), value=None if operation == DESTROY else value)
+        decided = self.region.decide(operation, key, (stamp, site), value=None if operation == DESTROY else value)
         outcome = self.region.change(
             operation,
             key,
@@ -94,7 +94,7 @@ class RegionMachine(RuleBasedStateMachine):
         ):
             assert outcome == "same"  # The very event that made the entry: nothing happens again.
             return
-        assert judged == outcome
+        assert decided == outcome
         if before and ((stamp, site), content(None if operation == DESTROY else value, operation != DESTROY)) < (
             before[1:3],
             content(before[0], before[3]),

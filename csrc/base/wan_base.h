@@ -36,7 +36,7 @@ extern _Thread_local wan_status wan_detail_status; /* What the detail is about: 
 wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
 /* The same for who returns something else, or nothing. */
-#define wan_tell(status, ...) ((void)wan_fail((status), __VA_ARGS__))
+#define wan_note(status, ...) ((void)wan_fail((status), __VA_ARGS__))
 
 /* Our own arithmetic: a failure is a bug, and going on with this handle would spoil data. The handle (a queue, a log)
  * keeps in `broken` where it failed first, and refuses every later call; the process goes on with its other handles.
@@ -82,7 +82,12 @@ _Noreturn void wan_check_failed(const char *condition, const char *file, int lin
 #    define WAN_DEBUG_CHECK(condition) ((void)0)
 #endif
 
-#define WAN_NEVER        UINT64_MAX /* Of times, stamps and counts: none, or no limit. */
+/* The largest number stands for "none", under the name of what it is none of. */
+#define WAN_NEVER       UINT64_MAX /* A time that does not come. */
+#define WAN_NO_LIMIT    UINT64_MAX /* A number of bytes or items that is not limited. */
+#define WAN_NO_STAMP    UINT64_MAX /* Instead of a stamp: there is none. */
+#define WAN_NO_SEQUENCE UINT64_MAX /* Instead of a sequence: there is none. */
+
 #define wan_prefetch(at) __builtin_prefetch(at)
 #define WAN_LIKELY(x)    __builtin_expect(!!(x), 1)
 #define WAN_UNLIKELY(x)  __builtin_expect(!!(x), 0)

@@ -47,7 +47,7 @@ static inline uint64_t wan_clock_wall_ms(wan_clock *clock)
 }
 
 /* Whether only the wall clock is simulated: then it is believed whatever it says. */
-static inline int wan_clock_is_unjudged(wan_clock *clock)
+static inline int wan_clock_is_always_believed(wan_clock *clock)
 {
     return atomic_load_explicit(&clock->set_ms, memory_order_relaxed) != 0
            && atomic_load_explicit(&clock->set_boot_ms, memory_order_relaxed) == 0;
@@ -65,9 +65,9 @@ static inline uint64_t wan_clock_boot_ms(wan_clock *clock)
 
 /* `wan_clock_now_ms` of a wall clock that is past what is believed without a look. The base stays when the wall clock
  * goes back: it may come forward again. */
-static __attribute__((noinline, unused)) uint64_t wan_clock_judge(wan_clock *clock, uint64_t wall_ms)
+static __attribute__((noinline, unused)) uint64_t wan_clock_check_wall(wan_clock *clock, uint64_t wall_ms)
 {
-    if (wan_clock_is_unjudged(clock)) return wall_ms;
+    if (wan_clock_is_always_believed(clock)) return wall_ms;
     uint64_t boot_ms = wan_clock_boot_ms(clock), base_ms = 0;
     if (atomic_compare_exchange_strong_explicit(&clock->base_ms, &base_ms, wall_ms - boot_ms, memory_order_relaxed,
                                                 memory_order_relaxed))
@@ -85,13 +85,13 @@ static inline uint64_t wan_clock_now_ms(wan_clock *clock)
     uint64_t wall_ms = wan_clock_wall_ms(clock);
     return __builtin_expect(wall_ms <= atomic_load_explicit(&clock->good_until_ms, memory_order_relaxed), 1)
                ? wall_ms
-               : wan_clock_judge(clock, wall_ms);
+               : wan_clock_check_wall(clock, wall_ms);
 }
 
 /* The time by which a receiver judges how far a stamp is ahead. */
 static inline uint64_t wan_clock_receiving_ms(wan_clock *clock)
 {
-    return wan_clock_is_unjudged(clock) ? wan_now_ms() : wan_clock_now_ms(clock);
+    return wan_clock_is_always_believed(clock) ? wan_now_ms() : wan_clock_now_ms(clock);
 }
 
 /* Hears a stamp that the clock of another site gave a short while ago. If it agrees with our wall clock, that one is

@@ -57,11 +57,11 @@ static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
 /* Where a key sits in an index of this process: the same function with secrets in the place of its constants, drawn
  * when the process begins. The hash above is part of the format, and whoever knows it can make keys that collide; not
  * of this one. */
-extern uint64_t wan_seat_secrets[4];
-static inline uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
+extern uint64_t wan_hash_secrets[4];
+static inline uint64_t wan_secret_hash(const void *data, size_t length, uint64_t form)
 {
     const uint8_t *at = data;
-    const uint64_t *secret = wan_seat_secrets;
+    const uint64_t *secret = wan_hash_secrets;
     uint64_t a = 0, b = 0, state = secret[2] ^ form;
     size_t left = length;
     for (; left > 16; left -= 16, at += 16)

@@ -25,9 +25,9 @@ static inline wan_thread *wan_thread_self(void)
 static inline uint32_t wan_thread_number(void) { return wan_thread_self()->number; }
 static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_own.events; }
 
-static inline void wan_count(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
+static inline void wan_add_shared(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
 /* A number with one writer at a time (under its lock), which others read without the lock by wan_read. */
-static inline void wan_tally(uint64_t *counter, uint64_t by)
+static inline void wan_add_guarded(uint64_t *counter, uint64_t by)
 {
     __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }

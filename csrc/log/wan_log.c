@@ -76,11 +76,12 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     if (file >= 0) log->env->close(log->env, file);
     free(bytes);
     if (status != WAN_OK) return status;
-    log->unsure = 1; /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
+    log->manifest_unsure =
+        1; /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
     status = log->env->replace(log->env, fresh, path, log->directory);
     if (status != WAN_OK) return status;
-    log->unsure = 0;
-    log->named = 1;
+    log->manifest_unsure = 0;
+    log->has_manifest = 1;
     log->known_commit = log->commit;
     if (log->env->create(log->env, fresh, (length * 2 + WAN_LOG_PAGE) & ~(uint64_t)(WAN_LOG_PAGE - 1), &file) == WAN_OK)
         log->env->close(log->env, file);
@@ -110,52 +111,53 @@ uint64_t wan_log_segment_bytes(const wan_log *log)
 
 uint64_t wan_log_block_bytes(const wan_log *log) { return wan_log_segment_bytes(log) / 2 - WAN_LOG_PAGE; }
 
-static uint64_t budget_of(const wan_log *log, int makes_way)
+static uint64_t budget_of(const wan_log *log, int uses_reserve)
 {
-    uint64_t parts_left = makes_way ? 0 : log->may_take_kept ? 1 : WAN_LOG_KEPT_PARTS;
+    uint64_t parts_left = uses_reserve ? 0 : log->may_use_reserve ? 1 : WAN_LOG_RESERVE_PARTS;
     return log->budget->limit - log->budget->limit / WAN_LOG_PARTS * parts_left;
 }
 
 uint64_t wan_log_room(const wan_log *log)
 {
-    if (!log->budget) return UINT64_MAX;
+    if (!log->budget) return WAN_NO_LIMIT;
     uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED), most = budget_of(log, 0);
     return most > used ? most - used : 0;
 }
 
-uint64_t wan_log_way(const wan_log *log)
+uint64_t wan_log_reserve_room(const wan_log *log)
 {
-    if (!log->budget) return UINT64_MAX;
+    if (!log->budget) return WAN_NO_LIMIT;
     uint64_t used = __atomic_load_n(&log->budget->used, __ATOMIC_RELAXED);
     return log->budget->limit > used ? log->budget->limit - used : 0;
 }
 
 uint64_t wan_log_record_bytes(const wan_log *log)
 {
-    return log->budget ? log->budget->limit / WAN_LOG_PARTS - 2 * WAN_LOG_PAGE : UINT64_MAX;
+    return log->budget ? log->budget->limit / WAN_LOG_PARTS - 2 * WAN_LOG_PAGE : WAN_NO_LIMIT;
 }
 
-int wan_log_begin_way(wan_log *log)
+int wan_log_take_reserve(wan_log *log)
 {
     uint32_t nobody = 0;
     if (log->budget
-        && !__atomic_compare_exchange_n(&log->budget->way, &nobody, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        && !__atomic_compare_exchange_n(&log->budget->reserve_in_use, &nobody, 1, 0, __ATOMIC_ACQUIRE,
+                                        __ATOMIC_RELAXED))
         return 0;
-    log->makes_way = 1;
+    log->uses_reserve = 1;
     return 1;
 }
 
-void wan_log_end_way(wan_log *log)
+void wan_log_give_back_reserve(wan_log *log)
 {
-    log->makes_way = 0;
-    if (log->budget) __atomic_store_n(&log->budget->way, 0, __ATOMIC_RELEASE);
+    log->uses_reserve = 0;
+    if (log->budget) __atomic_store_n(&log->budget->reserve_in_use, 0, __ATOMIC_RELEASE);
 }
 
 static wan_status take_room(wan_log *log, uint64_t bytes)
 {
     if (!log->budget) return WAN_OK;
     uint64_t used = __atomic_add_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
-    if (used <= budget_of(log, log->makes_way)) return WAN_OK;
+    if (used <= budget_of(log, log->uses_reserve)) return WAN_OK;
     __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
     return WAN_FAIL(WAN_FULL,
                     "the logs of the disk store have reached their limit of %" PRIu64
@@ -168,10 +170,10 @@ static void give_room(wan_log *log, uint64_t bytes)
     if (log->budget) __atomic_sub_fetch(&log->budget->used, bytes, __ATOMIC_RELAXED);
 }
 
-void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
+void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_use_reserve)
 {
     log->budget = budget;
-    log->may_take_kept = may_take_kept != 0;
+    log->may_use_reserve = may_use_reserve != 0;
     __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED); /* Wraps around where it is less. */
 }
 
@@ -257,7 +259,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     wan_status status = WAN_OK;
     if (log->for_reading) return only_for_reading(log);
     if (log->broken) return wan_refuse_broken(log->broken);
-    if (log->unsure || !log->named)
+    if (log->manifest_unsure || !log->has_manifest)
         status = write_manifest(log, state, state_bytes); /* A segment is there only beside a manifest. */
     if (status != WAN_OK) return status;
     for (uint32_t n = log->writing; n < log->count; n++)
@@ -274,7 +276,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
             || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK)
             break;
     status = write_manifest(log, state, state_bytes);
-    if (status == WAN_OK || log->unsure)
+    if (status == WAN_OK || log->manifest_unsure)
         return status; /* Unsure: the manifest that is found may name them, so they stay. */
     while (log->count > before) {
         char path[4096];
@@ -375,7 +377,7 @@ static void note_synced(wan_log *log, uint64_t commit, uint64_t bytes)
  * lost it too. */
 static wan_status write_lost_again(wan_log *log)
 {
-    if (!log->lost) return WAN_OK;
+    if (!log->sync_failed) return WAN_OK;
     const wan_log_segment *segment = &log->segments[log->writing];
     const uint64_t bytes = log->unsynced.used - log->unsynced.start;
     char path[4096];
@@ -391,7 +393,7 @@ static void note_lost(wan_log *log)
     char detail[WAN_DETAIL_BYTES];
     if (log->synced_commit == log->commit) return;
     memcpy(detail, wan_detail, sizeof detail);
-    log->lost = 1;
+    log->sync_failed = 1;
     (void)write_lost_again(log);
     memcpy(wan_detail, detail, sizeof detail);
 }
@@ -419,7 +421,7 @@ wan_status wan_log_run_sync(const wan_log *log, const wan_log_syncing *sync)
 wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_status ran)
 {
     WAN_CHECK(log, sync->commit > log->synced_commit, WAN_BROKEN);
-    log->lost = 0;
+    log->sync_failed = 0;
     if (ran == WAN_OK) note_synced(log, sync->commit, sync->bytes);
     else note_lost(log);
     return ran;
@@ -437,7 +439,8 @@ wan_status wan_log_sync(wan_log *log)
 
 int wan_log_takes(const wan_log *log, uint64_t length)
 {
-    if (log->broken || log->for_reading || log->unsure || !log->named || log->lost || log->writing >= log->count)
+    if (log->broken || log->for_reading || log->manifest_unsure || !log->has_manifest || log->sync_failed
+        || log->writing >= log->count)
         return 0;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (log->segments[n].torn) return 0;
@@ -490,12 +493,12 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     if (log->broken) return wan_refuse_broken(log->broken);
     WAN_CHECK(log, length % 8 == 0 && length <= UINT32_MAX, WAN_BROKEN);
     if (log->for_reading) return only_for_reading(log);
-    WAN_CHECK(log, !log->unsure, WAN_BROKEN);
+    WAN_CHECK(log, !log->manifest_unsure, WAN_BROKEN);
     wan_status status = find_segment(log, need, &n);
-    if (status == WAN_OK && log->lost)
+    if (status == WAN_OK && log->sync_failed)
         status = wan_log_sync(log); /* What comes behind it must not be all that is there. */
     if (status != WAN_OK) return status;
-    status = syncs ? WAN_OK : wan_buffer_make_room(&log->unsynced, need, UINT64_MAX);
+    status = syncs ? WAN_OK : wan_buffer_make_room(&log->unsynced, need, WAN_NO_LIMIT);
     if (status != WAN_OK) return status;
     wan_log_segment *segment = &log->segments[n];
     const wan_block_head head = make_head(log, segment, parts, count, length);
@@ -594,7 +597,7 @@ wan_status wan_log_seal(wan_log *log, const uint8_t *state, uint64_t state_bytes
 {
     if (log->for_reading) return only_for_reading(log);
     if (log->broken) return wan_refuse_broken(log->broken);
-    return log->named && log->known_commit != log->commit ? write_manifest(log, state, state_bytes) : WAN_OK;
+    return log->has_manifest && log->known_commit != log->commit ? write_manifest(log, state, state_bytes) : WAN_OK;
 }
 
 void wan_log_close(wan_log *log)

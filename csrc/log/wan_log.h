@@ -18,9 +18,10 @@
 #include "base/wan_env.h"
 #include "base/wan_buffer.h"
 
-#define WAN_LOG_PAGE          4096u      /* The header of a segment. */
-#define WAN_LOG_SEGMENT_BYTES (8u << 20) /* That part of the budget where that is less: several logs have some each.   \
-                                          */
+#define WAN_LOG_PAGE 4096u /* The header of a segment. */
+#define WAN_LOG_SEGMENT_BYTES                                                                                          \
+    (8u << 20) /* That part of the budget where that is less: several logs have some each.                             \
+                */
 #define WAN_LOG_SEGMENT_PART      128u
 #define WAN_LOG_SEGMENT_BYTES_MIN (64u << 10)
 #define WAN_LOG_AHEAD             2u /* Segments made and named in the manifest before they are needed, */
@@ -79,8 +80,9 @@ typedef struct {
     uint64_t bytes;        /* Of the file. */
     uint64_t used;         /* Up to where blocks were written. */
     uint64_t first_commit; /* Of its oldest block; 0: it has none. */
-    uint64_t sure;         /* When the log was opened: the blocks before this place were synced, as a later one says. */
-    uint32_t unsure_crc;   /* Of what was read from there to `used`. */
+    uint64_t
+        synced_before;     /* When the log was opened: the blocks before this place were synced, as a later one says. */
+    uint32_t unsynced_crc; /* Of what was read from there to `used`. */
     uint8_t zeros_behind;  /* When the log was opened: nothing but zeros was behind `used`. */
     uint8_t torn;          /* Behind `used` may lie what an attempt that failed left. */
     int file;              /* -1: not open. Only the segment in writing and those ahead are. */
@@ -91,15 +93,15 @@ typedef struct {
  * that is mostly history can always be shortened, whoever took the rest, so a store is never full of what nobody needs.
  */
 typedef struct {
-    uint64_t limit; /* Bytes of their segment files, of which a part is kept. */
-    uint64_t used;  /* Also by logs that are not open. Atomic. */
-    uint32_t way;   /* A log is making way: the kept part serves one of them at a time. Atomic. */
+    uint64_t limit;          /* Bytes of their segment files, of which a part is kept. */
+    uint64_t used;           /* Also by logs that are not open. Atomic. */
+    uint32_t reserve_in_use; /* A log is making way: the kept part serves one of them at a time. Atomic. */
 } wan_log_budget;
 /* So many parts of WAN_LOG_PARTS are kept for what lets others leave, and takes about as much as goes afterwards: of
  * these all but one for events that failed and are to leave their queue, and all for what lives and is moved out of old
  * segments, or was parked and goes back. */
-#define WAN_LOG_KEPT_PARTS 3u
-#define WAN_LOG_PARTS      16u /* A record takes one of them at most. */
+#define WAN_LOG_RESERVE_PARTS 3u
+#define WAN_LOG_PARTS         16u /* A record takes one of them at most. */
 
 typedef struct {
     const wan_env *env;
@@ -108,8 +110,8 @@ typedef struct {
     uint64_t id;
     uint32_t owner_slots;
     wan_log_budget *budget;    /* Shared with others; NULL: no limit but the disk's. */
-    uint8_t may_take_kept;     /* All but one part, always. */
-    uint8_t makes_way;         /* All, now: between wan_log_begin_way and wan_log_end_way. */
+    uint8_t may_use_reserve;   /* All but one part, always. */
+    uint8_t uses_reserve;      /* All, now: between wan_log_take_reserve and wan_log_give_back_reserve. */
     wan_log_segment *segments; /* Live, ascending; [writing] takes blocks, those behind it are empty. */
     uint32_t count, capacity, writing;
     uint64_t next_number;
@@ -122,12 +124,12 @@ typedef struct {
     uint64_t bytes;        /* Of all segment files. */
     wan_buffer identity;   /* What the owner says of itself, in every manifest as it is here: as it was found, until the
                               owner changes it. */
-    uint8_t named;         /* There is a manifest. */
+    uint8_t has_manifest;  /* There is a manifest. */
     const wan_breakage
-        *broken;    /* Where a check of our own failed first; NULL: none did. Nothing is written from then on. */
-    uint8_t unsure; /* Which manifest the disk holds is not known: one is written before anything else. */
-    uint8_t lost;   /* A sync failed: nobody knows what the disk holds of `unsynced`, and no later sync tells. All of it
-                       is written again. */
+        *broken; /* Where a check of our own failed first; NULL: none did. Nothing is written from then on. */
+    uint8_t manifest_unsure; /* Which manifest the disk holds is not known: one is written before anything else. */
+    uint8_t sync_failed; /* A sync failed: nobody knows what the disk holds of `unsynced`, and no later sync tells. All
+                     of it is written again. */
     uint8_t for_reading; /* Opened for salvage: nothing is written. */
 } wan_log;
 
@@ -163,13 +165,13 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
                         uint32_t owner_slots, const wan_log_reader *reader, wan_damage *damage, uint64_t *cut_bytes);
 void wan_log_close(wan_log *log);
 /* From now on the log takes its room out of a budget, which outlives it and counts `known` bytes of it already. */
-void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept);
+void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_use_reserve);
 
 /* What is written from now on may take the part of the budget that is kept. False: another log does so, try again
  * later. */
-int wan_log_begin_way(wan_log *log);
-void wan_log_end_way(wan_log *log);
-uint64_t wan_log_way(const wan_log *log); /* How much that would be now, with all else there is room for. */
+int wan_log_take_reserve(wan_log *log);
+void wan_log_give_back_reserve(wan_log *log);
+uint64_t wan_log_reserve_room(const wan_log *log); /* How much that would be now, with all else there is room for. */
 /* The longest record that the log takes: it fits, in a segment of its own, into what the budget keeps. */
 uint64_t wan_log_record_bytes(const wan_log *log);
 
@@ -198,7 +200,7 @@ wan_status wan_log_end_sync(wan_log *log, const wan_log_syncing *sync, wan_statu
 uint64_t wan_parts_length(const wan_part *parts, uint32_t count);
 /* The normal size of a segment; smaller where the logs may not be large, so that each can be shortened. */
 uint64_t wan_log_segment_bytes(const wan_log *log);
-/* How far the logs that share its budget are from what they may take, but for the kept parts. UINT64_MAX: there is no
+/* How far the logs that share its budget are from what they may take, but for the kept parts. WAN_NO_LIMIT: there is no
  * limit. */
 uint64_t wan_log_room(const wan_log *log);
 /* What a block should not be longer than, unless one item is: two fit into a segment, so segments stay of one size and

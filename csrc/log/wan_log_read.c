@@ -66,7 +66,7 @@ static wan_status older_format(const char *path, uint32_t version)
                     path, version, WAN_RECORD_FORMAT);
 }
 
-/* Reads the manifest, if there is one (log->named). In salvage a damaged one counts as none. */
+/* Reads the manifest, if there is one (log->has_manifest). In salvage a damaged one counts as none. */
 static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
     char path[4096];
@@ -123,7 +123,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
         return status;
     }
 
-    log->named = 1;
+    log->has_manifest = 1;
     log->id = head->log_id;
     log->next_number = head->next_number;
     log->first_commit = head->first_commit;
@@ -245,8 +245,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
     wan_log_segment *segment = &log->segments[index];
     char reason[200];
     const char *path = file->path;
-    segment->used = segment->sure = WAN_LOG_PAGE;
-    segment->unsure_crc = 0;
+    segment->used = segment->synced_before = WAN_LOG_PAGE;
+    segment->unsynced_crc = 0;
     wan_status status = wan_file_read_end(file);
     if (status == WAN_EMPTY)
         return refuse(reader, damage, path, 0, "the manifest names this segment, and the file is gone");
@@ -295,12 +295,12 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             status = refuse(reader, damage, path, at,
                             rest.was_synced ? "a damaged block, which was synced: one that was begun later says so"
                                             : "a block that is not whole, with whole ones behind it");
-            segment->sure = at = rest.next;
+            segment->synced_before = at = rest.next;
             continue;
         }
         const wan_block_head *block = (const wan_block_head *)(all + at);
         if (block->commit != *commit + 1
-            && (log->named || *commit)) { /* Without a manifest, the first one is the first that is left. */
+            && (log->has_manifest || *commit)) { /* Without a manifest, the first one is the first that is left. */
             snprintf(reason, sizeof reason,
                      "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come",
                      block->commit, *commit + 1);
@@ -316,14 +316,14 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         *commit = block->commit;
         at += sizeof *block + block->length;
         segment->used = at;
-        while (segment->sure < at) {
-            const wan_block_head *older = (const wan_block_head *)(all + segment->sure);
+        while (segment->synced_before < at) {
+            const wan_block_head *older = (const wan_block_head *)(all + segment->synced_before);
             if (older->commit > block->synced) break;
-            segment->sure += sizeof *older + older->length;
+            segment->synced_before += sizeof *older + older->length;
         }
     }
-    if (segment->sure < segment->used)
-        segment->unsure_crc = wan_crc32c(0, all + segment->sure, segment->used - segment->sure);
+    if (segment->synced_before < segment->used)
+        segment->unsynced_crc = wan_crc32c(0, all + segment->synced_before, segment->used - segment->synced_before);
     return status;
 }
 
@@ -374,7 +374,7 @@ static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segmen
 {
     uint8_t bytes[65536];
     uint32_t crc = 0;
-    for (uint64_t at = segment->sure; at < segment->used;) {
+    for (uint64_t at = segment->synced_before; at < segment->used;) {
         uint64_t length = segment->used - at < sizeof bytes ? segment->used - at : sizeof bytes;
         wan_status status = log->env->read(log->env, segment->file, path, at, bytes, length);
         if (status == WAN_OK) status = log->env->write(log->env, segment->file, path, at, bytes, length);
@@ -382,8 +382,9 @@ static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segmen
         crc = wan_crc32c(crc, bytes, length);
         at += length;
     }
-    if (crc != segment->unsure_crc)
-        return WAN_FAIL(WAN_IO, "%.300s: reading it twice gave different bytes behind %" PRIu64, path, segment->sure);
+    if (crc != segment->unsynced_crc)
+        return WAN_FAIL(WAN_IO, "%.300s: reading it twice gave different bytes behind %" PRIu64, path,
+                        segment->synced_before);
     return WAN_OK;
 }
 
@@ -423,7 +424,7 @@ static wan_status survey_file(void *owner, const char *name)
     uint64_t number = unknown_segment(log, name, path, sizeof path), bytes, at = WAN_LOG_PAGE;
     int file, written = 0;
     if (!number) return WAN_OK;
-    if (!log->named)
+    if (!log->has_manifest)
         return refuse(survey->reader, survey->damage, path, 0, "there is a segment, and no manifest that names it");
     if (number < log->next_number) return WAN_OK;
     wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
@@ -507,20 +508,20 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
     char path[4096], reason[200];
     file_survey survey = {log, reader, damage};
     wan_status status = read_manifest(log, reader, damage, &newest);
-    if (status == WAN_OK && reader->salvage && !log->named) {
+    if (status == WAN_OK && reader->salvage && !log->has_manifest) {
         status = log->env->list(log->env, log->directory, adopt_file, &survey);
     } else if (status == WAN_OK) {
         status = log->env->list(log->env, log->directory, survey_file, &survey);
     }
     if (status != WAN_OK) return status;
-    if (!log->named && log->count && !damage->file[0]) {
+    if (!log->has_manifest && log->count && !damage->file[0]) {
         path_of(log, "MANIFEST", path, sizeof path);
         note_damage(reader, damage, path, 0, "the manifest is gone");
     }
     if (log->count)
         qsort(log->segments, log->count, sizeof *log->segments, by_number); /* What salvage came upon is in no order. */
-    if (!log->named && reader->state) status = reader->state(reader->owner, NULL, 0);
-    if (status == WAN_OK && log->named) log->commit = log->first_commit - 1;
+    if (!log->has_manifest && reader->state) status = reader->state(reader->owner, NULL, 0);
+    if (status == WAN_OK && log->has_manifest) log->commit = log->first_commit - 1;
     if (status == WAN_OK) status = read_segments(log, reader, damage);
     if (status == WAN_OK && log->commit < newest) {
         if (log->count) segment_path(log, log->segments[log->writing].number, path, sizeof path);
@@ -565,7 +566,7 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
     }
     log->synced_commit = log->commit;
-    log->unsure = log->named; /* Nor is it known whether the disk has the manifest that was found. */
+    log->manifest_unsure = log->has_manifest; /* Nor is it known whether the disk has the manifest that was found. */
     if (status != WAN_OK) wan_log_close(log);
     return status;
 }

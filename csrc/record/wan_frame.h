@@ -50,12 +50,12 @@ typedef struct {
     uint32_t count; /* Records of this run in the batch. */
     uint64_t first;
     uint64_t through;
-    uint64_t settled;    /* All up to here was acknowledged to the sender: the receiver can forget it. */
-    uint32_t bytes;      /* Bytes of this run: of its sequences, if it has them, and of its records. */
-    uint32_t unsure;     /* Of the last so many that are settled the sender's disk may not know it yet: the receiver
-                          * cannot forget what failed of them. */
-    uint32_t duplicates; /* The first so many of its records may have been applied before. */
-    uint32_t reserved;   /* 0 */
+    uint64_t settled;     /* All up to here was acknowledged to the sender: the receiver can forget it. */
+    uint32_t bytes;       /* Bytes of this run: of its sequences, if it has them, and of its records. */
+    uint32_t not_durable; /* Of the last so many that are settled the sender's disk may not know it yet: the receiver
+                           * cannot forget what failed of them. */
+    uint32_t duplicates;  /* The first so many of its records may have been applied before. */
+    uint32_t reserved;    /* 0 */
 } wan_section;
 
 static inline int wan_section_has_holes(const wan_section *section)
@@ -76,9 +76,9 @@ static inline uint64_t wan_section_sequence(const wan_section *section, const ui
 }
 
 /* Up to here the sender's disk knows that all is settled. */
-static inline uint64_t wan_section_sure(const wan_section *section)
+static inline uint64_t wan_section_durable(const wan_section *section)
 {
-    return section->unsure < section->settled ? section->settled - section->unsure : 0;
+    return section->not_durable < section->settled ? section->settled - section->not_durable : 0;
 }
 
 _Static_assert(sizeof(wan_section) == 48, "the section header is a format");
@@ -100,7 +100,7 @@ _Static_assert(sizeof(wan_ack) == 16, "an acknowledgement is a format");
 
 typedef struct {    /* A PING of a sender may hold some, ascending by origin: below `stamp` it has no event of that site
                        any more. */
-    uint64_t stamp; /* UINT64_MAX: none of that site come through it at all. */
+    uint64_t stamp; /* WAN_NO_STAMP: none of that site come through it at all. */
     uint8_t origin;
     uint8_t reserved[7];
     uint8_t reached[32]; /* A bit a site: whom these events reach without the receiver's doing. */

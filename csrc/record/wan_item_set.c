@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/wan_hash.h"
-#include "record/wan_place.h"
+#include "record/wan_position.h"
 
 #define FIRST_CAPACITY 256u
 
@@ -12,18 +12,18 @@ static uint64_t hash_of(const wan_item_set *set, const uint8_t *item)
 {
     if (set->key_of) {
         const wan_item_key key = set->key_of(item);
-        return wan_seat_hash(key.key, key.length, key.form);
+        return wan_secret_hash(key.key, key.length, key.form);
     }
-    const wan_place *place = (const wan_place *)item;
-    uint64_t mixed = (place->first ^ (uint64_t)place->partition << 48) * 0x9e3779b97f4a7c15u;
+    const wan_position *position = (const wan_position *)item;
+    uint64_t mixed = (position->first ^ (uint64_t)position->partition << 48) * 0x9e3779b97f4a7c15u;
     return mixed ^ mixed >> 32;
 }
 
 static int are_alike(const wan_item_set *set, const uint8_t *a, const uint8_t *b)
 {
     if (!set->key_of)
-        return ((const wan_place *)a)->first == ((const wan_place *)b)->first
-               && ((const wan_place *)a)->partition == ((const wan_place *)b)->partition;
+        return ((const wan_position *)a)->first == ((const wan_position *)b)->first
+               && ((const wan_position *)a)->partition == ((const wan_position *)b)->partition;
     const wan_item_key one = set->key_of(a), other = set->key_of(b);
     return one.length == other.length && one.form == other.form && memcmp(one.key, other.key, one.length) == 0;
 }

@@ -1,4 +1,4 @@
-/* Owns a choice among items that lie in a stage: records, one of each key; or places, one of each event. Open
+/* Owns a choice among items that lie in a stage: records, one of each key; or positions, one of each event. Open
  * addressing over where they begin. */
 #ifndef WAN_ITEM_SET_H
 #define WAN_ITEM_SET_H
@@ -15,8 +15,8 @@ typedef struct {
     uint64_t *slots;   /* Where an item begins, plus one; 0: free. */
     uint64_t capacity; /* Of them: 0 or a power of two, and more than half are free. */
     uint64_t count;
-    /* Alike are items of one key, which this finds in them. NULL: the items are wan_place of one record each, and alike
-     * are those of one partition and sequence. The owner's. */
+    /* Alike are items of one key, which this finds in them. NULL: the items are wan_position of one record each, and
+     * alike are those of one partition and sequence. The owner's. */
     wan_item_key (*key_of)(const uint8_t *item);
 } wan_item_set;
 

@@ -113,7 +113,7 @@ static inline int is_key(const wan_entry *entry, const uint8_t *key, uint16_t ke
 
 static inline wan_line *lines_of(const wan_shard *shard) { return wan_layout_lines(shard->layout); }
 static inline uint64_t mask_of(const wan_shard *shard) { return wan_layout_mask(shard->layout); }
-static inline int is_by_seat(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SEAT) != 0; }
+static inline int is_by_seat(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SECRET_HASH) != 0; }
 static inline uint64_t slot_bytes_of(uint64_t layout)
 {
     return layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0;
@@ -129,7 +129,7 @@ static inline wan_slot slot_of(uint64_t hash, const wan_entry *entry)
 static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                                uint8_t key_form)
 {
-    return (WAN_UNLIKELY(is_by_seat(shard)) ? wan_seat_hash(key, key_length, key_form) : hash) & mask_of(shard);
+    return (WAN_UNLIKELY(is_by_seat(shard)) ? wan_secret_hash(key, key_length, key_form) : hash) & mask_of(shard);
 }
 
 /* Without a look at the entry, as long as a slot has as many bits of the hash as there are lines. */
@@ -198,7 +198,7 @@ static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
         lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
     if (!to) return 0;
     uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
-    set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SEAT : 0) | (uint64_t)__builtin_ctzll(lines));
+    set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SECRET_HASH : 0) | (uint64_t)__builtin_ctzll(lines));
     for (uint64_t at = 0; at < count; at++) {
         const wan_line *line = &wan_layout_lines(before)[at];
         for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++)
@@ -309,7 +309,7 @@ static inline int may_be_forgotten(const wan_shard *shard, const wan_change *cha
 }
 
 /* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
-static inline wan_outcome judge_local(const wan_shard *shard, const wan_entry *entry, int is_live, wan_change *change)
+static inline wan_outcome decide_local(const wan_shard *shard, const wan_entry *entry, int is_live, wan_change *change)
 {
     if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
     if (entry && change->stamp <= entry->stamp) change->stamp = entry->stamp + 1;
@@ -321,11 +321,10 @@ static inline wan_outcome judge_local(const wan_shard *shard, const wan_entry *e
 }
 
 /* The stored version, against the proposed one: does the change take effect? */
-static inline wan_outcome judge(const wan_shard *shard, const wan_entry *entry, wan_change *change)
+static inline wan_outcome decide(const wan_shard *shard, const wan_entry *entry, wan_change *change)
 {
-    change->keep = entry != NULL;
     int is_live = entry && entry->state != WAN_ENTRY_TOMBSTONE;
-    if (change->local) return judge_local(shard, entry, is_live, change);
+    if (change->local) return decide_local(shard, entry, is_live, change);
     if (entry) {
         int order = order_of(change, entry);
         if (order == 0) return WAN_SAME;
@@ -339,9 +338,10 @@ static inline wan_outcome judge(const wan_shard *shard, const wan_entry *entry, 
     return is_live ? WAN_UPDATED : WAN_CREATED;
 }
 
-wan_outcome wan_table_judge(wan_shard *shard, wan_change *change)
+wan_outcome wan_table_decide(wan_shard *shard, wan_change *change)
 {
-    return judge(shard, wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form), change);
+    return decide(shard, wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form),
+                  change);
 }
 
 static void put_value(wan_entry *entry, const wan_change *change, uint32_t length, const uint8_t *value)
@@ -357,7 +357,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 {
     wan_slot *slot = find_slot(shard, change->hash, change->key, change->key_length, change->key_form);
     wan_entry *entry = slot ? wan_slot_entry(*slot) : NULL;
-    wan_outcome outcome = judge(shard, entry, change);
+    wan_outcome outcome = decide(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
 
     /* A destroy leaves a tombstone also where nothing was: an older create may still be on its way. */
@@ -381,10 +381,10 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
             slot = free_slot(shard, change);
             shard->used++;
         } else {
-            wan_tally(&shard->bytes, -bytes_of(entry));
+            wan_add_guarded(&shard->bytes, -bytes_of(entry));
             give_entry(shard->slab, entry);
         }
-        wan_tally(&shard->bytes, bytes_of(fresh));
+        wan_add_guarded(&shard->bytes, bytes_of(fresh));
         *slot = slot_of(change->hash, fresh);
         entry = fresh;
     }
@@ -454,7 +454,7 @@ static void free_again(wan_shard *shard, wan_slot *slot)
 static void take_out(wan_shard *shard, wan_slot *slot)
 {
     wan_entry *entry = wan_slot_entry(*slot);
-    wan_tally(&shard->bytes, -bytes_of(entry));
+    wan_add_guarded(&shard->bytes, -bytes_of(entry));
     if (entry->state == WAN_ENTRY_TOMBSTONE) {
         shard->tombstones--;
         shard->tombstone_bytes -= tombstone_bytes_of(entry);

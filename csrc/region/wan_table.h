@@ -78,8 +78,8 @@ typedef struct {
 _Static_assert(sizeof(wan_shard) == 64, "a shard is a cache line");
 
 #define WAN_LAYOUT_SHIFT 31u /* The lines are 1 << so much. */
-/* They are laid out by wan_seat_hash: too many keys had met in one place. Else by the hash. */
-#define WAN_LAYOUT_BY_SEAT 32u
+/* They are laid out by wan_secret_hash: too many keys had met in one place. Else by the hash. */
+#define WAN_LAYOUT_BY_SECRET_HASH 32u
 
 enum { WAN_BUCKET_PRIMARY = 0 }; /* Its changes are made here. */
 
@@ -128,7 +128,7 @@ typedef struct {
     uint8_t flags;           /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
     uint8_t local;           /* Made here: always later than what is stored. */
     uint8_t ask;             /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
-    uint8_t keep;            /* Out: an entry (or tombstone) was there. */
+    uint8_t fault;           /* Out: an entry (or tombstone) was there. */
     uint8_t waits;           /* Out of the put path: a queue took the event whose makers wait for its disk. */
     int64_t tombstone_bytes; /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
 } wan_change;
@@ -153,7 +153,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
  * of this very version does not get it back by wan_table_apply: the event has been applied before. */
 wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
 /* What apply would do, changing nothing: for callers that must reserve elsewhere first. */
-wan_outcome wan_table_judge(wan_shard *shard, wan_change *change);
+wan_outcome wan_table_decide(wan_shard *shard, wan_change *change);
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                           uint8_t key_form);
 /* Whether the entry is what this very change made it. */

@@ -138,7 +138,8 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 
 static inline uint64_t conflation_hash(const wan_record *record)
 {
-    return wan_seat_hash(wan_record_key(record), record->key_length, record->key_form | (uint64_t)record->region << 8);
+    return wan_secret_hash(wan_record_key(record), record->key_length,
+                           record->key_form | (uint64_t)record->region << 8);
 }
 
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
@@ -171,7 +172,7 @@ static int same_key(const wan_record *a, const wan_record *b)
            && memcmp(wan_record_key(a), wan_record_key(b), a->key_length) == 0;
 }
 
-static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
+static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
 static void drop_front_holes(wan_queue *queue, wan_partition *partition);
 
 /* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
@@ -202,7 +203,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
                 &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence},
                 sizeof(wan_hole));
         } else { /* Both reach the disk in one block, or this one later. */
-            punch(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
+            make_hole(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }
         break;
@@ -216,7 +217,7 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
 /* Only where nobody has a record in hand that was not peeked: it may be moved. */
 static inline void tidy(wan_queue *queue)
 {
-    if (WAN_UNLIKELY(queue->punched_bytes >= WAN_SEGMENT_BYTES || queue->is_sweeping)) wan_queue_sweep(queue);
+    if (WAN_UNLIKELY(queue->hole_bytes >= WAN_SEGMENT_BYTES || queue->is_sweeping)) wan_queue_sweep(queue);
 }
 
 /* Beyond the limit an entry block is not kept for the next event. */
@@ -296,8 +297,8 @@ static inline void append(wan_queue *queue, wan_reservation *reservation, wan_en
     partition->unpeeked++;
     partition->uncounted_events += queue_waits(queue);
     partition->bytes += reservation->length;
-    wan_tally(&queue->events, 1);
-    wan_tally(&queue->bytes, reservation->length);
+    wan_add_guarded(&queue->events, 1);
+    wan_add_guarded(&queue->bytes, reservation->length);
     /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
     for (uint64_t ahead = 0; ahead < 256; ahead += 64)
         __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
@@ -403,8 +404,8 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         partition->unpeeked += n;
         partition->uncounted_events += queue_waits(queue) ? n : 0;
         partition->bytes += bytes;
-        wan_tally(&queue->events, n);
-        wan_tally(&queue->bytes, bytes);
+        wan_add_guarded(&queue->events, n);
+        wan_add_guarded(&queue->bytes, bytes);
         whole -= bytes;
         if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence + 1, (const wan_record *)first);
         check_positions(partition);
@@ -575,8 +576,8 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
         give_block(queue, block);
     partition->events--;
     partition->bytes -= length;
-    wan_tally(&queue->events, -(uint64_t)1);
-    wan_tally(&queue->bytes, -length);
+    wan_add_guarded(&queue->events, -(uint64_t)1);
+    wan_add_guarded(&queue->bytes, -length);
     wan_store_give(queue->store, &queue->records, ref_segment(ref), length);
 }
 
@@ -609,8 +610,8 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
         give_block(queue, block);
     partition->events -= forgotten;
     partition->bytes -= bytes;
-    wan_tally(&queue->events, -(uint64_t)forgotten);
-    wan_tally(&queue->bytes, -bytes);
+    wan_add_guarded(&queue->events, -(uint64_t)forgotten);
+    wan_add_guarded(&queue->bytes, -bytes);
 }
 
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
@@ -644,7 +645,7 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
     wan_queue_unpin_file(queue, partition);
 }
 
-static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
+static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
 {
     if (queue->broken) return;
     WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended);
@@ -657,15 +658,15 @@ static void punch(wan_queue *queue, wan_partition *partition, uint64_t sequence,
                              sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
     if (queue_waits(queue) && sequence > partition->counted) partition->uncounted_events--;
-    queue->punched_bytes += ref_length(queue->store, *entry);
+    queue->hole_bytes += ref_length(queue->store, *entry);
     forget_entry(queue, partition, sequence);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
     check_positions(partition);
 }
 
-void wan_queue_punch(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
+void wan_queue_make_hole(wan_queue *queue, uint32_t number, uint64_t sequence, uint32_t reason)
 {
-    punch(queue, &queue->partitions[number], sequence, reason);
+    make_hole(queue, &queue->partitions[number], sequence, reason);
     tidy(queue);
 }
 
@@ -735,7 +736,7 @@ void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     for (uint32_t n = 0; n < superseded->count; n++, hole++) {
         wan_partition *partition = &queue->partitions[hole->partition];
         if (hole->sequence <= partition->peeked || !*entry_of(partition, hole->sequence)) continue;
-        wan_queue_punch(queue, hole->partition, hole->sequence, hole->reason);
+        wan_queue_make_hole(queue, hole->partition, hole->sequence, hole->reason);
         queue->conflated++;
     }
 }

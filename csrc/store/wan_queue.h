@@ -78,7 +78,7 @@ typedef struct {
         copied; /* Events count once all copies in sync have them: nothing leaves that a lost member could take back. */
     uint64_t events, bytes;   /* Sums over the partitions. May be read without the lock: wan_read. */
     wan_buffer *holes;        /* With persistence: where holes are noted for the log. NULL otherwise. */
-    uint64_t punched_bytes;   /* Of records taken out of the middle since segments were last looked at for moving. */
+    uint64_t hole_bytes;      /* Of records taken out of the middle since segments were last looked at for moving. */
     uint8_t is_sweeping;      /* What lives in sparse segments is on its way out of them: */
     uint32_t sweep_partition; /* up to here it is done. */
     uint64_t sweep_sequence;
@@ -180,7 +180,7 @@ void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked);
 /* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
 /* Makes one peeked or queued event a hole: filtered or conflated in its batch. */
-void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason);
+void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason);
 /* What was peeked and not removed is to be sent again; it may have been applied. */
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
 /* With persistence: all up to `durable` is on the disk now. */

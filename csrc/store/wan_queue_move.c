@@ -97,7 +97,7 @@ static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
 static void begin_sweep(wan_queue *queue)
 {
     const wan_store *store = queue->store;
-    queue->punched_bytes = 0;
+    queue->hole_bytes = 0;
     if (wan_read(&store->memory_bytes) + wan_read(&store->file_bytes) + wan_read(&store->adopted_bytes)
         < 2 * queue->bytes + 4 * (uint64_t)WAN_SEGMENT_BYTES)
         return;
@@ -111,7 +111,7 @@ void wan_queue_sweep(wan_queue *queue)
     if (queue->broken) return;
     if (!queue->is_sweeping) {
         /* A sweep looks at every entry: there has to be as much to be had. */
-        if (queue->punched_bytes < queue->bytes / 16) return;
+        if (queue->hole_bytes < queue->bytes / 16) return;
         begin_sweep(queue);
     }
     if (queue->is_sweeping) sweep(queue, SWEPT_ENTRIES, SWEPT_BYTES);
@@ -121,5 +121,5 @@ void wan_queue_compact(wan_queue *queue)
 {
     if (queue->broken) return;
     begin_sweep(queue);
-    while (queue->is_sweeping) sweep(queue, UINT64_MAX, UINT64_MAX);
+    while (queue->is_sweeping) sweep(queue, WAN_NO_LIMIT, WAN_NO_LIMIT);
 }

@@ -63,8 +63,8 @@ static inline void restore_entry(wan_queue *queue, wan_partition *partition, uin
     partition->unpeeked++;
     partition->uncounted_events += queue_waits(queue) && sequence > partition->counted;
     partition->bytes += length;
-    wan_tally(&queue->events, 1);
-    wan_tally(&queue->bytes, length);
+    wan_add_guarded(&queue->events, 1);
+    wan_add_guarded(&queue->bytes, length);
     if (newest && queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
     check_positions(partition);
 }

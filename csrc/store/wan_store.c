@@ -137,7 +137,7 @@ static wan_status map_file(wan_store *store, uint64_t bytes, uint8_t **base)
                         "the queue's memory limit of %" PRIu64 " bytes is reached and it has no overflow directory",
                         store->memory_limit);
     wan_status status = store->env->map_overflow(store->env, store->directory, bytes, base);
-    if (status == WAN_OK) wan_tally(&store->files_made, 1);
+    if (status == WAN_OK) wan_add_guarded(&store->files_made, 1);
     return status;
 }
 
@@ -204,7 +204,7 @@ static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, 
     segment->live = bytes;
     segment->is_file = (uint8_t)is_file;
     segment->holds_blocks = (uint8_t)is_block;
-    wan_tally(is_file ? &store->file_bytes : &store->memory_bytes, size);
+    wan_add_guarded(is_file ? &store->file_bytes : &store->memory_bytes, size);
     *at = base;
     *segment_id = id;
     if (size - bytes >= bytes) { /* Has room for more like it: it is lent. A huge record stands alone. */
@@ -250,7 +250,7 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
         segment->bytes = (uint32_t)bytes;
         segment->live = 1; /* Until all that lives was counted nothing unmaps it. */
         segment->is_adopted = 1;
-        wan_tally(&store->adopted_bytes, bytes);
+        wan_add_guarded(&store->adopted_bytes, bytes);
     }
     wan_lock_release(&store->lock);
     if (status != WAN_OK) free(path);
@@ -267,7 +267,7 @@ wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t b
         segment->run_capacity = capacity;
     }
     segment->used += (uint32_t)bytes;
-    wan_tally(&segment->live, bytes);
+    wan_add_guarded(&segment->live, bytes);
     segment->runs[segment->run_count++] = (wan_store_run){(uint32_t)offset, (uint32_t)bytes};
     return WAN_OK;
 }
@@ -292,12 +292,12 @@ static void free_segment(wan_store *store, uint32_t id)
     if (segment->is_adopted) {
         free(segment->runs);
         free(segment->file);
-        wan_tally(&store->adopted_bytes, -bytes);
+        wan_add_guarded(&store->adopted_bytes, -bytes);
         drop_id(store, id);
         store->env->unmap(store->env, base, bytes);
         return;
     }
-    wan_tally(is_file ? &store->file_bytes : &store->memory_bytes, -bytes);
+    wan_add_guarded(is_file ? &store->file_bytes : &store->memory_bytes, -bytes);
     drop_id(store, id);
     if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {
         store->spare_memory[store->spare_memory_count++] = base;

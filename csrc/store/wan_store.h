@@ -175,7 +175,7 @@ static inline wan_status wan_store_add_run(wan_segment *segment, uint64_t offset
     if (WAN_UNLIKELY(!last || (uint64_t)last->offset + last->bytes != offset))
         return wan_store_begin_run(segment, offset, bytes);
     segment->used += (uint32_t)bytes;
-    wan_tally(&segment->live, bytes);
+    wan_add_guarded(&segment->live, bytes);
     last->bytes += (uint32_t)bytes;
     return WAN_OK;
 }

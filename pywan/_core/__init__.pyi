@@ -162,7 +162,7 @@ class EventQueue:
         flush_ms: int = 10,
         log_budget: LogBudget | None = None,
         log_known: int = 0,
-        log_may_take_kept: bool = False,
+        log_may_use_reserve: bool = False,
         salvage: bool = False,
         environment: Any = None,
         mount: int = 0,
@@ -244,11 +244,11 @@ class EventQueue:
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
     def peek(self, partition: int, count: int) -> list[_Record]:
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
-    def peek_placed(self, partition: int, count: int) -> list[tuple[int, _Record]]:
+    def peek_with_positions(self, partition: int, count: int) -> list[tuple[int, _Record]]:
         """The same: (sequence, bytes) of each."""
     def remove(self, partition: int, through: int) -> int:
         """Drops every event up to and including `through`: the receiver has them."""
-    def punch(self, partition: int, sequence: int) -> None:
+    def make_hole(self, partition: int, sequence: int) -> None:
         """Makes one event a hole (as a filter would), counted as filtered at transmit."""
     def rewind(self, partition: int) -> None:
         """What was peeked and not removed is to be sent again, as possible duplicates."""
@@ -257,7 +257,7 @@ class EventQueue:
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
         """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`, since the queue was last empty."""
 
-_Place = tuple[int, int, bool]  # (partition, sequence, whether it may have been applied before)
+_Position = tuple[int, int, bool]  # (partition, sequence, whether it may have been applied before)
 _Record = bytes  # Outside the class, whose property `bytes` hides the type.
 
 # Regions
@@ -563,8 +563,8 @@ class DispatcherSession(Session):
         index: int,
         parked: EventQueue,
         *,
-        transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None = None,
-        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None = None,
+        transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None = None,
+        acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None = None,
         on_failure: Callable[[int, int, int], None] | None = None,
     ) -> Self: ...
     @property
@@ -586,8 +586,8 @@ class DispatcherSession(Session):
         """Takes effect with the next batch."""
     def set_callbacks(
         self,
-        transmit_filter: Callable[[Iterable[tuple[bytes, _Place]]], Sequence[bool]] | None,
-        acknowledged: Callable[[Iterable[tuple[bytes, _Place]]], None] | None,
+        transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None,
+        acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None,
     ) -> None:
         """Replaces the user's callbacks; takes effect with the next batch."""
     def tell_floors(self, floors: bytes) -> None:
@@ -662,7 +662,7 @@ class ReceiverSession(Session):
         memory: SourceMemory,
         counts: ReceiverCounts,
         find_region: Callable[[str], RegionCore | None],
-        on_slow: Callable[[Any, bytes, _Place], int] | None,
+        on_slow: Callable[[Any, bytes, _Position], int] | None,
         *,
         credit_bytes: int = ...,
         max_drift_ms: int = 300000,

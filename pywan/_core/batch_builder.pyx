@@ -71,7 +71,7 @@ cdef class BatchBuilder:
                 wan_queue_rewind(&self.gateway.queue, p)
             p += self.gateway.dispatchers
         queue_refresh_pending(self.gateway, self.index)
-        self.gateway.signals[self.index].wake_at = NEVER
+        self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
     # When
@@ -125,7 +125,7 @@ cdef class BatchBuilder:
 
     cdef void stop_waiting(self) noexcept nogil:
         wan_lock_take(&self.gateway.lock)
-        self.gateway.signals[self.index].wake_at = NEVER
+        self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
     # What
@@ -166,9 +166,9 @@ cdef class BatchBuilder:
             section.through = partition.peeked
             section.settled = partition.removed
             section.bytes = <uint32_t>size
-            section.unsure = section.duplicates = section.reserved = 0
+            section.not_durable = section.duplicates = section.reserved = 0
             if self.gateway.durable != NULL:
-                section.unsure = <uint32_t>min(partition.removed - self.gateway.durable.removed[p], <uint64_t>0xffffffff)
+                section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p], <uint64_t>0xffffffff)
             self.spans[sections] = wan_queue_span(&self.gateway.queue, p, section.first, section.through)
             if self.spans[sections].file != NULL:
                 if lies_together(section, &self.spans[sections]):
@@ -313,7 +313,7 @@ cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32
                                  uint32_t reason) noexcept nogil:
     # Under the queue's lock. The record becomes a hole in the queue and a NULL in the batch.
     section.bytes -= wan_record_length(self.records[at])
-    wan_queue_punch(&self.gateway.queue, section.partition, self.sequences[at], reason)
+    wan_queue_make_hole(&self.gateway.queue, section.partition, self.sequences[at], reason)
     self.records[at] = NULL
     counter[0] += 1
 
@@ -370,7 +370,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
             record = self.records[at]
             if record == NULL or record.operation != WAN_UPDATE:
                 continue
-            hash = wan_seat_hash(wan_record_key(record), record.key_length, record.key_form | <uint64_t>record.region << 8)
+            hash = wan_secret_hash(wan_record_key(record), record.key_length, record.key_form | <uint64_t>record.region << 8)
             slot = <uint32_t>hash & (capacity - 1)
             while True:
                 if newest[slot] == 0:

@@ -63,8 +63,8 @@ cdef extern from "base/wan_thread.h" nogil:
     wan_thread *wan_thread_self()
     uint32_t wan_thread_number()
     uint64_t wan_thread_next_event()
-    void wan_count(uint64_t *counter, uint64_t by)
-    void wan_tally(uint64_t *counter, uint64_t by)
+    void wan_add_shared(uint64_t *counter, uint64_t by)
+    void wan_add_guarded(uint64_t *counter, uint64_t by)
     void wan_set(uint64_t *counter, uint64_t value)
     uint64_t wan_read(const uint64_t *counter)
     int wan_falls_short(int64_t *number, int64_t by)
@@ -77,7 +77,7 @@ cdef extern from "base/wan_fork.h" nogil:
 
 cdef extern from "base/wan_hash.h" nogil:
     uint64_t wan_hash(const void *data, size_t length, uint64_t seed)
-    uint64_t wan_seat_hash(const void *data, size_t length, uint64_t form)
+    uint64_t wan_secret_hash(const void *data, size_t length, uint64_t form)
     uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
     uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
 
@@ -109,8 +109,15 @@ cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)
 
 cdef extern from "base/wan_base.h" nogil:
-    const uint64_t NEVER "WAN_NEVER"
-    void wan_tell(wan_status status, const char *format, ...)
+    const uint64_t NEVER "WAN_NEVER"             # A time that does not come.
+    const uint64_t NO_LIMIT "WAN_NO_LIMIT"       # A number of bytes or items that is not limited.
+    const uint64_t NO_STAMP "WAN_NO_STAMP"       # Instead of a stamp: there is none.
+    const uint64_t NO_SEQUENCE "WAN_NO_SEQUENCE" # Instead of a sequence: none is expected.
+    # Names of the same number for what the C does not know.
+    const uint64_t DO_NOT_WAKE "WAN_NO_LIMIT"    # Instead of a number of events that wakes a dispatcher: none does.
+    const uint64_t NO_SEGMENT "WAN_NO_LIMIT"     # Instead of the number of a segment: there is none.
+    const uint64_t NO_SWEEP "WAN_NO_LIMIT"       # Instead of a number of records at which a sweep began: there was none.
+    void wan_note(wan_status status, const char *format, ...)
     void wan_prefetch(const void *at)
 
 cdef extern from "base/wan_crc32c.h" nogil:

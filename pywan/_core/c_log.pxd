@@ -28,7 +28,7 @@ cdef extern from "log/wan_log.h" nogil:
         uint64_t bytes
         wan_buffer identity
         const wan_breakage *broken
-        uint8_t named
+        uint8_t has_manifest
     ctypedef struct wan_damage:
         char file[4096]
         uint64_t offset
@@ -47,11 +47,11 @@ cdef extern from "log/wan_log.h" nogil:
     void wan_log_close(wan_log *log)
     ctypedef struct wan_log_budget:
         uint64_t limit, used
-    int wan_log_begin_way(wan_log *log)
-    void wan_log_end_way(wan_log *log)
-    uint64_t wan_log_way(const wan_log *log)
+    int wan_log_take_reserve(wan_log *log)
+    void wan_log_give_back_reserve(wan_log *log)
+    uint64_t wan_log_reserve_room(const wan_log *log)
     uint64_t wan_log_record_bytes(const wan_log *log)
-    void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_take_kept)
+    void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may_use_reserve)
     wan_status wan_log_commit(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
     wan_status wan_log_write(wan_log *log, const wan_part *parts, uint32_t count, uint32_t *segment)
     bint wan_log_takes(const wan_log *log, uint64_t length)

@@ -36,18 +36,18 @@ cdef extern from "record/wan_record.h" nogil:
     wan_status wan_record_check(const uint8_t *at, uint64_t length)
     int wan_record_has_end(const wan_record *record, uint64_t length)
 
-cdef extern from "record/wan_place.h" nogil:
-    ctypedef struct wan_place:
+cdef extern from "record/wan_position.h" nogil:
+    ctypedef struct wan_position:
         uint32_t partition
         uint32_t count
         uint64_t first
-    uint32_t wan_places_join(wan_place *to, const wan_place *places, uint32_t count)
-    ctypedef struct wan_place_walk:
+    uint32_t wan_positions_join(wan_position *to, const wan_position *places, uint32_t count)
+    ctypedef struct wan_position_walk:
         const uint8_t *at
         uint64_t left
-    wan_status wan_places_begin(wan_place_walk *walk, const uint8_t *part, uint64_t length, uint32_t items)
-    int wan_places_next(wan_place_walk *walk, uint32_t *partition, uint64_t *sequence)
-    void wan_places_pass(wan_place_walk *walk, uint64_t length)
+    wan_status wan_positions_begin(wan_position_walk *walk, const uint8_t *part, uint64_t length, uint32_t items)
+    int wan_positions_next(wan_position_walk *walk, uint32_t *partition, uint64_t *sequence)
+    void wan_positions_pass(wan_position_walk *walk, uint64_t length)
 
 cdef extern from "record/wan_item_set.h" nogil:
     ctypedef struct wan_item_key:
@@ -81,10 +81,10 @@ cdef extern from "record/wan_frame.h" nogil:
         uint64_t through
         uint64_t settled
         uint32_t bytes
-        uint32_t unsure
+        uint32_t not_durable
         uint32_t duplicates
         uint32_t reserved
-    uint64_t wan_section_sure(const wan_section *section)
+    uint64_t wan_section_durable(const wan_section *section)
     bint wan_section_has_holes(const wan_section *section)
     uint64_t wan_section_head_bytes(const wan_section *section)
     uint64_t wan_section_sequence(const wan_section *section, const uint8_t *at, uint32_t n)

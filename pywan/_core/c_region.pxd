@@ -75,7 +75,7 @@ cdef extern from "region/wan_table.h" nogil:
         uint8_t flags
         uint8_t local
         uint8_t ask
-        uint8_t keep
+        uint8_t fault
         uint8_t waits
         int64_t tombstone_bytes
     wan_status wan_table_init(wan_table *table, uint32_t buckets)
@@ -83,7 +83,7 @@ cdef extern from "region/wan_table.h" nogil:
     wan_shard *wan_table_shard(const wan_table *table, uint64_t hash)
     wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
-    wan_outcome wan_table_judge(wan_shard *shard, wan_change *change)
+    wan_outcome wan_table_decide(wan_shard *shard, wan_change *change)
     wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)
     int wan_table_made_by(const wan_entry *entry, const wan_change *change)
     int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form)

@@ -68,7 +68,7 @@ cdef extern from "store/wan_queue.h" nogil:
     uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t length, int at_least_one,
                             wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
-    void wan_queue_punch(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
+    void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
     void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
     wan_status wan_queue_set_copied(wan_queue *queue, bint copied)
@@ -96,15 +96,15 @@ cdef extern from "store/wan_queue.h" nogil:
     void wan_queue_rewind(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
 
-cdef extern from "store/wan_stage.h" nogil:
-    enum: WAN_STAGE_BLOCK_BYTES
-    ctypedef struct wan_stage_pool:
+cdef extern from "store/wan_row_stage.h" nogil:
+    enum: WAN_ROW_STAGE_BLOCK_BYTES
+    ctypedef struct wan_row_stage_pool:
         uint64_t memory
-    ctypedef struct wan_stage:
-        wan_stage_pool *pool
-    void wan_stage_pool_init(wan_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
-    wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *directory)
-    void wan_stage_close(wan_stage *stage)
-    wan_status wan_stage_add(wan_stage *stage, const uint8_t *records, uint64_t length)
-    uint32_t wan_stage_peek(const wan_stage *stage, uint32_t most, const wan_record **records)
-    void wan_stage_drop(wan_stage *stage)
+    ctypedef struct wan_row_stage:
+        wan_row_stage_pool *pool
+    void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
+    wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, const char *directory)
+    void wan_row_stage_close(wan_row_stage *stage)
+    wan_status wan_row_stage_add(wan_row_stage *stage, const uint8_t *records, uint64_t length)
+    uint32_t wan_row_stage_peek(const wan_row_stage *stage, uint32_t most, const wan_record **records)
+    void wan_row_stage_drop(wan_row_stage *stage)

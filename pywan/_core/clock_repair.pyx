@@ -296,7 +296,7 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
             continue
         if wan_queue_at(&source.queue, partition, place[n].sequence) == NULL:
             continue
-        wan_queue_punch(&source.queue, place[n].partition, place[n].sequence, WAN_HOLE_RESTAMPED)
+        wan_queue_make_hole(&source.queue, place[n].partition, place[n].sequence, WAN_HOLE_RESTAMPED)
         taken += 1
     source.counts.restamped += taken
     for n in range(source.dispatchers):

@@ -142,7 +142,7 @@ cdef inline void committer_release_role(log_committer *committer) noexcept nogil
 
 cdef void committer_init(log_committer *committer, const log_owner *owner, uint8_t synchronous, uint32_t flush_ms) noexcept nogil
 cdef int committer_opened(log_committer *committer, wan_status status, str whose) except -1
-cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_take_kept) except -1
+cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_use_reserve) except -1
 cdef void committer_take_role(log_committer *committer) noexcept nogil
 cdef wan_status committer_write(log_committer *committer, const wan_part *parts, uint32_t count, bint syncs, uint32_t *segment) noexcept nogil
 cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcept nogil

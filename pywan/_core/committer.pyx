@@ -29,7 +29,7 @@ cdef void committer_init(log_committer *committer, const log_owner *owner, uint8
     committer.owner = owner[0]
     committer.synchronous, committer.flush_ms = synchronous, flush_ms
     committer.staged_max = STAGED_BYTES_MAX
-    committer.record_max = NEVER
+    committer.record_max = NO_LIMIT
 
 
 cdef int committer_opened(log_committer *committer, wan_status status, str whose) except -1:
@@ -44,11 +44,11 @@ cdef int committer_opened(log_committer *committer, wan_status status, str whose
     return 0
 
 
-cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_take_kept) except -1:
+cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_use_reserve) except -1:
     """The log takes its room out of a budget that counts `known` bytes of it already; None: the disk is its limit."""
     if budget is not None:
         committer.staged_max = min(<uint64_t>STAGED_BYTES_MAX, budget.budget.limit // STAGED_PART_OF_LIMIT)
-        wan_log_share(&committer.log, &budget.budget, known, may_take_kept)
+        wan_log_share(&committer.log, &budget.budget, known, may_use_reserve)
         committer.record_max = wan_log_record_bytes(&committer.log)
     return 0
 
@@ -272,20 +272,20 @@ cdef wan_status committer_refuse(const log_committer *committer, const log_stage
     """Why so many bytes cannot be staged. They may be taken later, unless the record is too long, or our own check failed: the detail says which."""
     cdef const log_view *view = &committer.view
     if wan_flag_read(&committer.stop):
-        wan_tell(WAN_CLOSED, "the log is closed")
+        wan_note(WAN_CLOSED, "the log is closed")
         return WAN_CLOSED
     if view.failing == WAN_BROKEN:
-        wan_tell(WAN_BROKEN, "the log is not written any more: %s", view.reason)
+        wan_note(WAN_BROKEN, "the log is not written any more: %s", view.reason)
         return WAN_BROKEN
     if view.failing:
-        wan_tell(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
+        wan_note(<wan_status>view.failing if view.failing == WAN_FULL or view.failing == WAN_NO_MEMORY else WAN_IO,
                  "the log is not written now: %s", view.reason)
         return WAN_FULL
     if length > committer.record_max:
-        wan_tell(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
+        wan_note(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
                  <unsigned long long>length, <unsigned long long>committer.record_max)
         return WAN_TOO_LARGE
-    wan_tell(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.staged.used)
+    wan_note(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.staged.used)
     return WAN_FULL
 
 

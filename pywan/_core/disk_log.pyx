@@ -23,7 +23,7 @@ cdef class LogBudget:
 
     def give(self, uint64_t count):
         """Of a log that was removed as a whole."""
-        wan_count(&self.budget.used, -count)
+        wan_add_shared(&self.budget.used, -count)
 
 
 cdef list damage_list(const wan_buffer *damages):

@@ -105,7 +105,7 @@ cdef class DispatcherSession(Session):
         wan_lock_take(&self.gateway.lock)
         wan_buffer_empty(&self.floors)
         status = wan_buffer_add(&self.floors, PyBytes_AS_STRING(floors), PyBytes_GET_SIZE(floors))
-        wan_tally(&self.floors_told, 1)
+        wan_add_guarded(&self.floors_told, 1)
         wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.queue.name!r}: floors")
         wan_flag_set(&self.floors_due, 1)
@@ -200,17 +200,17 @@ cdef class DispatcherSession(Session):
             wan_set(&self.floors_heard, max(self.floors_heard, min(frame.id, wan_read(&self.floors_told))))
             return GOES_ON
         if frame.type == WAN_FRAME_REWIND and frame.length < sizeof(wan_rewind):
-            wan_tell(WAN_CORRUPT, "rewind of %u bytes", frame.length)
+            wan_note(WAN_CORRUPT, "rewind of %u bytes", frame.length)
         elif frame.type == WAN_FRAME_REWIND:
-            wan_tell(WAN_CORRUPT, "the receiver expects partition %u from sequence %llu", (<const wan_rewind *>(frame + 1)).partition,
+            wan_note(WAN_CORRUPT, "the receiver expects partition %u from sequence %llu", (<const wan_rewind *>(frame + 1)).partition,
                      <unsigned long long>(<const wan_rewind *>(frame + 1)).expected)
         elif frame.type == WAN_FRAME_BYE:
-            wan_tell(WAN_CORRUPT, "the receiver is stopping")
+            wan_note(WAN_CORRUPT, "the receiver is stopping")
         elif frame.type == WAN_FRAME_ERROR:
             wan_flag_set(&self.is_refused_flag, 1)
-            wan_tell(WAN_CORRUPT, "the receiver says: %.*s", <int>min(frame.length, 400), <const char *>(frame + 1))
+            wan_note(WAN_CORRUPT, "the receiver says: %.*s", <int>min(frame.length, 400), <const char *>(frame + 1))
         else:
-            wan_tell(WAN_CORRUPT, "frame of type %u from a receiver", frame.type)
+            wan_note(WAN_CORRUPT, "frame of type %u from a receiver", frame.type)
         return ENDED_TOLD
 
     cdef bint acknowledge(self, const wan_frame *frame) noexcept nogil:
@@ -264,7 +264,7 @@ cdef class DispatcherSession(Session):
             return ENDED_TOLD
         if is_empty and self.batch_may_leave(now_us) and self.builder.is_due(now_us):
             if not self.builder.build(self, self.flights, now_us):
-                wan_tell(WAN_NO_MEMORY, "no memory for a batch")
+                wan_note(WAN_NO_MEMORY, "no memory for a batch")
                 return ENDED_TOLD
             return GOES_AGAIN
         if is_empty and (now_us > self.last_sent_us + self.heartbeat_us or wan_flag_read(&self.floors_due)):
@@ -275,10 +275,10 @@ cdef class DispatcherSession(Session):
         if now_us > self.alive_until():
             wan_flag_set(&self.is_given_up_flag, 1)
             if self.flights.batches():
-                wan_tell(WAN_CORRUPT, "no progress by the receiver for %.1f s, with %llu events on their way to it",
+                wan_note(WAN_CORRUPT, "no progress by the receiver for %.1f s, with %llu events on their way to it",
                          self.silence_us / 1e6, <unsigned long long>self.flights.events)
             else:
-                wan_tell(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.silence_us / 1e6)
+                wan_note(WAN_CORRUPT, "no answer from the receiver for %.1f s", self.silence_us / 1e6)
             return ENDED_TOLD
         return self.builder.wait_for_events(now_us, is_empty and self.flights.has_room())
 
@@ -300,11 +300,11 @@ cdef class DispatcherSession(Session):
 
     cdef void woken(self, uint64_t since_us, uint64_t now_us) noexcept nogil:
         if self.out.start < self.out.used or not self.flights.has_room():
-            wan_count(&self.blocked_us, now_us - since_us)
+            wan_add_shared(&self.blocked_us, now_us - since_us)
         self.builder.stop_waiting()
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        wan_tell(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the receiver broke")
+        wan_note(WAN_CORRUPT, "the receiver closed the connection" if while_reading else "the connection to the receiver broke")
         return ENDED_TOLD
 
     def run(self, int file):

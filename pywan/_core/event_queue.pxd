@@ -15,7 +15,7 @@ cdef class EventQueue:
     cdef bint gives_up(self, uint64_t waited_us)
     cdef int wait_for_copies(self, double timeout) except -1
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
-    cdef list take(self, uint32_t partition, uint32_t count, bint is_placed)
+    cdef list take(self, uint32_t partition, uint32_t count, bint with_positions)
     cdef int check_partition(self, uint32_t partition) except -1
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *
 

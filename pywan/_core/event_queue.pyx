@@ -55,7 +55,7 @@ cdef class EventQueue:
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
                   uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
                   log_directory=None, uint64_t log_id=0, synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
-                  uint64_t log_known=0, bint log_may_take_kept=False, bint salvage=False, environment=None, uint64_t mount=0):
+                  uint64_t log_known=0, bint log_may_use_reserve=False, bint salvage=False, environment=None, uint64_t mount=0):
         global queues_made
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
@@ -91,7 +91,7 @@ cdef class EventQueue:
         for n in range(dispatchers):
             self.gateway.signals[n].file = -1
         for n in range(dispatchers):
-            self.gateway.signals[n].wake_at = NEVER
+            self.gateway.signals[n].wake_at = DO_NOT_WAKE
             self.gateway.signals[n].file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.gateway.signals[n].file < 0:
                 from pywan.errors import DiskError
@@ -103,7 +103,7 @@ cdef class EventQueue:
             self.open_log(env, str(log_directory), log_id, level_of(synchronous), flush_ms, salvage, mount)
             self.gateway.full_timeout_us = self.gateway.block_timeout_us = SLOW_DISK_US
             self.budget = log_budget
-            committer_share(&self.gateway.durable.committer, log_budget, log_known, log_may_take_kept)
+            committer_share(&self.gateway.durable.committer, log_budget, log_known, log_may_use_reserve)
 
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
         cdef durable_log *durable = durable_log_new(self.gateway)
@@ -476,12 +476,12 @@ cdef class EventQueue:
         cdef uint32_t p
         cdef wan_partition *partition
         cdef wan_record *record
-        cdef wan_buffer copies, places
-        cdef wan_place place
+        cdef wan_buffer copies, positions
+        cdef wan_position position
         cdef bint whole = True, readable = True
         memset(&copies, 0, sizeof(copies))
-        memset(&places, 0, sizeof(places))
-        place.count = 1
+        memset(&positions, 0, sizeof(positions))
+        position.count = 1
         with nogil:
             wan_lock_take(&self.gateway.lock)
             for p in range(self.gateway.queue.partition_count):
@@ -495,8 +495,8 @@ cdef class EventQueue:
                     readable = queue_can_read(self.gateway, p, sequence)
                     if not readable:
                         break
-                    place.partition, place.first = p, sequence
-                    whole = (wan_buffer_add(&places, &place, sizeof(place)) == WAN_OK
+                    position.partition, position.first = p, sequence
+                    whole = (wan_buffer_add(&positions, &position, sizeof(position)) == WAN_OK
                              and wan_buffer_add(&copies, record, wan_record_length(record)) == WAN_OK)
             wan_lock_release(&self.gateway.lock)
         try:
@@ -506,14 +506,14 @@ cdef class EventQueue:
                 raise MemoryError(f"queue {self.name!r}: no memory for a copy of its records")
             found, at = [], 0
             for n in range(copies.count):
-                place = (<const wan_place *>places.bytes)[n]
+                position = (<const wan_position *>positions.bytes)[n]
                 record = <wan_record *>(copies.bytes + at)
-                found.append((place.partition, place.first, PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))))
+                found.append((position.partition, position.first, PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))))
                 at += wan_record_length(record)
             return found
         finally:
             wan_buffer_close(&copies)
-            wan_buffer_close(&places)
+            wan_buffer_close(&positions)
 
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.gateway.queue.partition_count:
@@ -531,25 +531,25 @@ cdef class EventQueue:
         """Takes up to `count` records of a partition as bytes, as a dispatcher would."""
         return self.take(partition, count, False)
 
-    def peek_placed(self, uint32_t partition, uint32_t count):
+    def peek_with_positions(self, uint32_t partition, uint32_t count):
         """The same: (sequence, bytes) of each."""
         return self.take(partition, count, True)
 
-    cdef list take(self, uint32_t partition, uint32_t count, bint is_placed):
+    cdef list take(self, uint32_t partition, uint32_t count, bint with_positions):
         self.check_partition(partition)
         cdef wan_record **records = <wan_record **>malloc(count * sizeof(wan_record *))
-        cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t)) if is_placed else NULL
+        cdef uint64_t *sequences = <uint64_t *>malloc(count * sizeof(uint64_t)) if with_positions else NULL
         cdef uint64_t size, before
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
-        if records == NULL or (is_placed and sequences == NULL):
+        if records == NULL or (with_positions and sequences == NULL):
             free(records)
             free(sequences)
             raise MemoryError()
         try:
             wan_lock_take(&self.gateway.lock)
             before = self.gateway.queue.partitions[partition].peeked
-            taken = wan_queue_peek(&self.gateway.queue, partition, count, NEVER, 1, records, sequences, &size)
+            taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
             if taken:
                 span = wan_queue_span(&self.gateway.queue, partition, before + 1, self.gateway.queue.partitions[partition].peeked)
                 status = wan_store_check(self.gateway.queue.store, &span)
@@ -558,7 +558,7 @@ cdef class EventQueue:
             queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
             wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
-            if not is_placed:
+            if not with_positions:
                 return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n])) for n in range(taken)]
             return [(sequences[n], PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))) for n in range(taken)]
         finally:
@@ -576,13 +576,13 @@ cdef class EventQueue:
         check_whole(self)
         return removed
 
-    def punch(self, uint32_t partition, uint64_t sequence):
+    def make_hole(self, uint32_t partition, uint64_t sequence):
         """Makes one event a hole (as a filter would), counted as filtered at transmit."""
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
         if sequence > self.gateway.queue.partitions[partition].removed and sequence <= self.gateway.queue.partitions[partition].appended:
             before = self.gateway.queue.events
-            wan_queue_punch(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
+            wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
             queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
         wan_lock_release(&self.gateway.lock)
@@ -608,7 +608,7 @@ cdef class EventQueue:
         if not until_empty:
             memset(self.gateway.lowest_copied, 0xff, sizeof(found))
         wan_lock_release(&self.gateway.lock)
-        return {n: found[n] for n in range(256) if found[n] != NEVER}
+        return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
     def replay_into(self, EventQueue other not None, bint force=False):
         """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
@@ -645,7 +645,7 @@ cdef class EventQueue:
 
     cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
         """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
-        cdef uint64_t most = wan_log_record_bytes(&other.gateway.durable.committer.log) // 2 if other.gateway.durable != NULL else NEVER
+        cdef uint64_t most = wan_log_record_bytes(&other.gateway.durable.committer.log) // 2 if other.gateway.durable != NULL else NO_LIMIT
         cdef uint64_t size, sequence, copied = 0
         cdef wan_record *record
         cdef wan_store_span span

@@ -82,9 +82,9 @@ cdef class InFlight:
         if self.next_batch == self.oldest_batch:
             wan_set(&self.answered_us, now_us)
             self.progress_us = now_us
-        wan_tally(&self.next_batch, 1)
-        wan_tally(&self.events, f.events)
-        wan_tally(&self.bytes, f.bytes)
+        wan_add_guarded(&self.next_batch, 1)
+        wan_add_guarded(&self.events, f.events)
+        wan_add_guarded(&self.bytes, f.bytes)
         f.mark = wan_window_sent(&self.window, self.bytes, f.bytes, now_us)
 
     # The receiver answers
@@ -103,10 +103,10 @@ cdef class InFlight:
         cdef uint32_t n = 0, s
         cdef uint64_t batch, after
         if frame.length < sizeof(wan_ack) or frame.length != sizeof(wan_ack) + <uint64_t>ack.failures * sizeof(wan_failure):
-            wan_tell(WAN_CORRUPT, "acknowledgement of %u bytes", frame.length)
+            wan_note(WAN_CORRUPT, "acknowledgement of %u bytes", frame.length)
             return False
         if frame.id >= self.next_batch:
-            wan_tell(WAN_CORRUPT, "acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
+            wan_note(WAN_CORRUPT, "acknowledgement of batch %llu, which was not sent", <unsigned long long>frame.id)
             return False
         for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
             s, after = 0, 0
@@ -114,14 +114,14 @@ cdef class InFlight:
             while n < ack.failures and is_next_of_flight(&self.ring[batch & (self.capacity - 1)], &failures[n], &s, &after):
                 n += 1
         if n < ack.failures:
-            wan_tell(WAN_CORRUPT, "acknowledgement with a failure of event %u/%llu, which is not next in its batches",
+            wan_note(WAN_CORRUPT, "acknowledgement with a failure of event %u/%llu, which is not next in its batches",
                      failures[n].partition, <unsigned long long>failures[n].sequence)
             return False
         self.credit_events = ack.credit_events
         wan_window_set_limit(&self.window, ack.credit_bytes)
         wan_set(&self.answered_us, now_us)
         note_progress(self, now_us)
-        wan_count(&self.receiver_us, frame.count)
+        wan_add_shared(&self.receiver_us, frame.count)
         return True
 
     cdef flight *oldest(self) noexcept nogil:
@@ -132,9 +132,9 @@ cdef class InFlight:
         """The oldest batch is not in flight any more. The receiver says that it worked so long on it."""
         cdef const flight *f = self.oldest()
         cdef uint64_t link_us
-        wan_tally(&self.events, -<uint64_t>f.events)
-        wan_tally(&self.bytes, -f.bytes)
-        wan_tally(&self.oldest_batch, 1)
+        wan_add_guarded(&self.events, -<uint64_t>f.events)
+        wan_add_guarded(&self.bytes, -f.bytes)
+        wan_add_guarded(&self.oldest_batch, 1)
         wan_window_acknowledged(&self.window, &f.mark, now_us)
         link_us = max(now_us, f.mark.sent_us + worked_us + 1) - f.mark.sent_us - worked_us
         if self.link_us == 0 or link_us < self.link_us:

@@ -311,7 +311,7 @@ cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, in
     if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
-            wan_count(<uint64_t *>&region.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
+            wan_add_shared(<uint64_t *>&region.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
 
 cdef inline void origin_local(origin *from_, const region_core *region, wan_thread *maker) noexcept nogil:
@@ -346,7 +346,7 @@ cdef inline void change_from_record(wan_change *change, const wan_record *record
     change.flags = record.flags
     change.local = 0
     change.ask = WAN_ASK_NOBODY
-    change.keep = 0
+    change.fault = 0
 
 
 cdef inline void origin_from_record(origin *from_, const wan_record *record, bint possible_duplicate) noexcept nogil:

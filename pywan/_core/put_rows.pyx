@@ -89,15 +89,15 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
         for k in range(n):
             change = &changes[k]
             change.key, change.key_length, change.key_form = key_starts[k], <uint16_t>key_lengths[k], key_forms[k]
-            change.keep = <uint8_t>key_fault(change.key, key_lengths[k], change.key_form, is_plain)
+            change.fault = <uint8_t>key_fault(change.key, key_lengths[k], change.key_form, is_plain)
             change.operation = codes[base + k] if codes != NULL else WAN_UPDATE
             if values != NULL and change.operation != WAN_DESTROY:
                 change.value, change.value_length, change.value_form = value_starts[k], value_lengths[k], value_forms[k]
                 if change.value_length > WAN_VALUE_BYTES_MAX:
-                    change.keep = 3
+                    change.fault = 3
             else:
                 change.value, change.value_length, change.value_form = NULL, 0, WAN_FORM_NONE
-            change.hash = wan_key_hash(change.key, change.key_length, change.key_form) if not change.keep else 0
+            change.hash = wan_key_hash(change.key, change.key_length, change.key_form) if not change.fault else 0
             change.stamp = first_stamp + k
             change.flags = 0
             if stamps != NULL and stamps[base + k] > 0 and (<uint64_t>stamps[base + k]) << 16 < change.stamp:
@@ -111,8 +111,8 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
         k = fetched = 0
         while k < n:
             change = &changes[k]
-            if change.keep:
-                bulk_fail(result, base + k, change.keep)
+            if change.fault:
+                bulk_fail(result, base + k, change.fault)
                 row += 1
                 k += 1
                 continue
@@ -142,12 +142,12 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
 
 cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
                                wan_shard **held, uint32_t *locks) noexcept nogil:
-    """Of as many of these changes as can be had at once, `keep` ends them: their shards, and the locks that were taken. The
+    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were taken. The
     first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
     cdef uint32_t n, k, done = 0
     locks[0] = 0
     for n in range(count):
-        if changes[n].keep:
+        if changes[n].fault:
             break
         shards[n] = wan_table_shard(&region.table, changes[n].hash)
         if n == 0:

@@ -13,7 +13,7 @@ from pywan._core.log_stage cimport log_stage
 
 cdef struct dispatcher_signal:
     # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
-    # it to 1 when idle, to its batch size while it waits for a batch to fill, and to NEVER while it works.
+    # it to 1 when idle, to its batch size while it waits for a batch to fill, and to DO_NOT_WAKE while it works.
     uint64_t pending        # Events of its partitions that were not peeked. May be read without the lock: wan_read.
     uint64_t wake_at
     int file
@@ -41,7 +41,7 @@ cdef struct gateway_queue:
     uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
     uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
     uint64_t lowest_copied[256] # Of each site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp, but one
-                                # that a caller gave. NEVER: there was none.
+                                # that a caller gave. NO_STAMP: there was none.
     uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
 
 
@@ -70,9 +70,9 @@ cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
 cdef inline int queue_note_pending(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
     # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
     cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1 else partition % gateway.dispatchers]
-    wan_tally(&signal.pending, count)
+    wan_add_guarded(&signal.pending, count)
     if signal.pending >= signal.wake_at:
-        signal.wake_at = NEVER
+        signal.wake_at = DO_NOT_WAKE
         return signal.file
     return -1
 
@@ -161,8 +161,8 @@ cdef inline bint queue_can_read(const gateway_queue *gateway, uint32_t partition
 
 cdef struct durable_log:
     log_committer committer
-    # What is staged, and what a round took of it. `places`: a wan_place for each of `records`, which are as they are in the queue and on the wire.
-    log_stage records, places, holes, names, superseded
+    # What is staged, and what a round took of it. `positions`: a wan_position for each of `records`, which are as they are in the queue and on the wire.
+    log_stage records, positions, holes, names, superseded
     # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
     uint16_t *log_numbers
     uint16_t *process_numbers               # Number in the log -> region number of this process.
@@ -180,8 +180,8 @@ cdef struct durable_log:
     uint64_t checkpoint_us
     uint64_t *removed                       # Per partition, as of the last durable state.
     # Shortening (queue_log_shorten).
-    wan_buffer moved, moved_places          # What lives in old segments.
-    wan_item_set of_moved                   # Of `moved_places`, as long as `moved` is filled.
+    wan_buffer moved, moved_positions          # What lives in old segments.
+    wan_item_set of_moved                   # Of `moved_positions`, as long as `moved` is filled.
     uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had,
     uint64_t shorten_again_us               # but from then on, where another log made way, or there was no room; 0: nothing was left to do.
     # Identity (queue_mounts).
@@ -213,7 +213,7 @@ cdef inline wan_status durable_reserve(gateway_queue *gateway, uint64_t length, 
     cdef durable_log *durable = gateway.durable
     cdef wan_status status = committer_reserve(&durable.committer, &durable.records, length)
     if status == WAN_OK:
-        status = wan_buffer_reserve(&durable.places.staged, count * sizeof(wan_place))
+        status = wan_buffer_reserve(&durable.positions.staged, count * sizeof(wan_position))
     return wan_buffer_reserve(&durable.names.staged, 8 + 1024 + 8) if status == WAN_OK else status
 
 cdef inline uint16_t new_log_number(const durable_log *durable, uint16_t own) noexcept nogil:
@@ -233,7 +233,7 @@ cdef inline void durable_stage(gateway_queue *gateway, uint32_t partition, uint6
     cdef uint8_t item[1040]
     cdef uint16_t length
     cdef wan_record *staged
-    cdef wan_place place
+    cdef wan_position position
     if number == 0:
         number = durable.log_numbers[record.region] = new_log_number(durable, record.region)
         durable.process_numbers[number] = record.region
@@ -245,8 +245,8 @@ cdef inline void durable_stage(gateway_queue *gateway, uint32_t partition, uint6
     staged = <wan_record *>wan_buffer_put(&durable.records.staged, record, wan_record_length(record))
     if number != record.region:
         staged.region = number
-    place.partition, place.count, place.first = partition, 1, sequence
-    wan_buffer_put(&durable.places.staged, &place, sizeof(place))
+    position.partition, position.count, position.first = partition, 1, sequence
+    wan_buffer_put(&durable.positions.staged, &position, sizeof(position))
     committer_staged(&durable.committer, 1)
 
 cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:

@@ -29,7 +29,7 @@ cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept
             sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, partition.appended - (p == keeps))
             if sequence == 0:
                 break
-            wan_queue_punch(&gateway.queue, p, sequence, WAN_HOLE_DROPPED)
+            wan_queue_make_hole(&gateway.queue, p, sequence, WAN_HOLE_DROPPED)
             wanted -= 1
     dropped = before - gateway.queue.events
     gateway.counts.dropped_oldest += dropped
@@ -58,5 +58,5 @@ cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil:
     for n in range(gateway.dispatchers):
         queue_refresh_pending(gateway, n)
         if gateway.signals[n].pending >= gateway.signals[n].wake_at:
-            gateway.signals[n].wake_at = NEVER
+            gateway.signals[n].wake_at = DO_NOT_WAKE
             eventfd_write(gateway.signals[n].file, 1)

@@ -50,14 +50,14 @@ cdef wan_status round_of_queue(void *itself, uint32_t work) noexcept nogil:
     cdef durable_log *durable = gateway.durable
     cdef bint checkpoint = work & WORK_CHECKPOINT != 0, late = has_taken(durable)
     # Not where much else is queued: what is kept would go to that.
-    cdef bint makes_way = wan_flag_read(&durable.replaying) and wan_read(&gateway.queue.bytes) <= durable.committer.record_max and wan_log_begin_way(&durable.committer.log)
+    cdef bint uses_reserve = wan_flag_read(&durable.replaying) and wan_read(&gateway.queue.bytes) <= durable.committer.record_max and wan_log_take_reserve(&durable.committer.log)
     cdef wan_status status = durable_renew(gateway)
     if status == WAN_OK:
         status = write_staged(gateway, checkpoint)
     if status == WAN_OK and late:       # An attempt that failed had taken that; what was staged since comes behind it.
         status = write_staged(gateway, checkpoint)
-    if makes_way:
-        wan_log_end_way(&durable.committer.log)
+    if uses_reserve:
+        wan_log_give_back_reserve(&durable.committer.log)
     if status == WAN_OK and (checkpoint or log_is_long(gateway)):
         # Where it failed it is tried again later; what is durable already is not less so.
         durable.shorten_again_us = wan_monotonic_us() + CHECKPOINT_US if durable_shorten(gateway) == WAN_EMPTY else 0
@@ -83,9 +83,9 @@ cdef void rest_of_queue(void *itself) noexcept nogil:
     cdef gateway_queue *gateway = <gateway_queue *>itself
     cdef durable_log *durable = gateway.durable
     cdef uint64_t now = wan_monotonic_us()
-    wan_buffer_rest(&durable.joined[1], &durable.places.use, 0, now)
+    wan_buffer_rest(&durable.joined[1], &durable.positions.use, 0, now)
     stage_rest(&durable.records, &gateway.lock, now)
-    stage_rest(&durable.places, &gateway.lock, now)
+    stage_rest(&durable.positions, &gateway.lock, now)
     stage_rest(&durable.holes, &gateway.lock, now)
     stage_rest(&durable.superseded, &gateway.lock, now)
 

@@ -24,28 +24,28 @@ cdef inline uint32_t add_part(wan_part *parts, uint32_t count, uint32_t kind, co
     return count + 1
 
 
-cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, const wan_buffer *records, const wan_buffer *places, wan_buffer *joined,
+cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, const wan_buffer *records, const wan_buffer *positions, wan_buffer *joined,
                             uint64_t start, uint32_t first, uint64_t most, uint32_t *taken) noexcept nogil:
-    """A part of the records from `start` on, which is number `first`, with their places: whole ones, up to `most` bytes, at least one. *taken: how
+    """A part of the records from `start` on, which is number `first`, with their positions: whole ones, up to `most` bytes, at least one. *taken: how
     many."""
     cdef wan_part *part = &parts[count[0]]
     cdef uint64_t length = 0, next_length
     cdef uint32_t n = first
-    if start == 0 and records.used + places.used <= most:
+    if start == 0 and records.used + positions.used <= most:
         length, n = records.used, records.count
     while start + length < records.used:
         next_length = wan_record_length(<const wan_record *>(records.bytes + start + length))
-        if n > first and length + next_length + (n + 1 - first) * sizeof(wan_place) > most:
+        if n > first and length + next_length + (n + 1 - first) * sizeof(wan_position) > most:
             break
         length += next_length
         n += 1
     taken[0] = n - first
     wan_buffer_empty(joined)
-    if wan_buffer_reserve(joined, taken[0] * sizeof(wan_place)) != WAN_OK:
+    if wan_buffer_reserve(joined, taken[0] * sizeof(wan_position)) != WAN_OK:
         return WAN_NO_MEMORY
     part.head.kind = kind
-    part.head.count = wan_places_join(<wan_place *>joined.bytes, (<const wan_place *>places.bytes) + first, taken[0])
-    part.first, part.first_length = joined.bytes, part.head.count * sizeof(wan_place)
+    part.head.count = wan_positions_join(<wan_position *>joined.bytes, (<const wan_position *>positions.bytes) + first, taken[0])
+    part.first, part.first_length = joined.bytes, part.head.count * sizeof(wan_position)
     part.bytes = records.bytes + start
     part.head.length = part.first_length + length
     count[0] += 1
@@ -53,10 +53,10 @@ cdef wan_status add_records(wan_part *parts, uint32_t *count, uint32_t kind, con
 
 
 cdef void raise_highest(wan_log_segment *segment, const wan_part *part) noexcept nogil:
-    cdef const wan_place *place = <const wan_place *>part.first
+    cdef const wan_position *position = <const wan_position *>part.first
     cdef uint32_t n
     for n in range(part.head.count):
-        segment.highest[place[n].partition] = max(segment.highest[place[n].partition], place[n].first + place[n].count - 1)
+        segment.highest[position[n].partition] = max(segment.highest[position[n].partition], position[n].first + position[n].count - 1)
 
 
 cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uint64_t *moved_written, uint32_t *moved_count, uint64_t *names_written,
@@ -68,21 +68,21 @@ cdef wan_status write_ahead(gateway_queue *gateway, const wan_buffer *moved, uin
     cdef wan_part parts[2]
     cdef wan_part *last
     cdef uint32_t count, segment, taken = 0
-    cdef uint64_t most = wan_log_block_bytes(&durable.committer.log), moved_used = moved.used if moved != NULL else 0, places
+    cdef uint64_t most = wan_log_block_bytes(&durable.committer.log), moved_used = moved.used if moved != NULL else 0, positions
     cdef wan_status status
     while True:
-        places = durable.records.taken.count - durable.written_count
+        positions = durable.records.taken.count - durable.written_count
         if moved != NULL:
-            places += moved.count - moved_count[0]
-        if moved_used - moved_written[0] + durable.records.taken.used - durable.written + places * sizeof(wan_place) <= most:
+            positions += moved.count - moved_count[0]
+        if moved_used - moved_written[0] + durable.records.taken.used - durable.written + positions * sizeof(wan_position) <= most:
             return WAN_OK
         count = 0
         if moved_written[0] < moved_used:
-            status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_places, &durable.joined[0], moved_written[0], moved_count[0], most, &taken)
+            status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_positions, &durable.joined[0], moved_written[0], moved_count[0], most, &taken)
         else:
             if durable.names.taken.used:
                 count = add_part(parts, count, WAN_PART_NAMES, &durable.names.taken)
-            status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.places.taken, &durable.joined[1], durable.written, durable.written_count, most, &taken)
+            status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.positions.taken, &durable.joined[1], durable.written, durable.written_count, most, &taken)
         if status == WAN_OK:
             status = write_block(durable, parts, count, False, &segment)
         if status != WAN_OK:
@@ -106,17 +106,17 @@ cdef void tell_written(gateway_queue *gateway, uint64_t staged) noexcept nogil:
     told that it is durable or settled. `staged`: as it will be durable with all of it."""
     cdef durable_log *durable = gateway.durable
     cdef wan_partition *partition
-    cdef const wan_place *place = <const wan_place *>durable.places.taken.bytes
+    cdef const wan_position *position = <const wan_position *>durable.positions.taken.bytes
     cdef uint32_t told = 0
     wan_lock_take(&gateway.lock)
     while told < durable.written_count:
-        partition = &gateway.queue.partitions[place.partition]
-        if place.first > partition.durable:
-            if wan_queue_at(&gateway.queue, partition, place.first) == NULL:
+        partition = &gateway.queue.partitions[position.partition]
+        if position.first > partition.durable:
+            if wan_queue_at(&gateway.queue, partition, position.first) == NULL:
                 break
-            wan_queue_made_durable(&gateway.queue, place.partition, place.first)
+            wan_queue_made_durable(&gateway.queue, position.partition, position.first)
         told += 1
-        place += 1
+        position += 1
     durable.committer.durable = staged - (durable.records.taken.count - told)
     wake_dispatchers(gateway)
     wan_lock_release(&gateway.lock)
@@ -125,14 +125,14 @@ cdef void tell_written(gateway_queue *gateway, uint64_t staged) noexcept nogil:
 cdef void settle_commit(gateway_queue *gateway, uint64_t staged, bint checkpoint) noexcept nogil:
     """All that was taken is on the disk: what waits for it hears of that, and the stages are free."""
     cdef durable_log *durable = gateway.durable
-    cdef uint64_t used = durable.places.taken.used, now = wan_monotonic_us()
+    cdef uint64_t used = durable.positions.taken.used, now = wan_monotonic_us()
     cdef uint32_t p
     stage_settle(&durable.records, now)
-    stage_settle(&durable.places, now)
+    stage_settle(&durable.positions, now)
     stage_settle(&durable.holes, now)
     stage_settle(&durable.names, now)
     wan_buffer_empty(&durable.joined[1])
-    wan_buffer_rest(&durable.joined[1], &durable.places.use, used, now)
+    wan_buffer_rest(&durable.joined[1], &durable.positions.use, used, now)
     durable.written = durable.written_count = 0
     wan_lock_take(&gateway.lock)
     for p in range(gateway.queue.partition_count):
@@ -160,8 +160,8 @@ cdef wan_status durable_write_block(gateway_queue *gateway) noexcept nogil:
 
 
 cdef bint is_one_write(const durable_log *durable) noexcept nogil:
-    """Under the queue's lock: what is staged is one block, and the log takes it as it is. Most of the places join in the block, so it is no longer."""
-    cdef uint64_t length = durable.records.staged.used + durable.places.staged.used
+    """Under the queue's lock: what is staged is one block, and the log takes it as it is. Most of the positions join in the block, so it is no longer."""
+    cdef uint64_t length = durable.records.staged.used + durable.positions.staged.used
     if has_taken(durable) or wan_read(&durable.wanted_incarnation) or length > wan_log_block_bytes(&durable.committer.log):
         return False
     return wan_log_takes(&durable.committer.log, length + durable.holes.staged.used + durable.names.staged.used + 3 * sizeof(wan_part_head))
@@ -181,7 +181,7 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
         return WAN_SLOW
     if not has_taken(durable):
         stage_take(&durable.records)
-        stage_take(&durable.places)
+        stage_take(&durable.positions)
         stage_take(&durable.holes)
         stage_take(&durable.names)
         stage_take(&durable.superseded)
@@ -203,9 +203,9 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
     if durable.names.taken.used:
         count = add_part(parts, count, WAN_PART_NAMES, &durable.names.taken)
     if status == WAN_OK and moved != NULL and moved_written < moved.used:       # Before the holes: some of them may be among these.
-        status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_places, &durable.joined[0], moved_written, moved_count, NEVER, &taken)
+        status = add_records(parts, &count, WAN_PART_MOVED, moved, &durable.moved_positions, &durable.joined[0], moved_written, moved_count, NO_LIMIT, &taken)
     if status == WAN_OK and durable.written < durable.records.taken.used:
-        status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.places.taken, &durable.joined[1], durable.written, durable.written_count, NEVER, &taken)
+        status = add_records(parts, &count, WAN_PART_RECORDS, &durable.records.taken, &durable.positions.taken, &durable.joined[1], durable.written, durable.written_count, NO_LIMIT, &taken)
     if durable.holes.taken.used:
         count = add_part(parts, count, WAN_PART_HOLES, &durable.holes.taken)
     if checkpoint:

@@ -59,14 +59,14 @@ cdef wan_status durable_shorten(gateway_queue *gateway) noexcept nogil:
     # Up to where it was when this began: once around. Near the limit of the store with what that keeps.
     if not log_is_long(gateway):
         return WAN_OK
-    if not wan_log_begin_way(&durable.committer.log):
+    if not wan_log_take_reserve(&durable.committer.log):
         return WAN_EMPTY
     status = WAN_OK
     while status == WAN_OK and log_is_long(gateway) and durable.committer.log.segments[0].number < last:
         status = durable_move_oldest(gateway, last)
-    wan_log_end_way(&durable.committer.log)
+    wan_log_give_back_reserve(&durable.committer.log)
     wan_buffer_close(&durable.moved)
-    wan_buffer_close(&durable.moved_places)
+    wan_buffer_close(&durable.moved_positions)
     wan_buffer_close(&durable.joined[0])
     return status
 
@@ -83,7 +83,7 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
     reader.owner = gateway
     reader.part = move_part
     wan_buffer_empty(&durable.moved)
-    wan_buffer_empty(&durable.moved_places)
+    wan_buffer_empty(&durable.moved_positions)
     # Several at once, so that more goes than comes in the block that is written meanwhile.
     while (status == WAN_OK and count < durable.committer.log.writing and count < MOVED_SEGMENTS_MAX and durable.moved.used < most
            and durable.committer.log.segments[count].number < last):
@@ -93,11 +93,11 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
     if status != WAN_OK:
         return status
     wan_lock_take(&gateway.lock)
-    staged = durable.records.staged.used + durable.places.staged.used + durable.records.taken.used + durable.places.taken.used - durable.written
+    staged = durable.records.staged.used + durable.positions.staged.used + durable.records.taken.used + durable.positions.taken.used - durable.written
     wan_lock_release(&gateway.lock)
     # Written in part, it would only be there twice.
-    if (wan_log_way(&durable.committer.log)
-            < durable.moved.used + durable.moved_places.used + staged + 2 * wan_log_segment_bytes(&durable.committer.log)):
+    if (wan_log_reserve_room(&durable.committer.log)
+            < durable.moved.used + durable.moved_positions.used + staged + 2 * wan_log_segment_bytes(&durable.committer.log)):
         return WAN_EMPTY
     # With everything staged, so that what took an event's place meanwhile is on the disk before the event's segment is
     # gone.
@@ -118,39 +118,39 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
 cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                           const uint8_t *data) noexcept nogil:
     cdef gateway_queue *gateway = <gateway_queue *>owner
-    cdef wan_place_walk walk
-    cdef wan_place place
+    cdef wan_position_walk walk
+    cdef wan_position position
     cdef wan_partition *partition
     cdef wan_status status
     if head.kind != WAN_PART_RECORDS and head.kind != WAN_PART_MOVED:
         return WAN_OK
-    status = wan_places_begin(&walk, data, head.length, head.count)
-    place.count = 1
+    status = wan_positions_begin(&walk, data, head.length, head.count)
+    position.count = 1
     wan_lock_take(&gateway.lock)
-    while status == WAN_OK and wan_places_next(&walk, &place.partition, &place.first):
-        if place.partition >= gateway.queue.partition_count or wan_record_check(walk.at, walk.left) != WAN_OK:
+    while status == WAN_OK and wan_positions_next(&walk, &position.partition, &position.first):
+        if position.partition >= gateway.queue.partition_count or wan_record_check(walk.at, walk.left) != WAN_OK:
             status = corrupt("a record that is to be moved is damaged")
             break
-        partition = &gateway.queue.partitions[place.partition]
-        if (partition.removed < place.first <= partition.appended
-                and wan_queue_at(&gateway.queue, partition, place.first) != NULL):
-            status = move_once(gateway.durable, &place, <const wan_record *>walk.at)
-        wan_places_pass(&walk, wan_record_length(<const wan_record *>walk.at))
+        partition = &gateway.queue.partitions[position.partition]
+        if (partition.removed < position.first <= partition.appended
+                and wan_queue_at(&gateway.queue, partition, position.first) != NULL):
+            status = move_once(gateway.durable, &position, <const wan_record *>walk.at)
+        wan_positions_pass(&walk, wan_record_length(<const wan_record *>walk.at))
     wan_lock_release(&gateway.lock)
     return status
 
 
-cdef wan_status move_once(durable_log *durable, const wan_place *place, const wan_record *record) noexcept nogil:
+cdef wan_status move_once(durable_log *durable, const wan_position *position, const wan_record *record) noexcept nogil:
     """Unless it is there: where moving failed, or a crash ended it, the log has copies."""
     cdef uint64_t *slot
-    cdef uint64_t at = durable.moved_places.used
-    cdef wan_status status = wan_item_set_find(&durable.of_moved, &durable.moved_places, place, &slot)
+    cdef uint64_t at = durable.moved_positions.used
+    cdef wan_status status = wan_item_set_find(&durable.of_moved, &durable.moved_positions, position, &slot)
     if status == WAN_OK and slot[0] == 0:
-        status = wan_buffer_reserve(&durable.moved_places, sizeof(wan_place))
+        status = wan_buffer_reserve(&durable.moved_positions, sizeof(wan_position))
         if status == WAN_OK:
             status = wan_buffer_add(&durable.moved, record, wan_record_length(record))
         if status == WAN_OK:
-            wan_buffer_put(&durable.moved_places, place, sizeof(wan_place))
+            wan_buffer_put(&durable.moved_positions, position, sizeof(wan_position))
             wan_item_set_choose(&durable.of_moved, slot, at)
     return status
 

@@ -76,7 +76,7 @@ cdef wan_status durable_mount(gateway_queue *gateway) noexcept nogil:
     swap_buffers(&durable.committer.log.identity, &fresh)
     wan_buffer_close(&fresh)
     # Now, so that the mounts told to receivers are all there after a crash. Where the disk does not take it, the first block's manifest has it.
-    if durable.committer.log.named:
+    if durable.committer.log.has_manifest:
         wan_log_write_identity(&durable.committer.log, durable.state.bytes, durable.state.used)
     return WAN_OK
 

@@ -41,7 +41,7 @@ cdef void durable_log_close(durable_log *durable) noexcept nogil:
     """Nobody writes it any more, or it could not be opened."""
     wan_log_close(&durable.committer.log)
     stage_close(&durable.records)
-    stage_close(&durable.places)
+    stage_close(&durable.positions)
     stage_close(&durable.holes)
     stage_close(&durable.names)
     stage_close(&durable.superseded)
@@ -51,7 +51,7 @@ cdef void durable_log_close(durable_log *durable) noexcept nogil:
     wan_buffer_close(&durable.state)
     wan_buffer_close(&durable.fresh_state)
     wan_buffer_close(&durable.moved)
-    wan_buffer_close(&durable.moved_places)
+    wan_buffer_close(&durable.moved_positions)
     wan_item_set_empty(&durable.of_moved)
     wan_buffer_close(&durable.damages)
     free(durable.log_numbers)
@@ -104,7 +104,7 @@ cdef void note_damaged(void *owner, const wan_damage *damage) noexcept nogil:
 
 cdef uint64_t ever_written(uint64_t segment) noexcept nogil:
     """No partition had more events when this segment was full."""
-    return segment * EVENTS_OF_SEGMENT_MAX if segment < NEVER // EVENTS_OF_SEGMENT_MAX else NEVER
+    return segment * EVENTS_OF_SEGMENT_MAX if segment < NO_LIMIT // EVENTS_OF_SEGMENT_MAX else NO_LIMIT
 
 
 cdef uint64_t newest_possible(const gateway_queue *gateway, uint32_t partition, uint64_t segment) noexcept nogil:
@@ -116,18 +116,18 @@ cdef uint64_t newest_possible(const gateway_queue *gateway, uint32_t partition, 
 
 
 cdef wan_status impossible(const char *what, uint64_t sequence, uint32_t partition, uint64_t most) noexcept nogil:
-    wan_tell(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what, <unsigned long long>sequence, <unsigned int>partition,
+    wan_note(WAN_CORRUPT, "%s %llu in partition %u, where there were not even %llu so far", what, <unsigned long long>sequence, <unsigned int>partition,
                <unsigned long long>most)
     return WAN_CORRUPT
 
 
 cdef wan_status recover_state(void *owner, const uint8_t *data, uint64_t length) noexcept nogil:
     """Out of the manifest."""
-    return take_recovered_state(<gateway_queue *>owner, data, length, NEVER)
+    return take_recovered_state(<gateway_queue *>owner, data, length, NO_SEGMENT)
 
 
 cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data, uint64_t length, uint64_t segment) noexcept nogil:
-    """`segment`: the number of the one that it was found in; NEVER: the manifest, which comes before all of them."""
+    """`segment`: the number of the one that it was found in; NO_SEGMENT: the manifest, which comes before all of them."""
     cdef durable_log *durable = gateway.durable
     cdef const wan_queue_state *head = <const wan_queue_state *>data
     cdef const uint64_t *pairs
@@ -149,7 +149,7 @@ cdef wan_status take_recovered_state(gateway_queue *gateway, const uint8_t *data
     for p in range(head.partitions):
         if pairs[2 * p] > pairs[2 * p + 1]:
             return corrupt("a partition's positions in the log contradict each other")
-        most = ever_written(durable.committer.log.next_number) if segment == NEVER else newest_possible(gateway, p, segment)
+        most = ever_written(durable.committer.log.next_number) if segment == NO_SEGMENT else newest_possible(gateway, p, segment)
         if pairs[2 * p + 1] > most:
             return impossible("a state says that the newest event is", pairs[2 * p + 1], p, most)
     wan_buffer_empty(&durable.state)               # The next manifest says it again: blocks before it may be gone.
@@ -178,7 +178,7 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
     cdef wan_record *copy
     cdef uint16_t own
     cdef const wan_hole *hole
-    cdef wan_place_walk walk
+    cdef wan_position_walk walk
     cdef uint32_t number, length
     cdef uint64_t sequence
     cdef uint64_t at = 0, newest = gateway.counts.newest_stamp
@@ -194,22 +194,22 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
             hole = <const wan_hole *>(data + at)
             if hole.partition < gateway.queue.partition_count:
                 if gateway.queue.partitions[hole.partition].removed < hole.sequence <= gateway.queue.partitions[hole.partition].appended:
-                    wan_queue_punch(&gateway.queue, hole.partition, hole.sequence, hole.reason)
+                    wan_queue_make_hole(&gateway.queue, hole.partition, hole.sequence, hole.reason)
                 # What a state knows it has counted: its own and older blocks, and sequences that it says are removed.
                 if commit > durable.state_commit and hole.sequence > durable.removed[hole.partition]:
                     count_hole(&gateway.queue.conflated, &gateway.counts, hole.reason, 1)
             at += sizeof(wan_hole)
         return WAN_OK
-    status = wan_places_begin(&walk, data, head.length, head.count)
+    status = wan_positions_begin(&walk, data, head.length, head.count)
     if status != WAN_OK:
         return status
-    while wan_places_next(&walk, &number, &sequence):
+    while wan_positions_next(&walk, &number, &sequence):
         record = <const wan_record *>walk.at
         if wan_record_check(walk.at, walk.left) != WAN_OK:
             found = WAN_CORRUPT
             if not wan_record_has_end(record, walk.left):
                 return found
-            wan_places_pass(&walk, wan_record_length(record))       # Salvage takes what is behind it.
+            wan_positions_pass(&walk, wan_record_length(record))       # Salvage takes what is behind it.
             continue
         length = wan_record_length(record)
         wan_prefetch(walk.at + 8 * length)                  # Most are about as long as this one.
@@ -242,9 +242,9 @@ cdef wan_status recover_part(void *owner, uint32_t index, uint64_t commit, const
         if status != WAN_OK:
             return status
         durable.recovered_records += 1
-        wan_places_pass(&walk, length)
+        wan_positions_pass(&walk, length)
     if found == WAN_OK and walk.left:
-        return corrupt("there is more in the log than the places say")
+        return corrupt("there is more in the log than the positions say")
     return found
 
 

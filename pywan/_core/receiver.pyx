@@ -119,10 +119,10 @@ cdef class ReceiverSession(Session):
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
         cdef uint32_t number = <uint32_t>frame.id, capacity
         if frame.id > 65535:
-            wan_tell(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
+            wan_note(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
             return 0
         if frame.length > REGION_NAME_BYTES:
-            wan_tell(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number, frame.length, REGION_NAME_BYTES)
+            wan_note(WAN_CORRUPT, "region number %u has a name of %u bytes; at most %d are possible", number, frame.length, REGION_NAME_BYTES)
             return 0
         try:
             name = (<const char *>(frame + 1))[:frame.length].decode()
@@ -132,7 +132,7 @@ cdef class ReceiverSession(Session):
                     capacity *= 2
                 grown = realloc(self.regions, capacity * sizeof(region_slot))
                 if grown == NULL:
-                    wan_tell(WAN_CORRUPT, "no memory for %u regions", capacity)
+                    wan_note(WAN_CORRUPT, "no memory for %u regions", capacity)
                     return 0
                 self.regions = <region_slot *>grown
                 memset(self.regions + self.region_capacity, 0, (capacity - self.region_capacity) * sizeof(region_slot))
@@ -142,7 +142,7 @@ cdef class ReceiverSession(Session):
             self.regions[number].looked_batch = 0
             return 1
         except BaseException as error:
-            wan_tell(WAN_CORRUPT, "region number %u has a name that is not text", number)
+            wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
             return 0
 
     cdef region_core *look_up(self, uint16_t number) noexcept with gil:
@@ -218,14 +218,14 @@ cdef class ReceiverSession(Session):
         if status != WAN_OK:
             return REFUSED
         if outcome == WAN_LOST:
-            wan_count(&core.conflicts, 1)
+            wan_add_shared(&core.conflicts, 1)
             self.own.conflicts += 1
         elif outcome == WAN_OUT_OF_MEMORY:
             return WAN_FAILED_NO_MEMORY
         elif outcome == WAN_FORGOTTEN:
             return WAN_FAILED_FORGOTTEN
         elif outcome <= WAN_DESTROYED:
-            wan_count(&core.applied, 1)
+            wan_add_shared(&core.applied, 1)
         return APPLIED
 
     cdef void note_too_large(self) noexcept with gil:
@@ -266,7 +266,7 @@ cdef class ReceiverSession(Session):
             capacity = self.failure_capacity * 2 if self.failure_capacity else 64
             grown = realloc(self.failures, capacity * sizeof(wan_failure))
             if grown == NULL:
-                wan_tell(WAN_CORRUPT, "no memory to note a failed event")
+                wan_note(WAN_CORRUPT, "no memory to note a failed event")
                 return 0
             self.failures, self.failure_capacity = <wan_failure *>grown, capacity
         self.failures[self.failure_count].partition = partition
@@ -290,40 +290,40 @@ cdef class ReceiverSession(Session):
         cdef uint32_t step, k
         cdef int result
         cdef wan_rewind rewind
-        cdef uint64_t floor, expected, highest = 0, sure = wan_section_sure(section)
+        cdef uint64_t floor, expected, highest = 0, durable = wan_section_durable(section)
         cdef uint8_t is_given = 0       # `highest`, by a caller.
         cdef section_mark *covered
         cdef uint32_t told              # Remembered failures before this one are of earlier sequences than the record in hand.
         if section.partition >= self.memory.partitions:
-            wan_tell(WAN_CORRUPT, "partition %u of a sender with %u", section.partition, self.memory.partitions)
+            wan_note(WAN_CORRUPT, "partition %u of a sender with %u", section.partition, self.memory.partitions)
             return 0
         covered = &self.covered[section.partition]
         if covered.through and (covered.batch == self.batch or section.first <= covered.through):
-            wan_tell(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through %llu%s; sections follow each other, one a batch",
+            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through %llu%s; sections follow each other, one a batch",
                        section.partition, <unsigned long long>section.first, <unsigned long long>section.through, <unsigned long long>section.settled,
                        <unsigned long long>covered.through, <const char *>(b" of the same batch" if covered.batch == self.batch else b""))
             return 0
         # On its first section of a connection a partition may begin before what we have: it is sent again. Then each begins where the last one ended.
-        expected = max(covered.through, section.settled) + 1 if covered.through else NEVER
+        expected = max(covered.through, section.settled) + 1 if covered.through else NO_SEQUENCE
         covered.through, covered.batch = section.through, self.batch
         slot = &self.memory.slots[section.partition]
         wan_lock_take(&slot.lock)
         if section.through > slot.last:
             wan_set(&slot.mount, self.mount)
-        slot.settled = max(slot.settled, sure)
+        slot.settled = max(slot.settled, durable)
         if slot.last < section.settled:
             slot.passed_over = section.settled
             # Acknowledged to the sender by another member of this site, or by this one before it lost its memory. A partition never heard of
             # starts behind it: a sender has what is not settled, so anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
-        forget_failures(slot, sure)
+        forget_failures(slot, durable)
         expected = min(expected, slot.last + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
             wan_lock_release(&slot.lock)
             self.own.out_of_order_batches += 1
             buffer_frame(&self.out, WAN_FRAME_REWIND, 0, 0, &rewind, sizeof(rewind))
-            wan_tell(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
+            wan_note(WAN_CORRUPT, "partition %u: a gap before sequence %llu", section.partition, <unsigned long long>section.first)
             return 0
         if section.count < section.through - section.first + 1:
             # Before its records: one behind a hole may be refused, or the connection end, and what came before stays applied.
@@ -388,7 +388,7 @@ cdef class ReceiverSession(Session):
                     if not remember_failure(slot, &self.failures[self.failure_count - 1]):
                         # Were its acknowledgement lost, nobody would know that it failed: it stays unapplied and unacknowledged.
                         wan_lock_release(&slot.lock)
-                        wan_tell(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
+                        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard of, or no memory for them",
                                    FAILURES_KEPT, FAILURES_KEPT_ALL)
                         return 0
                 wan_set(&slot.last, sequence)
@@ -425,17 +425,17 @@ cdef class ReceiverSession(Session):
         if frame.flags & WAN_FRAME_LZ4:
             pack.start = pack.used = 0
             if not buffer_reserve(pack, frame.raw_length + 8):
-                wan_tell(WAN_CORRUPT, "no memory to unpack a batch of %u bytes", frame.raw_length)
+                wan_note(WAN_CORRUPT, "no memory to unpack a batch of %u bytes", frame.raw_length)
                 return 0
             if lz4_unpack(payload, frame.length, pack.bytes, frame.raw_length) != <int>frame.raw_length:
-                wan_tell(WAN_CORRUPT, "batch %llu cannot be unpacked", <unsigned long long>frame.id)
+                wan_note(WAN_CORRUPT, "batch %llu cannot be unpacked", <unsigned long long>frame.id)
                 return 0
             payload = pack.bytes
         if wan_batch_check(payload, frame.raw_length, frame.count) != WAN_OK:
             return 0
         if frame.id != self.expected_id:
             self.own.out_of_order_batches += 1
-            wan_tell(WAN_CORRUPT, "batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
+            wan_note(WAN_CORRUPT, "batch %llu where %llu should come", <unsigned long long>frame.id, <unsigned long long>self.expected_id)
             return 0
         self.expected_id += 1
         self.batch += 1
@@ -470,7 +470,7 @@ cdef class ReceiverSession(Session):
     cdef void refuse(self, object error):
         """What is on its way is not taken now, and the sender hears why."""
         text = str(error).encode() or b"out of memory: the process has none to apply it"
-        wan_tell(WAN_CORRUPT, "%s", <const char *>text)
+        wan_note(WAN_CORRUPT, "%s", <const char *>text)
         self.refused_code = 1
 
     cdef int tell_progress(self) noexcept nogil:
@@ -478,7 +478,7 @@ cdef class ReceiverSession(Session):
         cdef uint64_t now
         self.untold = 0
         if wan_flag_read(&self.stop_flag):
-            wan_tell(WAN_CORRUPT, "this connection was told to stop, in the middle of a batch")
+            wan_note(WAN_CORRUPT, "this connection was told to stop, in the middle of a batch")
             return 0
         now = self.work_us()
         if now < self.told_us + PROGRESS_US:
@@ -487,7 +487,7 @@ cdef class ReceiverSession(Session):
         if not buffer_frame(&self.out, WAN_FRAME_PROGRESS, self.steps, 0, NULL, 0):
             return 0
         if self.push() == STREAM_CLOSED:
-            wan_tell(WAN_CORRUPT, "the sender closed the connection in the middle of a batch")
+            wan_note(WAN_CORRUPT, "the sender closed the connection in the middle of a batch")
             return 0
         return 1
 
@@ -514,11 +514,11 @@ cdef class ReceiverSession(Session):
         cdef const wan_floor *floor = <const wan_floor *>(frame + 1)
         cdef uint32_t n, count = frame.length // sizeof(wan_floor)
         if frame.length % sizeof(wan_floor) or frame.flags or count > 256:
-            wan_tell(WAN_CORRUPT, "a ping with %u bytes of floors", frame.length)
+            wan_note(WAN_CORRUPT, "a ping with %u bytes of floors", frame.length)
             return 0
         for n in range(1, count):
             if floor[n].origin <= floor[n - 1].origin:
-                wan_tell(WAN_CORRUPT, "a ping with the floors of its origins out of order")
+                wan_note(WAN_CORRUPT, "a ping with the floors of its origins out of order")
                 return 0
         return self.tell_floors(frame)
 
@@ -529,7 +529,7 @@ cdef class ReceiverSession(Session):
             return 1
         except BaseException as error:
             report_unraisable("a sender's floors", error)
-            wan_tell(WAN_CORRUPT, "the floors of a sender cannot be kept")
+            wan_note(WAN_CORRUPT, "the floors of a sender cannot be kept")
             return 0
         finally:
             end_if_strayed(self.born, "a gateway receiver")
@@ -540,7 +540,7 @@ cdef class ReceiverSession(Session):
         cdef size_t n
         for n in range(sizeof(wan_receiver_counts) // 8):
             if own[n]:
-                wan_count(&shared[n], own[n])
+                wan_add_shared(&shared[n], own[n])
         memset(&self.own, 0, sizeof(wan_receiver_counts))
 
     # What came, what is due, and when
@@ -556,7 +556,7 @@ cdef class ReceiverSession(Session):
             return GOES_ON if buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0) else ENDED_TOLD
         if frame.type == WAN_FRAME_BYE:
             return ENDED_CLOSED
-        wan_tell(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
+        wan_note(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
         return ENDED_TOLD
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
@@ -576,14 +576,14 @@ cdef class ReceiverSession(Session):
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         if self.waiting_us and now_us > self.waiting_us + STUCK_US:
-            wan_tell(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
+            wan_note(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
             return ENDED_CLOSED         # Acknowledgements are small; where even they do not fit, the sender is not reading.
         if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_US:
-            wan_tell(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere",
+            wan_note(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere",
                      <int>(CONTESTED_US // 1000))
             return ENDED_TOLD
         if self.silence_us and now_us > self.last_heard_us + self.silence_us:
-            wan_tell(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms", <unsigned long long>(self.silence_us // 1000))
+            wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms", <unsigned long long>(self.silence_us // 1000))
             return ENDED_TOLD
         return GOES_ON
 

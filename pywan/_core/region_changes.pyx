@@ -220,7 +220,7 @@ cdef class RegionChanges(RegionCalls):
         cdef wan_status status = WAN_OK
         wan_lock_take(&shard.lock)
         change.absent_below = absent_below(&self.state.region, flags)
-        outcome = wan_table_judge(shard, &change)
+        outcome = wan_table_decide(shard, &change)
         if condition_ is not None:
             status = condition_look(&condition_.wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
             if not condition_.wanted.holds:
@@ -442,9 +442,9 @@ cdef str change_one(RegionBase self, int operation, key, value, callback_argumen
         self.wait_written(change.waits)
     if version is not None:
         if outcome == WAN_LOST:
-            wan_count(&self.region.conflicts, 1)
+            wan_add_shared(&self.region.conflicts, 1)
         elif outcome <= WAN_DESTROYED:
-            wan_count(&self.region.applied, 1)
+            wan_add_shared(&self.region.applied, 1)
     return outcome_name(outcome)
 
 

@@ -13,7 +13,7 @@ from pywan._core.region_state cimport region_log
 
 
 cdef inline uint64_t most_of_block(const region_log *log) noexcept nogil:
-    return wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NEVER else 4)
+    return wan_log_block_bytes(&log.committer.log) // (1 if wan_log_room(&log.committer.log) == NO_LIMIT else 4)
 
 
 cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *stage, uint64_t *written) noexcept nogil:

@@ -188,7 +188,7 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     What is staged is written here only if that leaves room for moving more."""
     cdef uint32_t moved = 0
     cdef wan_status status = WAN_OK
-    if not wan_log_begin_way(&log.committer.log):
+    if not wan_log_take_reserve(&log.committer.log):
         return WAN_OK
     if log.moving.sweep_end == 0:
         log.moving.sweep_end = log.committer.log.segments[log.committer.log.writing].number
@@ -201,7 +201,7 @@ cdef wan_status region_log_make_way(region_log *log) noexcept nogil:
     if log.committer.log.segments[0].number >= log.moving.sweep_end:
         log.moving.sweep_end, log.moving.bytes_after_sweep = 0, log.committer.log.bytes
         region_log_end_look(log)
-    wan_log_end_way(&log.committer.log)
+    wan_log_give_back_reserve(&log.committer.log)
     return status
 
 

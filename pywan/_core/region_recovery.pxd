@@ -11,7 +11,7 @@ cdef inline void change_from_logged(wan_change *change, const wan_logged *record
     change.value_length, change.key_length = record.value_length, record.key_length
     change.key_form, change.value_form, change.operation = record.key_form, record.value_form, record.operation
     change.stamp_site, change.hash, change.stamp, change.absent_below = record.stamp_site, hash, record.stamp, 0
-    change.flags = change.local = change.ask = change.keep = 0
+    change.flags = change.local = change.ask = change.fault = 0
 
 
 cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head, const uint8_t *data) noexcept nogil

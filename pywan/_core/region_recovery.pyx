@@ -70,7 +70,7 @@ cdef region_log *region_log_new(region_core *region) except NULL:
         raise MemoryError()
     log.region = region
     log.moving.of_records.key_of = log.unwritten.of_newest.key_of = wan_logged_item_key
-    log.moving.sweep_durable = NEVER
+    log.moving.sweep_durable = NO_SWEEP
     return log
 
 

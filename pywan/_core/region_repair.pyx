@@ -250,7 +250,7 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
     note_restamping(region, NULL, 0)
     if status == WAN_OK and outcome > WAN_DESTROYED:
         status = WAN_NO_MEMORY
-        wan_tell(WAN_CORRUPT, "no memory to stamp an entry anew")
+        wan_note(WAN_CORRUPT, "no memory to stamp an entry anew")
     if status != WAN_OK:
         entry.stamp = old
     return status

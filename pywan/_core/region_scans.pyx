@@ -93,7 +93,7 @@ cdef class RegionScans(RegionChanges):
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t cursor = bucket.first_shard
         self.state.check_open()
-        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NEVER, self.state.name)
+        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NO_LIMIT, self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
         """Brings what a bucket holds into the same one of another region of as many buckets. That one is not

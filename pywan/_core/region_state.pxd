@@ -109,7 +109,7 @@ cdef struct log_moving:
     bint alone
     wan_buffer superseded
     uint64_t sweep_end           # Near the limit the log is gone around up to this segment; 0: that has not begun, or is done.
-    uint64_t sweep_durable     # Records on the disk when the last time around began. Without others another one finds nothing. NEVER: none
+    uint64_t sweep_durable     # Records on the disk when the last time around began. Without others another one finds nothing. NO_SWEEP: none
                                 # has begun in this process.
     uint64_t bytes_after_sweep          # Bytes of the log when the last time around was done: what came since may be history.
 

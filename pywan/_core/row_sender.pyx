@@ -111,7 +111,7 @@ cdef class RowSender(Session):
             if now_us > self.moved_us + PING_US:
                 return GOES_AGAIN if buffer_frame(&self.out, WAN_FRAME_PING, 0, 0, NULL, 0) else ENDED_TOLD
         elif now_us > self.member_until():
-            wan_tell(WAN_CORRUPT, "no answer, and no progress by the member for %.1f s" if self.is_whole else
+            wan_note(WAN_CORRUPT, "no answer, and no progress by the member for %.1f s" if self.is_whole else
                      "the member took nothing for %.1f s", self.timeout_us / 1e6)
             return ENDED_CLOSED
         elif self.stream is not None and not self.may_wait():
@@ -149,11 +149,11 @@ cdef class RowSender(Session):
             self.answer = PyBytes_FromStringAndSize(<const char *>frame, sizeof(wan_frame) + frame.length)
             return ENDED_DONE
         except BaseException:
-            wan_tell(WAN_NO_MEMORY, "no memory for the member's answer")
+            wan_note(WAN_NO_MEMORY, "no memory for the member's answer")
             return ENDED_TOLD
 
     cdef int closed(self, bint while_reading) noexcept nogil:
-        wan_tell(WAN_CORRUPT, "the member closed the connection")
+        wan_note(WAN_CORRUPT, "the member closed the connection")
         while not while_reading and self.stream.read(&self.into, self.wanted) == STREAM_OK:
             if self.hear(self.now_us) != GOES_ON:       # It said why, before that.
                 return ENDED_DONE

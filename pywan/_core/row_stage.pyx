@@ -21,11 +21,11 @@ cdef class StageBudget:
     """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files, `limit` in all."""
     cdef readonly uint64_t limit
     cdef uint64_t taken             # Atomic.
-    cdef wan_stage_pool pool
+    cdef wan_row_stage_pool pool
 
     def __cinit__(self, uint64_t limit, uint64_t memory=256 << 20):
         self.limit = limit
-        wan_stage_pool_init(&self.pool, &wan_env_posix, memory)
+        wan_row_stage_pool_init(&self.pool, &wan_env_posix, memory)
 
     @property
     def used(self):
@@ -33,11 +33,11 @@ cdef class StageBudget:
         return wan_read(&self.taken)
 
     cdef bint take(self, uint64_t size) noexcept nogil:
-        wan_count(&self.taken, size)
+        wan_add_shared(&self.taken, size)
         if wan_read(&self.taken) <= self.limit:
             return True
-        wan_count(&self.taken, -size)
-        wan_tell(WAN_CORRUPT, "the rows that are staged at this member would take more than its limit of %llu MB; commit fewer at once, or make tasks smaller; "
+        wan_add_shared(&self.taken, -size)
+        wan_note(WAN_CORRUPT, "the rows that are staged at this member would take more than its limit of %llu MB; commit fewer at once, or make tasks smaller; "
                    "nothing of this task was applied", <unsigned long long>(self.limit >> 20))
         return False
 
@@ -45,7 +45,7 @@ cdef class StageBudget:
 @cython.no_gc_clear      # What it keeps alive is used when it is closed.
 cdef class RowStage(Session):
     """One task's rows at the member, until it is whole: kept as they came, then applied in order."""
-    cdef wan_stage stage
+    cdef wan_row_stage stage
     cdef readonly uint64_t rows, bytes
     cdef readonly uint64_t applied, missing
     cdef readonly object refusal    # Why the newest `apply` returned False: an exception.
@@ -60,14 +60,14 @@ cdef class RowStage(Session):
         self.producer, self.task = <uint32_t>wan_hash(<const char *>run_id, len(run_id), 0), <uint32_t>task
         cdef bytes place = os.fsencode(directory) if directory is not None else b""
         self.budget = budget if budget is not None else StageBudget(16 << 30)
-        if wan_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None else NULL) != WAN_OK:
+        if wan_row_stage_open(&self.stage, &self.budget.pool, <const char *>place if directory is not None else NULL) != WAN_OK:
             raise MemoryError(detail_text())
         self.speaks_last = True
 
     def __dealloc__(self):
-        wan_stage_close(&self.stage)
+        wan_row_stage_close(&self.stage)
         if self.charged:
-            wan_count(&self.budget.taken, -self.charged)
+            wan_add_shared(&self.budget.taken, -self.charged)
 
     def stop(self):
         wan_flag_set(&self.stop_flag, 1)
@@ -77,17 +77,17 @@ cdef class RowStage(Session):
         if frame.flags or wan_batch_check(<const uint8_t *>(frame + 1), frame.length, frame.count) != WAN_OK:
             return 0
         if (<const wan_batch_head *>(frame + 1)).sections != 1:
-            wan_tell(WAN_CORRUPT, "rows in %u sections; a client's are in one", (<const wan_batch_head *>(frame + 1)).sections)
+            wan_note(WAN_CORRUPT, "rows in %u sections; a client's are in one", (<const wan_batch_head *>(frame + 1)).sections)
             return 0
         section = <const wan_section *>(<const uint8_t *>(frame + 1) + sizeof(wan_batch_head))
         if section.partition or section.first != self.rows + 1 or section.through != self.rows + section.count:
-            wan_tell(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first, <unsigned long long>section.through,
+            wan_note(WAN_CORRUPT, "rows %llu to %llu after %llu", <unsigned long long>section.first, <unsigned long long>section.through,
                        <unsigned long long>self.rows)
             return 0
         if not self.budget.take(section.bytes):
             return 0
         self.charged += section.bytes
-        if wan_stage_add(&self.stage, <const uint8_t *>(section + 1), section.bytes) != WAN_OK:
+        if wan_row_stage_add(&self.stage, <const uint8_t *>(section + 1), section.bytes) != WAN_OK:
             return 0
         self.rows += section.count
         self.bytes += frame.length
@@ -120,17 +120,17 @@ cdef class RowStage(Session):
         if frame.type == WAN_FRAME_PING:
             return GOES_ON
         if frame.type != WAN_FRAME_COMMIT:
-            wan_tell(WAN_CORRUPT, "frame of type %u from a client", frame.type)
+            wan_note(WAN_CORRUPT, "frame of type %u from a client", frame.type)
             return ENDED_TOLD
         if frame.id != self.rows:
-            wan_tell(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
+            wan_note(WAN_CORRUPT, "the client counts %llu rows, %llu arrived", <unsigned long long>frame.id, <unsigned long long>self.rows)
             return ENDED_TOLD
         stream_take(&self.into, frame)
         return ENDED_DONE
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
         if self.silence_us and now_us > self.last_heard_us + self.silence_us:
-            wan_tell(WAN_CORRUPT, "the client was silent for more than %llu ms", <unsigned long long>(self.silence_us // 1000))
+            wan_note(WAN_CORRUPT, "the client was silent for more than %llu ms", <unsigned long long>(self.silence_us // 1000))
             self.say_why()
             return ENDED_TOLD
         return GOES_ON
@@ -173,7 +173,7 @@ cdef class RowStage(Session):
         cdef wan_outcome outcome
         cdef wan_status status
         while True:
-            taken = wan_stage_peek(&self.stage, 256, records)
+            taken = wan_row_stage_peek(&self.stage, 256, records)
             if taken == 0:
                 return WAN_OK
             stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), taken)
@@ -199,13 +199,13 @@ cdef class RowStage(Session):
                     self.missing += 1
                 else:
                     self.applied += 1
-                wan_stage_drop(&self.stage)
+                wan_row_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return WAN_EMPTY
 
     cdef bint apply_slow(self, RegionCore region, uint64_t until_us) except -1:
         cdef const wan_record *record
-        while wan_stage_peek(&self.stage, 1, &record):
+        while wan_row_stage_peek(&self.stage, 1, &record):
             from pywan.errors import QueueFullError
             try:
                 key = Encoded(record.key_form, <bytes>wan_record_key(record)[:record.key_length])
@@ -219,7 +219,7 @@ cdef class RowStage(Session):
                 self.missing += 1
             else:
                 self.applied += 1
-            wan_stage_drop(&self.stage)
+            wan_row_stage_drop(&self.stage)
             if self.work_us() >= until_us:
                 return False
         return True

@@ -21,7 +21,7 @@ cdef class SenderCallbacks:
     cdef void end(self, Session session) noexcept nogil:
         cdef uint64_t since = self.since_us
         wan_set(&self.since_us, 0)
-        wan_count(&self.spent_us, session.work_us() - since)
+        wan_add_shared(&self.spent_us, session.work_us() - since)
 
     cdef object time_us(self, uint64_t now_us):
         """Microseconds in them so far, at `now_us`. Any thread may ask."""

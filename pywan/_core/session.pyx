@@ -91,7 +91,7 @@ cdef class SocketStream(ByteStream):
         cdef ssize_t got
         cdef size_t here = into.used - into.start, room = max(<size_t>RECEIVE_BYTES, min(missing, here))
         if not buffer_reserve(into, room):
-            wan_tell(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
+            wan_note(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
                      <unsigned long long>here, <unsigned long long>missing)
             return STREAM_MEMORY
         while True:

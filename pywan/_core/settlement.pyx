@@ -108,7 +108,7 @@ cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failu
 cdef bint park(Settlement self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
     """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
     a time where they share a disk store with what they leave: each makes the room of the next."""
-    cdef uint64_t most = self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL else NEVER
+    cdef uint64_t most = self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL else NO_LIMIT
     cdef uint32_t begin, n = 0
     self.copies_before = self.copies.count
     if self.copies_before:
@@ -175,7 +175,7 @@ cdef void leave_parked(Settlement self, const flight *f, const wan_failure *fail
         wan_lock_take(&self.gateway.lock)
         record = failed_record(self, f, &failures[n])
         if record != NULL:
-            wan_queue_punch(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+            wan_queue_make_hole(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
             self.gateway.counts.parked += 1
             last = n
         wan_lock_release(&self.gateway.lock)
@@ -194,7 +194,7 @@ cdef bint parked_are_durable(Settlement self) noexcept with gil:
         return True
     except BaseException as error:
         reason = str(error).encode("utf-8", "replace")
-        wan_tell(WAN_CORRUPT, "the parked events do not get onto the disk: %s", <const char *>reason)
+        wan_note(WAN_CORRUPT, "the parked events do not get onto the disk: %s", <const char *>reason)
         return False
 
 

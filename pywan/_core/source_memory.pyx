@@ -21,7 +21,7 @@ cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexce
         slot.failures, slot.failure_capacity = <wan_failure *>grown, capacity
     slot.failures[slot.failure_count] = failure[0]
     slot.failure_count += 1
-    wan_count(&failures_kept, 1)
+    wan_add_shared(&failures_kept, 1)
     return 1
 
 
@@ -30,7 +30,7 @@ cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil:
     if n:
         memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
         slot.failure_count -= n
-        wan_count(&failures_kept, -<uint64_t>n)
+        wan_add_shared(&failures_kept, -<uint64_t>n)
         if slot.failure_count == 0:
             free(slot.failures)
             slot.failures, slot.failure_capacity = NULL, 0
@@ -52,7 +52,7 @@ cdef class SourceMemory:
     def __dealloc__(self):
         if self.slots != NULL:
             for n in range(self.partitions):
-                wan_count(&failures_kept, -<uint64_t>self.slots[n].failure_count)
+                wan_add_shared(&failures_kept, -<uint64_t>self.slots[n].failure_count)
                 free(self.slots[n].failures)
         free(self.slots)
 
@@ -87,7 +87,7 @@ cdef class SourceMemory:
             slot = &self.slots[n]
             if slot.passed_over > slot.settled:
                 found.append(n)
-                wan_count(&failures_kept, -<uint64_t>slot.failure_count)
+                wan_add_shared(&failures_kept, -<uint64_t>slot.failure_count)
                 free(slot.failures)
                 slot.failures, slot.failure_count, slot.failure_capacity = NULL, 0, 0
                 slot.mount = slot.settled = slot.passed_over = 0

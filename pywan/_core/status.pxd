@@ -16,7 +16,7 @@ cdef int raise_for(wan_status status, str during) except -1
 
 
 cdef inline wan_status corrupt(const char *what) noexcept nogil:
-    wan_tell(WAN_CORRUPT, "%s", what)
+    wan_note(WAN_CORRUPT, "%s", what)
     return WAN_CORRUPT
 
 

@@ -13,10 +13,10 @@ cdef wan_frame *buffer_open_frame(wan_buffer *b, uint8_t type, uint64_t id, uint
     cdef size_t padded = wan_align8(length)
     cdef wan_frame *frame
     if length > WAN_FRAME_BYTES_MAX:
-        wan_tell(WAN_CORRUPT, "a frame of type %u with %llu bytes; at most %u are possible", type, <unsigned long long>length, WAN_FRAME_BYTES_MAX)
+        wan_note(WAN_CORRUPT, "a frame of type %u with %llu bytes; at most %u are possible", type, <unsigned long long>length, WAN_FRAME_BYTES_MAX)
         return NULL
     if not buffer_reserve(b, sizeof(wan_frame) + padded):
-        wan_tell(WAN_CORRUPT, "no memory for a frame of type %u with %llu bytes", type, <unsigned long long>length)
+        wan_note(WAN_CORRUPT, "no memory for a frame of type %u with %llu bytes", type, <unsigned long long>length)
         return NULL
     frame = <wan_frame *>(b.bytes + b.used)
     memset(frame, 0, sizeof(wan_frame) + padded)
@@ -57,7 +57,7 @@ cdef int stream_next_frame(wan_buffer *b, wan_frame **frame, size_t *missing) no
         missing[0] = whole - have
         return STREAM_WAIT
     if wan_frame_crc(head, head + 1, head.length) != head.crc:
-        wan_tell(WAN_CORRUPT, "frame of type %u with %u bytes has a wrong checksum", head.type, head.length)
+        wan_note(WAN_CORRUPT, "frame of type %u with %u bytes has a wrong checksum", head.type, head.length)
         return STREAM_BROKEN
     frame[0] = head
     return STREAM_OK

@@ -55,7 +55,7 @@ class SenderLogs:
             "synchronous": a.disk_synchronous,
             "log_budget": place.budget,
             "log_known": place.known,
-            "log_may_take_kept": kind == "parked",
+            "log_may_use_reserve": kind == "parked",
             "flush_ms": min(store.attributes.time_interval, FLUSH_LIMIT_MS),
         }
 

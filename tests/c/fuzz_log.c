@@ -135,7 +135,7 @@ static void make_store(random_source *source)
         owner_write(o, random_below(source, 5000));
         store.disk.fail_at = 0;
     }
-    if (!random_below(source, 3) && !o->log.unsure)
+    if (!random_below(source, 3) && !o->log.manifest_unsure)
         FUZZ_CHECK(wan_log_seal(&o->log, (const uint8_t *)&o->state, 8) == WAN_OK);
     o->synced = o->log.synced_commit;
     owner_close(o);

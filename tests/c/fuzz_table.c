@@ -52,7 +52,7 @@ static void change_both(wan_table *table, random_source *source)
         entry->state == ABSENT ? 1 : wan_version_order(change.stamp, change.stamp_site, entry->stamp, entry->site);
     if (!order) return;
     wan_shard *shard = wan_table_shard(table, change.hash);
-    wan_outcome foretold = wan_table_judge(shard, &change), outcome = wan_table_apply(shard, &change);
+    wan_outcome foretold = wan_table_decide(shard, &change), outcome = wan_table_apply(shard, &change);
     wan_outcome wanted = order < 0                         ? WAN_LOST
                          : change.operation == WAN_DESTROY ? WAN_DESTROYED
                          : entry->state == LIVE            ? WAN_UPDATED
@@ -77,7 +77,7 @@ static void forget(wan_table *table, random_source *source)
 static void expire(wan_table *table)
 {
     for (uint32_t n = 0; n < table->shard_count; n++)
-        wan_table_expire(&table->shards[n], wan_now_ms() + 100000, UINT64_MAX);
+        wan_table_expire(&table->shards[n], wan_now_ms() + 100000, WAN_NO_STAMP);
     for (uint32_t n = 0; n < KEYS; n++)
         if (model[n].state == TOMBSTONE) model[n].state = ABSENT;
 }

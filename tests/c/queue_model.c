@@ -26,7 +26,7 @@ static void drop_front_holes(const queue_model *m, model_partition *p)
     while (p->removed < model_counts(m, p) && !p->events[p->removed].alive) p->peeked = ++p->removed;
 }
 
-static void punch(const queue_model *m, model_partition *p, uint64_t sequence)
+static void make_hole(const queue_model *m, model_partition *p, uint64_t sequence)
 {
     if (!p->events[sequence - 1].alive) return;
     p->events[sequence - 1].alive = 0;
@@ -44,7 +44,7 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
                        - 1]; /* If that is later it stays, and stays to be replaced. Values differ in length only. */
         if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length))
             return;
-        punch(m, p, old);
+        make_hole(m, p, old);
         m->conflated++;
     }
     p->index[event->key] = p->appended;
@@ -152,7 +152,7 @@ static void peek(queue_model *m, random_source *source, uint32_t number)
     model_partition *p = &m->partitions[number];
     wan_record *records[700];
     uint64_t sequences[700];
-    uint64_t size, limit = random_below(source, 4) ? UINT64_MAX : random_below(source, 100000), total = 0;
+    uint64_t size, limit = random_below(source, 4) ? WAN_NO_LIMIT : random_below(source, 100000), total = 0;
     uint32_t count = random_below(source, 700), expected = 0;
     int at_least_one = random_below(source, 3) != 0;
     uint64_t first = p->peeked;
@@ -284,8 +284,8 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
             drop_front_holes(m, p);
         } else if (p->appended > p->removed) {
             uint64_t sequence = p->removed + 1 + random_below(source, (uint32_t)(p->appended - p->removed));
-            wan_queue_punch(&m->queue, number, sequence, WAN_HOLE_FILTERED);
-            punch(m, p, sequence);
+            wan_queue_make_hole(&m->queue, number, sequence, WAN_HOLE_FILTERED);
+            make_hole(m, p, sequence);
         }
         compare(m);
         if (step % 64 == 0) compare_contents(m);
@@ -304,7 +304,7 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
             uint64_t size;
             if (m->copied) wan_queue_made_replicated(&m->queue, number, m->queue.partitions[number].appended);
             while (m->queue.partitions[number].peeked < m->queue.partitions[number].appended)
-                wan_queue_peek(&m->queue, number, 8, UINT64_MAX, 1, records, NULL, &size);
+                wan_queue_peek(&m->queue, number, 8, WAN_NO_LIMIT, 1, records, NULL, &size);
             wan_queue_remove(&m->queue, number, m->queue.partitions[number].peeked);
         }
     SAME(m->queue.events, 0);

@@ -1,7 +1,7 @@
-/* Owns the tests of a choice among staged items, and of the places of records, against a plain array. */
+/* Owns the tests of a choice among staged items, and of the positions of records, against a plain array. */
 #include "harness.h"
 #include "record/wan_item_set.h"
-#include "record/wan_place.h"
+#include "record/wan_position.h"
 
 #define KEYS 1000u
 
@@ -29,7 +29,7 @@ static uint64_t stage_key(uint32_t key, uint8_t form)
 
 static uint64_t stage_place(uint32_t partition, uint64_t sequence)
 {
-    return stage_item(&(wan_place){partition, 1, sequence}, sizeof(wan_place));
+    return stage_item(&(wan_position){partition, 1, sequence}, sizeof(wan_position));
 }
 
 static uint64_t *slot_of(uint64_t at)
@@ -85,41 +85,41 @@ static void events_are_told_apart_by_partition_and_sequence(void)
 
 static void places_that_follow_each_other_become_one_and_are_walked_one_by_one(void)
 {
-    const wan_place single[] = {{1, 1, 7}, {1, 1, 8}, {1, 1, 9}, {2, 1, 10}, {2, 1, 12}, {1, 1, 10}};
-    wan_place joined[6 + 1];
-    EXPECT_EQUAL(wan_places_join(joined, single, 6), 4);
+    const wan_position single[] = {{1, 1, 7}, {1, 1, 8}, {1, 1, 9}, {2, 1, 10}, {2, 1, 12}, {1, 1, 10}};
+    wan_position joined[6 + 1];
+    EXPECT_EQUAL(wan_positions_join(joined, single, 6), 4);
     EXPECT(joined[0].partition == 1 && joined[0].count == 3 && joined[0].first == 7 && joined[3].first == 10
            && joined[3].count == 1);
-    wan_place_walk walk;
+    wan_position_walk walk;
     uint32_t partition, n = 0;
     uint64_t sequence;
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)joined, 4 * sizeof(wan_place) + 48, 4), WAN_OK);
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)joined, 4 * sizeof(wan_position) + 48, 4), WAN_OK);
     EXPECT(walk.at == (const uint8_t *)(joined + 4) && walk.left == 48);
-    for (; wan_places_next(&walk, &partition, &sequence); n++)
+    for (; wan_positions_next(&walk, &partition, &sequence); n++)
         EXPECT(n < 6 && partition == single[n].partition && sequence == single[n].first);
     EXPECT_EQUAL(n, 6);
 }
 
 static void places_that_lie_are_refused(void)
 {
-    wan_place place = {1, 1, 7};
-    wan_place_walk walk;
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)&place, sizeof place, 2), WAN_CORRUPT);
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)&place, sizeof place, UINT32_MAX), WAN_CORRUPT);
-    place.count = 0;
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)&place, sizeof place, 1), WAN_CORRUPT);
-    place.count = 1;
-    place.first = 0;
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)&place, sizeof place, 1), WAN_CORRUPT);
-    place.first = UINT64_MAX;
-    EXPECT_EQUAL(wan_places_begin(&walk, (const uint8_t *)&place, sizeof place, 1), WAN_CORRUPT);
+    wan_position position = {1, 1, 7};
+    wan_position_walk walk;
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)&position, sizeof position, 2), WAN_CORRUPT);
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)&position, sizeof position, UINT32_MAX), WAN_CORRUPT);
+    position.count = 0;
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)&position, sizeof position, 1), WAN_CORRUPT);
+    position.count = 1;
+    position.first = 0;
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)&position, sizeof position, 1), WAN_CORRUPT);
+    position.first = UINT64_MAX;
+    EXPECT_EQUAL(wan_positions_begin(&walk, (const uint8_t *)&position, sizeof position, 1), WAN_CORRUPT);
 }
 
 const test_case item_set_tests[] = {
     {"of each key the one that was chosen last is found", of_each_key_the_one_that_was_chosen_last_is_found},
     {"events are told apart by partition and sequence", events_are_told_apart_by_partition_and_sequence},
-    {"places that follow each other become one and are walked one by one",
+    {"positions that follow each other become one and are walked one by one",
      places_that_follow_each_other_become_one_and_are_walked_one_by_one},
-    {"places that lie are refused", places_that_lie_are_refused},
+    {"positions that lie are refused", places_that_lie_are_refused},
     {0},
 };

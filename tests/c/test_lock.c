@@ -24,7 +24,7 @@ static void *count_alone(void *context)
         } /* Now and then so long that the others go to sleep. */
         counted = seen + 1;
         wan_lock_release(&lock);
-        wan_count(&rounds, 1);
+        wan_add_shared(&rounds, 1);
     }
     return NULL;
 }
@@ -102,7 +102,7 @@ static void *play_the_role(void *context)
         for (volatile uint64_t hold = 0; hold < (n % 8 ? 10 : 20000); hold++) {}
         counted = seen + 1;
         wan_role_release(&role, &released);
-        wan_count(&rounds, 1);
+        wan_add_shared(&rounds, 1);
     }
     return NULL;
 }

@@ -43,7 +43,7 @@ static uint64_t sequences[4096]; /* Of what was peeked last. */
 static uint32_t peek(uint32_t count, wan_record **records)
 {
     uint64_t size;
-    return wan_queue_peek(&queue, 0, count, UINT64_MAX, 1, records, sequences, &size);
+    return wan_queue_peek(&queue, 0, count, WAN_NO_LIMIT, 1, records, sequences, &size);
 }
 
 static uint32_t peek_bytes(uint32_t count, uint64_t bytes, int at_least_one, wan_record **records, uint64_t *size)
@@ -84,11 +84,11 @@ static void holes_are_skipped_counted_out_and_removed_with_the_rest(void)
     open_queue(0);
     wan_record *records[10];
     for (int n = 0; n < 6; n++) append("k", WAN_UPDATE, 4);
-    wan_queue_punch(&queue, 0, 1, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 1, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.partitions[0].removed, 1); /* In front, with nothing on its way: gone at once. */
-    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED);
-    wan_queue_punch(&queue, 0, 4, WAN_HOLE_FILTERED); /* Twice is once. */
-    wan_queue_punch(&queue, 0, 6, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 4, WAN_HOLE_FILTERED); /* Twice is once. */
+    wan_queue_make_hole(&queue, 0, 6, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(queue.events, 3);
     EXPECT_EQUAL(peek(10, records), 3);
     EXPECT(sequences[0] == 2 && sequences[1] == 3 && sequences[2] == 5);
@@ -116,7 +116,7 @@ static void a_peek_that_finds_no_room_moves_nothing_not_even_past_holes(void)
     uint64_t size;
     for (int n = 0; n < 3; n++) append("k", WAN_UPDATE, 1000);
     peek(1, records);
-    wan_queue_punch(&queue, 0, 2, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 2, WAN_HOLE_FILTERED);
     EXPECT_EQUAL(peek_bytes(10, 100, 0, records, &size), 0);
     EXPECT_EQUAL(queue.partitions[0].peeked, 1);
     EXPECT_EQUAL(peek_bytes(10, 100, 1, records, &size), 1);
@@ -217,9 +217,9 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(queue.events, 2);
     EXPECT_EQUAL(wan_queue_reserve(&queue, 0, 128, &reservation), WAN_BROKEN);
     EXPECT(strstr(wan_detail, "wan_queue.c") && strstr(wan_detail, "through <= partition->peeked"));
-    EXPECT_EQUAL(peek_bytes(10, UINT64_MAX, 1, records, &size), 0);
+    EXPECT_EQUAL(peek_bytes(10, WAN_NO_LIMIT, 1, records, &size), 0);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 0);
-    wan_queue_punch(&queue, 0, 2, WAN_HOLE_FILTERED);
+    wan_queue_make_hole(&queue, 0, 2, WAN_HOLE_FILTERED);
     wan_queue_rewind(&queue, 0);
     EXPECT_EQUAL(queue.events, 2);
     wan_queue_unpeek(&queue, 0, 0);
@@ -342,7 +342,7 @@ static void the_oldest_event_is_found_behind_millions_of_holes(void)
     for (uint32_t n = 0; n < 1000000; n++) append("key", WAN_UPDATE, 0);
     wan_partition *partition = &queue.partitions[0];
     EXPECT_EQUAL(oldest(), 1);
-    wan_queue_punch(&queue, 0, 1, WAN_HOLE_PARKED);
+    wan_queue_make_hole(&queue, 0, 1, WAN_HOLE_PARKED);
     EXPECT_EQUAL(wan_queue_next_live(partition, partition->removed + 1, partition->appended), 1000001);
     EXPECT_EQUAL(wan_queue_next_live(partition, partition->removed + 1, partition->appended - 1), 0);
     EXPECT_EQUAL(oldest(), 1000001);
@@ -403,7 +403,7 @@ static void a_reservation_beyond_the_limit_passes_it_by_a_segment_and_leaves_no_
     wan_queue_commit(&queue, &reservation);
     EXPECT_EQUAL(wan_queue_reserve_beyond(&queue, 1, WAN_SEGMENT_BYTES, &reservation), WAN_FULL);
     for (uint64_t sequence = 1; sequence <= appended; sequence++)
-        wan_queue_punch(&queue, 0, sequence, WAN_HOLE_DROPPED);
+        wan_queue_make_hole(&queue, 0, sequence, WAN_HOLE_DROPPED);
     EXPECT_EQUAL(queue.store->memory_bytes, before);
     EXPECT_EQUAL(queue.events, 1);
     EXPECT_EQUAL(wan_queue_oldest(&queue, 0)->value_length, large.value_length);
@@ -424,7 +424,7 @@ static void a_queue_that_is_drained_holds_no_file_even_where_a_reservation_was_g
     } /* Records and entry blocks overflow. */
     EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 64, &reservation), WAN_OK);
     wan_queue_cancel(&queue, &reservation); /* The change lost against a later one: partition 1 stays empty. */
-    while (peek_bytes(1, UINT64_MAX, 1, records, &size)) wan_queue_remove(&queue, 0, sequences[0]);
+    while (peek_bytes(1, WAN_NO_LIMIT, 1, records, &size)) wan_queue_remove(&queue, 0, sequences[0]);
     EXPECT_EQUAL(queue.events, 0);
     EXPECT_EQUAL(disk.live, 0);
     close_queue();
@@ -448,7 +448,7 @@ static void a_full_disk_refuses_and_changes_nothing(void)
     EXPECT_EQUAL(refused, 10);
     EXPECT(appended > 0 && queue.events == appended && queue.partitions[0].appended == appended);
     EXPECT_EQUAL(disk.live, 0);
-    EXPECT_EQUAL(peek_bytes(1, UINT64_MAX, 1, records, &size), 1);
+    EXPECT_EQUAL(peek_bytes(1, WAN_NO_LIMIT, 1, records, &size), 1);
     disk.fail_at = 0;
     EXPECT_EQUAL(wan_queue_reserve(&queue, 1, 4096, &reservation), WAN_OK);
     wan_queue_cancel(&queue, &reservation);
@@ -529,7 +529,7 @@ static void what_lives_in_a_mapped_log_that_is_mostly_dead_moves_out_of_it(void)
     make_adopted(24 << 20, 4000, &segment);
     wan_record *records[4000];
     for (uint64_t sequence = 2; sequence <= 4000; sequence++)
-        if (sequence % 10) wan_queue_punch(&queue, 0, sequence, WAN_HOLE_CONFLATED);
+        if (sequence % 10) wan_queue_make_hole(&queue, 0, sequence, WAN_HOLE_CONFLATED);
     wan_queue_compact(&queue);
     EXPECT_EQUAL(disk.live, 0);
     EXPECT_EQUAL(peek(4000, records), 401);
@@ -613,7 +613,7 @@ static wan_record *take_one(wan_queue *from, uint32_t partition)
 {
     wan_record *record = NULL;
     uint64_t size;
-    EXPECT_EQUAL(wan_queue_peek(from, partition, 1, UINT64_MAX, 1, &record, NULL, &size), 1);
+    EXPECT_EQUAL(wan_queue_peek(from, partition, 1, WAN_NO_LIMIT, 1, &record, NULL, &size), 1);
     return record;
 }
 
@@ -704,10 +704,10 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
         append_both(key, 3000);
     }
     for (uint64_t sequence = 1; sequence <= EVENTS; sequence++) {
-        if (sequence % 16) wan_queue_punch(&first, 0, sequence, WAN_HOLE_CONFLATED);
+        if (sequence % 16) wan_queue_make_hole(&first, 0, sequence, WAN_HOLE_CONFLATED);
         if (sequence % 8)
-            wan_queue_punch(&second, 1, sequence,
-                            WAN_HOLE_FILTERED); /* So that of each segment a few live, some of them twice. */
+            wan_queue_make_hole(&second, 1, sequence,
+                                WAN_HOLE_FILTERED); /* So that of each segment a few live, some of them twice. */
     }
     wan_queue_compact(&first);
     wan_queue_compact(&second);

@@ -156,10 +156,10 @@ static void judging_changes_nothing_and_foretells_applying(void)
         wan_change change = change_of(key, (uint8_t)random_below(&source, 3), "v", random_below(&source, 500),
                                       (uint8_t)random_below(&source, 3));
         change.local = !random_below(&source, 4);
-        wan_change judged = change;
+        wan_change decided = change;
         const wan_entry *before = find(key);
         uint64_t stamp = before ? before->stamp : 0;
-        wan_outcome outcome = wan_table_judge(wan_table_shard(&table, change.hash), &judged);
+        wan_outcome outcome = wan_table_decide(wan_table_shard(&table, change.hash), &decided);
         EXPECT_EQUAL(find(key) ? find(key)->stamp : 0, stamp);
         EXPECT_EQUAL(apply(&change), outcome);
     }
@@ -222,7 +222,7 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
         remote(key, WAN_DESTROY, NULL, 100 + (uint64_t)n, 1);
     }
     uint64_t dropped = 0, bytes = 0, shrunk = 0;
-    for (uint32_t n = 0; n < table.shard_count; n++) dropped += wan_table_expire(&table.shards[n], UINT64_MAX, 1100);
+    for (uint32_t n = 0; n < table.shard_count; n++) dropped += wan_table_expire(&table.shards[n], WAN_NEVER, 1100);
     EXPECT_EQUAL(dropped, 1000);
     for (uint32_t n = 0; n < table.shard_count; n++) bytes += table.shards[n].tombstone_bytes;
     EXPECT(bytes > 4000 * (sizeof(wan_entry) + 16));
@@ -260,7 +260,7 @@ static void tombstones_go_below_a_stamp_shrink_and_still_speak_of_their_keys(voi
     EXPECT_EQUAL(apply(&marked), WAN_CREATED);
     marked.stamp = 81, marked.absent_below = 100;
     EXPECT_EQUAL(apply(&marked), WAN_UPDATED); /* It is there, so it was not destroyed later. */
-    for (uint32_t n = 0; n < table.shard_count; n++) wan_table_expire(&table.shards[n], UINT64_MAX, UINT64_MAX);
+    for (uint32_t n = 0; n < table.shard_count; n++) wan_table_expire(&table.shards[n], WAN_NEVER, WAN_NO_STAMP);
     for (uint32_t n = 0; n < table.shard_count; n++)
         EXPECT(!table.shards[n].shrunk && !table.shards[n].shrunk_log_words && !table.shards[n].tombstone_bytes);
     wan_table_close(&table);
@@ -322,9 +322,9 @@ static void random_changes_do_what_a_plain_model_says_while_entries_are_taken_ou
                 uint32_t tombstones = 0;
                 for (int n = 0; n < KEYS; n++) tombstones += model[n].state == 2;
                 EXPECT_EQUAL(shard->tombstones, tombstones);
-                EXPECT_EQUAL(wan_table_expire(shard, 0, UINT64_MAX), 0);
+                EXPECT_EQUAL(wan_table_expire(shard, 0, WAN_NO_STAMP), 0);
                 if (step % 2000 == 1999) {
-                    EXPECT_EQUAL(wan_table_expire(shard, wan_now_ms() + 100000, UINT64_MAX), tombstones);
+                    EXPECT_EQUAL(wan_table_expire(shard, wan_now_ms() + 100000, WAN_NO_STAMP), tombstones);
                     for (int n = 0; n < KEYS; n++)
                         if (model[n].state == 2) model[n].state = 0;
                 }
@@ -542,7 +542,7 @@ static void many_keys_of_one_hash_are_found_as_fast_as_others(void)
             else EXPECT(wan_table_forget(shard, 5, change.key, change.key_length, change.key_form));
         }
         if (round) continue;
-        EXPECT(shard->layout & WAN_LAYOUT_BY_SEAT);
+        EXPECT(shard->layout & WAN_LAYOUT_BY_SECRET_HASH);
         uint64_t longest = 0, full = 0;
         for (uint64_t line = 0; line <= wan_layout_mask(shard->layout); line++) {
             full = wan_layout_lines(shard->layout)[line].slots[WAN_LINE_SLOTS - 1] ? full + 1 : 0;

@@ -3,7 +3,7 @@
  *
  * Nothing had to be annotated for the sanitizer: wan_lock, wan_wait_change and wan_signal_change order by C11 atomics
  * (acquire, release), which it follows; the futex only puts to sleep. Numbers that are written under a lock and read
- * without one go through wan_tally and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
+ * without one go through wan_add_guarded and wan_read (relaxed): stale is as good as fresh there, torn would not be. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -106,7 +106,7 @@ static void *dispatch_queue(void *context)
         uint64_t size, through;
         wan_lock_take(&q->lock);
         uint32_t count =
-            wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), UINT64_MAX, 1, records, NULL, &size);
+            wan_queue_peek(&q->queue, w->number, 1 + random_below(&source, 64), WAN_NO_LIMIT, 1, records, NULL, &size);
         through = q->queue.partitions[w->number].peeked;
         wan_lock_release(&q->lock);
         if (!count) {
@@ -214,7 +214,7 @@ static void *write_shared(void *context)
             wan_queue_commit(&s->queues[which], &record);
             s->put[which]++;
             if (random_below(&source, 4) == 0 && s->queues[which].partitions[0].unpeeked) { /* Filtered, say. */
-                wan_queue_punch(&s->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
+                wan_queue_make_hole(&s->queues[which], 0, record.sequence, WAN_HOLE_FILTERED);
                 s->put[which]--;
             }
         }
@@ -234,7 +234,7 @@ static void *drain_shared(void *context)
         int writing = __atomic_load_n(&s->writing, __ATOMIC_ACQUIRE);
         uint64_t size, through;
         wan_lock_take(&s->locks[w->number]);
-        uint32_t count = wan_queue_peek(queue, 0, 32, UINT64_MAX, 1, records, NULL, &size);
+        uint32_t count = wan_queue_peek(queue, 0, 32, WAN_NO_LIMIT, 1, records, NULL, &size);
         through = queue->partitions[0].peeked;
         wan_lock_release(&s->locks[w->number]);
         if (!count && !writing) return NULL;
@@ -316,7 +316,7 @@ static void *expire_table(void *context)
     while (__atomic_load_n(&t->writing, __ATOMIC_ACQUIRE))
         for (uint32_t n = 0; n < t->table.shard_count; n++) {
             wan_lock_take(&t->table.shards[n].lock);
-            wan_table_expire(&t->table.shards[n], wan_now_ms() + 1, UINT64_MAX);
+            wan_table_expire(&t->table.shards[n], wan_now_ms() + 1, WAN_NO_STAMP);
             wan_lock_release(&t->table.shards[n].lock);
         }
     return NULL;
@@ -473,8 +473,8 @@ static void *take_stamps(void *context)
             taken += 3;
             if (n == 50) wan_clock_see(&c->clock, last += 5); /* As a stamp of another site. */
         }
-    wan_count(&c->taken, taken);
-    wan_count(&c->sum, 1);
+    wan_add_shared(&c->taken, taken);
+    wan_add_shared(&c->sum, 1);
     c->numbers[w->number] = wan_thread_number();
     CHECK(wan_thread_number() == c->numbers[w->number] && wan_thread_next_event() == 1);
     return NULL;

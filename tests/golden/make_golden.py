@@ -130,7 +130,7 @@ def make_queue(folder: Path) -> None:
         queue.peek(partition, 4)
         _removed, peeked, _ = queue.positions()[partition]
         queue.remove(partition, peeked)
-        queue.punch(partition, peeked + 2)
+        queue.make_hole(partition, peeked + 2)
         queue.peek(partition, 1)
     assert queue.commit_once(True)
     for n in range(10):
@@ -209,7 +209,7 @@ def make_wire(folder: Path) -> None:
         region.destroy("text")
         region.attach([])
     for queue in queues:
-        queue.punch(0, 2)
+        queue.make_hole(0, 2)
         session = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
         session.configure(12, -1, compress=queue.name == "packed")
         session.connected(1_000_000, 64 << 20, 1)

@@ -99,7 +99,7 @@ class Machine:
             log_id=self.site,
             synchronous=self.synchronous,
             log_budget=self.budget,
-            log_may_take_kept=parked,
+            log_may_use_reserve=parked,
             environment=self.disk.environment,
             **options,
         )

@@ -1,7 +1,7 @@
 /* Owns the tests of the rows of tasks that wait: they come back in their order, from memory and from files, within what
  * all have together. */
 #include "harness.h"
-#include "store/wan_stage.h"
+#include "store/wan_row_stage.h"
 
 static uint64_t files, unmapped;
 static int disk_is_full;
@@ -41,15 +41,15 @@ static uint64_t write_run(uint8_t *to, uint64_t room, uint64_t *number, random_s
 }
 
 /* Whether all that is staged comes out, from *number on. */
-static int read_all(wan_stage *stage, uint64_t *number, random_source *source)
+static int read_all(wan_row_stage *stage, uint64_t *number, random_source *source)
 {
     const wan_record *records[100];
     uint32_t count;
-    while ((count = wan_stage_peek(stage, 1 + (uint32_t)random_below(source, 100), records))) {
+    while ((count = wan_row_stage_peek(stage, 1 + (uint32_t)random_below(source, 100), records))) {
         const uint32_t taken = (uint32_t)random_below(source, count + 1); /* Those that are not dropped come again. */
         for (uint32_t n = 0; n < count; n++)
             if (records[n]->stamp != *number + n || memcmp(wan_record_key(records[n]), &records[n]->stamp, 8)) return 0;
-        for (uint32_t n = 0; n < taken; n++) wan_stage_drop(stage);
+        for (uint32_t n = 0; n < taken; n++) wan_row_stage_drop(stage);
         *number += taken;
     }
     return 1;
@@ -57,26 +57,26 @@ static int read_all(wan_stage *stage, uint64_t *number, random_source *source)
 
 static void rows_come_back_in_their_order_from_memory_and_files(void)
 {
-    wan_stage_pool pool;
-    wan_stage stages[2];
+    wan_row_stage_pool pool;
+    wan_row_stage stages[2];
     random_source source = {.state = 9};
     uint8_t *run = malloc(1 << 20);
     files = unmapped = 0;
-    wan_stage_pool_init(&pool, &env, 4 * WAN_STAGE_BLOCK_BYTES);
+    wan_row_stage_pool_init(&pool, &env, 4 * WAN_ROW_STAGE_BLOCK_BYTES);
     for (int n = 0; n < 2; n++) {
         uint64_t put[2] = {0}, got[2] = {0};
-        for (int k = 0; k < 2; k++) EXPECT_EQUAL(wan_stage_open(&stages[k], &pool, "somewhere"), WAN_OK);
+        for (int k = 0; k < 2; k++) EXPECT_EQUAL(wan_row_stage_open(&stages[k], &pool, "somewhere"), WAN_OK);
         for (int round = 0; round < 60; round++) {
             const int k = (int)random_below(&source, 2);
             const uint64_t bytes = write_run(run, 100000 + random_below(&source, 900000), &put[k], &source);
-            EXPECT_EQUAL(wan_stage_add(&stages[k], run, bytes), WAN_OK);
+            EXPECT_EQUAL(wan_row_stage_add(&stages[k], run, bytes), WAN_OK);
             EXPECT(pool.memory <= pool.memory_limit);
         }
         EXPECT(files > 0);
         for (int k = 0; k < 2; k++)
             EXPECT(read_all(&stages[k], &got[k], &source) && got[k] == put[k] && put[k] > 10000);
         EXPECT(pool.memory == 0 && pool.kept_count > 0 && files == unmapped);
-        for (int k = 0; k < 2; k++) wan_stage_close(&stages[k]);
+        for (int k = 0; k < 2; k++) wan_row_stage_close(&stages[k]);
         EXPECT(pool.kept_count == 0 && pool.stages == 0);
     }
     free(run);
@@ -84,40 +84,40 @@ static void rows_come_back_in_their_order_from_memory_and_files(void)
 
 static void a_record_larger_than_a_block_has_one_of_its_own(void)
 {
-    wan_stage_pool pool;
-    wan_stage stage;
+    wan_row_stage_pool pool;
+    wan_row_stage stage;
     const wan_record *record;
-    const uint64_t length = wan_record_size(0, 2 * WAN_STAGE_BLOCK_BYTES, 0, 0);
-    uint8_t *value = calloc(1, 2 * WAN_STAGE_BLOCK_BYTES), *run = malloc(length);
-    wan_record head = {.value_length = 2 * WAN_STAGE_BLOCK_BYTES};
+    const uint64_t length = wan_record_size(0, 2 * WAN_ROW_STAGE_BLOCK_BYTES, 0, 0);
+    uint8_t *value = calloc(1, 2 * WAN_ROW_STAGE_BLOCK_BYTES), *run = malloc(length);
+    wan_record head = {.value_length = 2 * WAN_ROW_STAGE_BLOCK_BYTES};
     wan_record_write(run, length, head, NULL, value, NULL, NULL);
-    wan_stage_pool_init(&pool, &env, 3 * WAN_STAGE_BLOCK_BYTES);
-    EXPECT_EQUAL(wan_stage_open(&stage, &pool, NULL), WAN_OK);
-    EXPECT_EQUAL(wan_stage_add(&stage, run, length), WAN_OK);
-    EXPECT(wan_stage_peek(&stage, 1, &record) == 1 && memcmp(record, run, length) == 0);
-    EXPECT_EQUAL(wan_stage_add(&stage, run, length), WAN_FULL); /* Neither memory nor a directory. */
-    wan_stage_drop(&stage);
-    EXPECT(pool.memory == 0 && wan_stage_peek(&stage, 1, &record) == 0);
-    wan_stage_close(&stage);
+    wan_row_stage_pool_init(&pool, &env, 3 * WAN_ROW_STAGE_BLOCK_BYTES);
+    EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, NULL), WAN_OK);
+    EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_OK);
+    EXPECT(wan_row_stage_peek(&stage, 1, &record) == 1 && memcmp(record, run, length) == 0);
+    EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_FULL); /* Neither memory nor a directory. */
+    wan_row_stage_drop(&stage);
+    EXPECT(pool.memory == 0 && wan_row_stage_peek(&stage, 1, &record) == 0);
+    wan_row_stage_close(&stage);
     free(value);
     free(run);
 }
 
 static void a_full_disk_is_told_and_nothing_is_lost_of_the_memory(void)
 {
-    wan_stage_pool pool;
-    wan_stage stage;
+    wan_row_stage_pool pool;
+    wan_row_stage stage;
     random_source source = {.state = 3};
     uint64_t put = 0;
     uint8_t *run = malloc(1 << 20);
     wan_status status = WAN_OK;
     disk_is_full = 1;
-    wan_stage_pool_init(&pool, &env, WAN_STAGE_BLOCK_BYTES);
-    EXPECT_EQUAL(wan_stage_open(&stage, &pool, "somewhere"), WAN_OK);
+    wan_row_stage_pool_init(&pool, &env, WAN_ROW_STAGE_BLOCK_BYTES);
+    EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, "somewhere"), WAN_OK);
     for (int n = 0; n < 5 && status == WAN_OK; n++)
-        status = wan_stage_add(&stage, run, write_run(run, 1 << 20, &put, &source));
+        status = wan_row_stage_add(&stage, run, write_run(run, 1 << 20, &put, &source));
     EXPECT_EQUAL(status, WAN_FULL);
-    wan_stage_close(&stage);
+    wan_row_stage_close(&stage);
     EXPECT(pool.memory == 0 && pool.kept_count == 0);
     disk_is_full = 0;
     free(run);

@@ -1,17 +1,17 @@
 /* Blocks of rows, in memory and files. */
-#include "store/wan_stage.h"
+#include "store/wan_row_stage.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void wan_stage_pool_init(wan_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
+void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
 {
     memset(pool, 0, sizeof *pool);
     pool->env = env;
     pool->memory_limit = memory_limit;
 }
 
-wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *directory)
+wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, const char *directory)
 {
     memset(stage, 0, sizeof *stage);
     if (directory && !(stage->directory = strdup(directory)))
@@ -24,13 +24,13 @@ wan_status wan_stage_open(wan_stage *stage, wan_stage_pool *pool, const char *di
 }
 
 /* Memory for a block, perhaps of an earlier one. NULL: there is none, or it is not to be in memory. */
-static uint8_t *take_memory(wan_stage_pool *pool, uint64_t size)
+static uint8_t *take_memory(wan_row_stage_pool *pool, uint64_t size)
 {
     uint8_t *bytes = NULL;
     wan_lock_take(&pool->lock);
     const int may = pool->memory + size <= pool->memory_limit;
     if (may) pool->memory += size;
-    if (may && size == WAN_STAGE_BLOCK_BYTES && pool->kept_count) bytes = pool->kept[--pool->kept_count];
+    if (may && size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count) bytes = pool->kept[--pool->kept_count];
     wan_lock_release(&pool->lock);
     if (!may || bytes) return bytes;
     bytes = malloc(size);
@@ -41,11 +41,11 @@ static uint8_t *take_memory(wan_stage_pool *pool, uint64_t size)
     return NULL;
 }
 
-static void give_memory(wan_stage_pool *pool, uint8_t *bytes, uint64_t size)
+static void give_memory(wan_row_stage_pool *pool, uint8_t *bytes, uint64_t size)
 {
     wan_lock_take(&pool->lock);
     pool->memory -= size;
-    if (size == WAN_STAGE_BLOCK_BYTES && pool->kept_count < WAN_STAGE_BLOCKS_KEPT) {
+    if (size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count < WAN_ROW_STAGE_BLOCKS_KEPT) {
         pool->kept[pool->kept_count++] = bytes;
         bytes = NULL;
     }
@@ -53,17 +53,17 @@ static void give_memory(wan_stage_pool *pool, uint8_t *bytes, uint64_t size)
     free(bytes);
 }
 
-static wan_status add_block(wan_stage *stage, uint64_t least)
+static wan_status add_block(wan_row_stage *stage, uint64_t least)
 {
-    wan_stage_pool *pool = stage->pool;
+    wan_row_stage_pool *pool = stage->pool;
     wan_status status = WAN_OK;
-    wan_stage_block *block = calloc(1, sizeof *block);
+    wan_row_stage_block *block = calloc(1, sizeof *block);
     if (!block) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the rows of a task");
-    block->size = least > WAN_STAGE_BLOCK_BYTES ? least : WAN_STAGE_BLOCK_BYTES;
+    block->size = least > WAN_ROW_STAGE_BLOCK_BYTES ? least : WAN_ROW_STAGE_BLOCK_BYTES;
     block->bytes = take_memory(pool, block->size);
     if (!block->bytes) {
         block->is_file = 1;
-        block->size = least > WAN_STAGE_FILE_BYTES ? least : WAN_STAGE_FILE_BYTES;
+        block->size = least > WAN_ROW_STAGE_FILE_BYTES ? least : WAN_ROW_STAGE_FILE_BYTES;
         status =
             stage->directory
                 ? pool->env->map_overflow(pool->env, stage->directory, block->size, &block->bytes)
@@ -80,9 +80,9 @@ static wan_status add_block(wan_stage *stage, uint64_t least)
     return WAN_OK;
 }
 
-static void remove_block(wan_stage *stage)
+static void remove_block(wan_row_stage *stage)
 {
-    wan_stage_block *block = stage->first;
+    wan_row_stage_block *block = stage->first;
     stage->first = block->next;
     if (!stage->first) stage->last = NULL;
     if (block->is_file) stage->pool->env->unmap(stage->pool->env, block->bytes, block->size);
@@ -90,9 +90,9 @@ static void remove_block(wan_stage *stage)
     free(block);
 }
 
-void wan_stage_close(wan_stage *stage)
+void wan_row_stage_close(wan_row_stage *stage)
 {
-    wan_stage_pool *pool = stage->pool;
+    wan_row_stage_pool *pool = stage->pool;
     if (!pool) return;
     while (stage->first) remove_block(stage);
     free(stage->directory);
@@ -115,10 +115,10 @@ static uint64_t whole_records(const uint8_t *records, uint64_t bytes, uint64_t r
     }
 }
 
-wan_status wan_stage_add(wan_stage *stage, const uint8_t *records, uint64_t bytes)
+wan_status wan_row_stage_add(wan_row_stage *stage, const uint8_t *records, uint64_t bytes)
 {
     while (bytes) {
-        wan_stage_block *block = stage->last;
+        wan_row_stage_block *block = stage->last;
         const uint64_t some = block ? whole_records(records, bytes, block->size - block->used) : 0;
         if (some == 0) {
             wan_status status = add_block(stage, wan_record_length((const wan_record *)records));
@@ -133,9 +133,9 @@ wan_status wan_stage_add(wan_stage *stage, const uint8_t *records, uint64_t byte
     return WAN_OK;
 }
 
-uint32_t wan_stage_peek(const wan_stage *stage, uint32_t most, const wan_record **records)
+uint32_t wan_row_stage_peek(const wan_row_stage *stage, uint32_t most, const wan_record **records)
 {
-    const wan_stage_block *block = stage->first;
+    const wan_row_stage_block *block = stage->first;
     uint32_t count = 0;
     if (!block) return 0;
     for (uint64_t at = block->read; count < most && at < block->used; count++) {
@@ -145,9 +145,9 @@ uint32_t wan_stage_peek(const wan_stage *stage, uint32_t most, const wan_record 
     return count;
 }
 
-void wan_stage_drop(wan_stage *stage)
+void wan_row_stage_drop(wan_row_stage *stage)
 {
-    wan_stage_block *block = stage->first;
+    wan_row_stage_block *block = stage->first;
     block->read += wan_record_length((const wan_record *)(block->bytes + block->read));
     WAN_DEBUG_CHECK(block->read <= block->used);
     if (block->read == block->used) remove_block(stage);
