@@ -72,7 +72,7 @@ def declare_tables():
         row if len(row) == 2 else ["uint8_t", *row] for row in rows_of("record/wan_record.h", "WAN_RECORD_FIELDS")
     ]
     lines = "\n        ".join(f"{type_} {name}" for type_, name in fields)
-    text = f"""# Made by setup.py from the tables in csrc/session/wan_counts.h, csrc/record/wan_failure.h and csrc/record/wan_record.h.
+    text = f"""# Made by setup.py from csrc: session/wan_counts.h, record/wan_failure.h and record/wan_record.h.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport wan_status
 

@@ -1,6 +1,7 @@
 """The compiled core in one process: single puts, columns, and the memory of a queue, each beside a reference.
 
-16-byte keys, 100-byte values, one sender; all of it in one thread, whose processor time counts. `--quick` for a short run."""
+16-byte keys, 100-byte values, one sender; all of it in one thread, whose processor time counts. `--quick` for a short
+run."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def queue_and_region(name: str, *, stores: bool, memory: int = 1 << 30) -> tuple
 
 
 def single_puts(rounds: int, events: int) -> None:
-    """A Python loop of puts, against the same loop over an empty method of a compiled class; into a queue that drains."""
+    """A Python loop of puts, against the same loop over an empty method of a compiled class; into a queue that
+    drains.
+    """
     keys = [b"%016d" % (n % 10_000) for n in range(WARM_ROWS)]
     value = b"v" * VALUE_BYTES
 
@@ -53,8 +56,9 @@ def single_puts(rounds: int, events: int) -> None:
 
 
 def columns(rounds: int, events: int) -> None:
-    """put_columns of 10,000 rows into a queue (a region without entries), against C that copies the same rows into records of the
-    same form: in a queue that drains (memory that is warm on both sides), and in one that grows (fresh memory on both)."""
+    """put_columns of 10,000 rows into a queue (a region without entries), against C that copies the same rows into
+    records of the same form: in a queue that drains (memory that is warm on both sides), and in one that grows (fresh
+    memory on both)."""
     keys, values = key_column(events), numpy.full(events, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
     bare = c_library("bare_columns")
     bare.bare_columns.restype = bare.bare_record_bytes.restype = ctypes.c_uint64

@@ -1,5 +1,5 @@
-"""The same two sites with a link of 100 ms round trip and 1 Gbit/s between them, beside the same link without delay. The link is a
-proxy in a process of its own.
+"""The same two sites with a link of 100 ms round trip and 1 Gbit/s between them, beside the same link without delay.
+The link is a proxy in a process of its own.
 
 16-byte keys, 100-byte values, batches of 1,000. `--quick` for a short run."""
 

@@ -1,5 +1,5 @@
-"""A persistent queue: enqueues that return when they are on the disk, beside one thread that writes and syncs the same bytes; and how
-fast a queue of ten million events (one million with `--quick`) is recovered, beside reading its files.
+"""A persistent queue: enqueues that return when they are on the disk, beside one thread that writes and syncs the same
+bytes; and how fast a queue of ten million events (one million with `--quick`) is recovered, beside reading its files.
 
 16-byte keys, 100-byte values; batches of 1,000 from four threads."""
 
@@ -104,7 +104,10 @@ def durable(rounds: int, batches: int, directory: Path) -> None:
         report(
             "durable enqueue, 4 threads",
             *rates,
-            f"one thread, write and fdatasync of a batch; {batches / (sum(commits) / len(commits)):.1f} batches a sync here",
+            (
+                f"one thread, write and fdatasync of a batch; {batches / (sum(commits) / len(commits)):.1f} batches "
+                "a sync here"
+            ),
             "50%",
         )
 

@@ -1,7 +1,9 @@
-"""Two processes over loopback: enqueue, send, apply, acknowledge, remove; beside two bare C processes that do the same steps without
-a queue, and beside a pickle-over-socket pipeline in pure Python. With lz4 beside the rate at which one core compresses the same batches.
+"""Two processes over loopback: enqueue, send, apply, acknowledge, remove; beside two bare C processes that do the same
+steps without a queue, and beside a pickle-over-socket pipeline in pure Python. With lz4 beside the rate at which one
+core compresses the same batches.
 
-16-byte keys, 100-byte values, a million keys, batches of 1,000, no compression unless said. `--quick` for a short run."""
+16-byte keys, 100-byte values, a million keys, batches of 1,000, no compression unless said. `--quick` for a short run.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ KEYS = 1_000_000
 
 
 class Pickled:
-    """The reference: a queue of tuples, batches pickled over a socket, last writer wins into a dict, acknowledged in order."""
+    """The reference: a queue of tuples, batches pickled over a socket, last writer wins into a dict, acknowledged in
+    order.
+    """
 
     RECEIVER = """
 import pickle, socket, struct, sys

@@ -1,6 +1,7 @@
-"""How long an event takes at 10,000 events a second with a batch-time-interval of 1 ms: from just before `put` until its acknowledgement
-has been taken in and it has left the queue, which is later than its being applied by the acknowledgement's way back. Beside it: a
-message of the same size sent to another process and back at the same pace, one at a time.
+"""How long an event takes at 10,000 events a second with a batch-time-interval of 1 ms: from just before `put` until
+its acknowledgement has been taken in and it has left the queue, which is later than its being applied by the
+acknowledgement's way back. Beside it: a message of the same size sent to another process and back at the same pace, one
+at a time.
 
 Percentiles over all events of a run; the tails hold whatever else runs on the machine."""
 

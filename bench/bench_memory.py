@@ -1,5 +1,5 @@
-"""What queues take: the conflation index per key; and with `--long` a queue of 50 million events in 100 MB of memory, and both sites' memory
-while 100 million events go from one to the other through a queue of 10 MB."""
+"""What queues take: the conflation index per key; and with `--long` a queue of 50 million events in 100 MB of memory,
+and both sites' memory while 100 million events go from one to the other through a queue of 10 MB."""
 
 from __future__ import annotations
 

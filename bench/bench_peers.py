@@ -1,8 +1,9 @@
-"""Two sites beside other systems that carry changes to another process, only with `--peers`: Redis replication (pipelined SETs by
-redis-benchmark until the replica has them) and a NATS JetStream mirror (until the mirror has all messages).
+"""Two sites beside other systems that carry changes to another process, only with `--peers`: Redis replication
+(pipelined SETs by redis-benchmark until the replica has them) and a NATS JetStream mirror (until the mirror has all
+messages).
 
-They have to be installed (Debian: apt-get install redis-server redis-tools nats-server); nats-py is put into a virtual environment
-under build/. 16-byte keys, 100-byte values; in memory on all sides."""
+They have to be installed (Debian: apt-get install redis-server redis-tools nats-server); nats-py is put into a virtual
+environment under build/. 16-byte keys, 100-byte values; in memory on all sides."""
 
 from __future__ import annotations
 

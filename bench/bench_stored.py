@@ -19,7 +19,9 @@ KEYS = 1_000_000
 
 
 def shares(did: dict[tuple[int, int], tuple[float, float, float]]) -> dict[str, tuple[float, float, float]]:
-    """Of what `Threads.look` saw: seconds (on a core, ready without one, asleep) of who puts, dispatches and receives."""
+    """Of what `Threads.look` saw: seconds (on a core, ready without one, asleep) of who puts, dispatches and
+    receives.
+    """
     roles = {"put": (0.0, 0.0, 0.0), "dispatch": (0.0, 0.0, 0.0), "receive": (0.0, 0.0, 0.0)}
     for (pid, tid), times in did.items():
         role = "put" if pid == tid == os.getpid() else ("dispatch" if pid == os.getpid() else "receive")

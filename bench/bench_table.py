@@ -1,5 +1,5 @@
-"""A region's table with ten million keys (two million with `--quick`): upserts in random order beside a bare hash table in C, what an
-entry takes, and the longest call while the table grew.
+"""A region's table with ten million keys (two million with `--quick`): upserts in random order beside a bare hash table
+in C, what an entry takes, and the longest call while the table grew.
 
 16-byte keys, 100-byte values; one thread, whose processor time counts."""
 
@@ -23,7 +23,8 @@ def main() -> None:
     keys_count = 2_000_000 if options.quick else 10_000_000
     updates = 500_000 if options.quick else 2_000_000
     values = numpy.full(ROWS_A_CALL, b"v" * VALUE_BYTES, dtype=f"S{VALUE_BYTES}")
-    # A virtual machine gets its pages from its host when it first touches them, which can take milliseconds: not the table's.
+    # A virtual machine gets its pages from its host when it first touches them, which can take milliseconds: not the
+    # table's.
     numpy.ones(keys_count * TOUCHED_BYTES, dtype=numpy.uint8)
     bare = c_library("bare_table")
     bare.bare_table_new.restype = ctypes.c_void_p

@@ -3,10 +3,10 @@
     .venv/bin/python bench/compare.py BEFORE [NOW] [--only put stored ...] [--rounds 4] [--lives 3] [--realtime]
 
 BEFORE and NOW (this tree, unless said) are directories with a built `pywan`. Each point has a process a tree, which
-lives for some rounds: before, now, now, before, and so on. Then both are started anew, since where a process finds
-its memory makes it faster or slower for all its life. The table has the medians, the median of the ratios of the rounds, and
-their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime` (root) takes
-the cores from others while a round lasts: on a machine that is shared."""
+lives for some rounds: before, now, now, before, and so on. Then both are started anew, since where a process finds its
+memory makes it faster or slower for all its life. The table has the medians, the median of the ratios of the rounds,
+and their quartiles; nanoseconds an event are processor time, of one thread or of both processes. `--realtime` (root)
+takes the cores from others while a round lasts: on a machine that is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Owns the words in which tests give commands to a site in this process: a locator and a member, each with a folder, started again at will."""
+"""Owns the words in which tests give commands to a site in this process: a locator and a member, each with a folder,
+started again at will.
+"""
 
 from __future__ import annotations
 

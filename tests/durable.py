@@ -1,4 +1,6 @@
-"""Owns how tests speak of a persistent queue: its folder, a commit at a chosen moment, a crash that leaves what was written."""
+"""Owns how tests speak of a persistent queue: its folder, a commit at a chosen moment, a crash that leaves what was
+written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def budget_of(size: int) -> _core.LogBudget | None:
 
 
 class DurableQueue:
-    """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs (`background`)."""
+    """A queue with one region `data`. Nothing reaches the disk before `commit`, unless a committer runs
+    (`background`).
+    """
 
     def __init__(
         self,

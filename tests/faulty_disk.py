@@ -1,4 +1,6 @@
-"""Owns processes whose disk can be made to hang or to fail: a library before the C library's looks at a file with orders."""
+"""Owns processes whose disk can be made to hang or to fail: a library before the C library's looks at a file with
+orders.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ SOURCE = Path(__file__).with_name("faulty_disk.c")
 
 
 class FaultyDisk:
-    """`hold()` makes every sync of the processes that `start` starts wait, `fail(...)` makes calls fail; `let_go()` ends that."""
+    """`hold()` makes every sync of the processes that `start` starts wait, `fail(...)` makes calls fail; `let_go()`
+    ends that.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.orders = folder, folder / "orders"

@@ -1,5 +1,6 @@
-"""Fuzzes what is not compiled: control messages of wrong types, sizes and names at a locator's and a member's port, openings of data
-connections, and answers to whoever asks. Everything must end in a reply or a closed connection, never in a traceback.
+"""Fuzzes what is not compiled: control messages of wrong types, sizes and names at a locator's and a member's port,
+openings of data connections, and answers to whoever asks. Everything must end in a reply or a closed connection, never
+in a traceback.
 
     make fuzz-python FUZZ_SECONDS=600 ARGS="--seed 7"
 """
@@ -422,7 +423,8 @@ class Fuzzer:
                 raise Failure("the locator keeps invented addresses")
         if threading.active_count() > 400:
             raise Failure(f"{threading.active_count()} threads")
-        # The member starts anew: what was made of it must not pile up, and what was put into the cluster configuration must let it start.
+        # The member starts anew: what was made of it must not pile up, and what was put into the cluster configuration
+        # must let it start.
         self.cache.close()
         if self.runs % 500 == 0:
             self.locator.stop()
@@ -444,7 +446,9 @@ class Fuzzer:
 
 
 def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
-    """Runs until `is_done(runs)`; gives how many. A Failure names the seed of its run and the seed with which all began."""
+    """Runs until `is_done(runs)`; gives how many. A Failure names the seed of its run and the seed with which all
+    began.
+    """
     logging.getLogger("pywan").setLevel(logging.INFO)
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as directory:
@@ -460,7 +464,8 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
                     fuzzer.run(run_seed)
                 except Exception as error:
                     raise Failure(
-                        f'run {fuzzer.runs} of seed {seed}: {type(error).__name__}: {error}\nrepeat with: make fuzz-python ARGS="--seed {seed} --runs '
+                        f"run {fuzzer.runs} of seed {seed}: {type(error).__name__}: {error}\n"
+                        f'repeat with: make fuzz-python ARGS="--seed {seed} --runs '
                         f'{fuzzer.runs + 1}"'
                     ) from error
             return fuzzer.runs

@@ -1,4 +1,6 @@
-"""Owns how tests read a log by docs/segment_format.md, and not by the core's own code: manifest, segments, blocks, parts, items."""
+"""Owns how tests read a log by docs/segment_format.md, and not by the core's own code: manifest, segments, blocks,
+parts, items.
+"""
 
 from __future__ import annotations
 

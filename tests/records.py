@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 
-# The head of a record: each field and its bits, in their order, least significant first. A new field is entered here too.
+# The head of a record: each field and its bits, in their order, least significant first. A new field is entered here
+# too.
 RECORD = {
     "value_length": 32,
     "key_length": 16,
@@ -211,8 +212,8 @@ def read_batch(payload: bytes) -> list[Section]:
 def make_batch(
     *sections: tuple[int, int, int, int, list[bytes] | list[tuple[int, bytes]]], duplicates: int = 0, unsure: int = 0
 ) -> tuple[bytes, int]:
-    """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or each with its sequence. Of each
-    run the first `duplicates` are possible ones."""
+    """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or
+    each with its sequence. Of each run the first `duplicates` are possible ones."""
     heads, body = b"", b""
     for partition, first, through, settled, given in sections:
         records = [each if isinstance(each, tuple) else (first + n, each) for n, each in enumerate(given)]

@@ -229,7 +229,9 @@ def at_once(*actions: Any) -> None:
 
 @contextlib.contextmanager
 def keep_doing(action: Any) -> Iterator[list[int]]:
-    """Calls `action(n)` for n = 0, 1, ... in a thread while the block runs; gives a list whose length says how often."""
+    """Calls `action(n)` for n = 0, 1, ... in a thread while the block runs; gives a list whose length says how
+    often.
+    """
     done: list[int] = []
     enough = threading.Event()
     raised: list[BaseException] = []

@@ -1,4 +1,6 @@
-"""Every operation on a synchronous persistent region: what is acknowledged is there when the power goes at that very moment."""
+"""Every operation on a synchronous persistent region: what is acknowledged is there when the power goes at that very
+moment.
+"""
 
 from __future__ import annotations
 
@@ -283,7 +285,9 @@ def test_a_tombstone_that_expired_brings_nothing_back(member):
 
 
 def test_it_is_there_after_the_log_was_shortened_too(member):
-    """The same operations on one region over several lives; the segments that they were written to are gone by the end of each."""
+    """The same operations on one region over several lives; the segments that they were written to are gone by the end
+    of each.
+    """
     source = random.Random(5)
     for life in range(4):
         for name in source.sample([*OPERATIONS], 12):

@@ -1,4 +1,6 @@
-"""What comes over the network names only classes that the process allows, and is looked at before anything of theirs runs."""
+"""What comes over the network names only classes that the process allows, and is looked at before anything of theirs
+runs.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def test_what_a_locator_tells_is_not_believed_either(shop, start):
 def test_a_class_that_is_allowed_is_used(shop, start, allow):
     site = start(allow)
     site.do(
-        "create gateway-sender --id=ln --remote-distributed-system-id=2 --manual-start=true --gateway-event-filter=shop.filters:Keep"
+        "create gateway-sender --id=ln --remote-distributed-system-id=2 --manual-start=true "
+        "--gateway-event-filter=shop.filters:Keep"
     )
     site.restart()
     assert site.problems == [] and site.cache.gateway_sender("ln").attributes.gateway_event_filters == (
@@ -172,7 +175,8 @@ def test_what_the_program_and_its_file_name_is_not_asked_for(shop, start):
     site = start()
     site.cache.create_gateway_sender("own", gateway_event_filters=["shop.filters:Keep"], **SENDER)
     site.xml = (
-        '<gateway-sender id="ln" remote-distributed-system-id="2" manual-start="true"><gateway-event-filter><class-name>shop.filters:Keep</class-name>'
+        '<gateway-sender id="ln" remote-distributed-system-id="2" manual-start="true"><gateway-event-filter>'
+        "<class-name>shop.filters:Keep</class-name>"
         '<parameter name="word"><string>x</string></parameter></gateway-event-filter></gateway-sender>'
     )
     site.restart()

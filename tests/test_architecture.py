@@ -1,4 +1,6 @@
-"""Owns the check of the table in docs/architecture.md: every file has its row, and uses only what stands in it and above it."""
+"""Owns the check of the table in docs/architecture.md: every file has its row, and uses only what stands in it and
+above it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ PLACES = {name: row for row in ROWS for name in row.files}
 
 
 def place_of(file: str) -> str | None:
-    """The name in the table that a file comes under ("csrc/base/wan_lock", "_core/queue", "site/locator"): the longest."""
+    """The name in the table that a file comes under ("csrc/base/wan_lock", "_core/queue", "site/locator"): the
+    longest.
+    """
     found = [name for name in PLACES if fnmatch.fnmatchcase(file, name + "*" if name.endswith("/") else name)]
     return max(found, key=len, default=None)
 
@@ -63,7 +67,9 @@ KNOWN = {file_of(path) for path in FILES}
 
 
 def file_of_module(module: str) -> str | None:
-    """The file behind `pywan.x.y`; None: there is none, it is a name in one; or it is the package, which gives names to all."""
+    """The file behind `pywan.x.y`; None: there is none, it is a name in one; or it is the package, which gives names to
+    all.
+    """
     if module == "pywan":
         return None
     name = "/".join(module.split(".")[1:])
@@ -113,7 +119,9 @@ def uses_from(line: int, home: str, names: list[str]) -> Iterator[Use]:
 
 
 def import_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each import and each `cdef extern` of Cython as one line, with the number of its first one: what brackets continue is joined."""
+    """Each import and each `cdef extern` of Cython as one line, with the number of its first one: what brackets
+    continue is joined.
+    """
     begun, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if not begun and not re.match(r"\s*(from|import|cimport|cdef extern)\b", line):

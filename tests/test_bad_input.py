@@ -95,7 +95,11 @@ def test_a_known_site_without_receiver_is_said(network):
         ("<cache>\n\n  <gateway-sender id='ln' remote-distributed-system-id='two'/>\n</cache>", 3, "two"),
         ("<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='1'/>\n</cache>", 2, "own id"),
         (
-            "<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='2'>\n <gateway-event-filter><class-name>nowhere:F</class-name></gateway-event-filter></gateway-sender>\n</cache>",
+            (
+                "<cache>\n  <gateway-sender id='ln' remote-distributed-system-id='2'>\n"
+                " <gateway-event-filter><class-name>nowhere:F</class-name></gateway-event-filter></gateway-sender>\n"
+                "</cache>"
+            ),
             3,
             "nowhere",
         ),

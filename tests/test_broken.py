@@ -1,4 +1,6 @@
-"""A check of our own that fails breaks the queue that it is about, and nothing else: not the process, and not its other regions and senders."""
+"""A check of our own that fails breaks the queue that it is about, and nothing else: not the process, and not its other
+regions and senders.
+"""
 
 from __future__ import annotations
 

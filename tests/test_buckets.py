@@ -1,5 +1,5 @@
-"""A bucket is a part of a region, and a partition of a parallel sender's queue: each key is in one, and what is done with
-one touches no other."""
+"""A bucket is a part of a region, and a partition of a parallel sender's queue: each key is in one, and what is done
+with one touches no other."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_copies_that_are_not_made_are_not_promised_in_silence(cache, caplog):
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["cluster configuration", "cache.xml"])
 def test_a_member_that_starts_takes_events_only_when_its_regions_are_there(network, tmp_path, monkeypatch, in_file):
-    """Other sites have waited for its receiver, and send at once: what is for a region that is not there would be parked."""
+    """Other sites have waited for its receiver, and send at once: what is for a region that is not there would be
+    parked.
+    """
     ny = network.site("ny")
     if not in_file:
         call_once(

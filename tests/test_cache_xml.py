@@ -44,7 +44,8 @@ def test_a_sites_file_as_in_geodes_examples(tmp_path):
 def test_namespaces_of_geodes_schema_are_accepted():
     found = parse("""<?xml version="1.0" encoding="UTF-8"?>
 <cache xmlns="http://geode.apache.org/schema/cache" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
-  xsi:schemaLocation="http://geode.apache.org/schema/cache http://geode.apache.org/schema/cache/cache-1.0.xsd" version="1.0">
+  xsi:schemaLocation="http://geode.apache.org/schema/cache http://geode.apache.org/schema/cache/cache-1.0.xsd"
+  version="1.0">
   <gateway-receiver start-port="1530" end-port="1551" hostname-for-senders="gw.example" manual-start="true"/>
 </cache>""")
     assert (found.receiver.start_port, found.receiver.hostname_for_senders, found.receiver.manual_start) == (
@@ -60,12 +61,17 @@ def test_namespaces_of_geodes_schema_are_accepted():
 
 def test_every_attribute_and_class_of_a_sender():
     found = parse(f"""<cache>
-  <disk-store name="disk" time-interval="64"><disk-dirs><disk-dir dir-size="20">/tmp/a</disk-dir><disk-dir>/tmp/b</disk-dir></disk-dirs></disk-store>
-  <gateway-sender id="ln" remote-distributed-system-id="2" parallel="false" manual-start="true" socket-buffer-size="1000"
-    socket-read-timeout="40000" enable-batch-conflation="true" batch-size="5" batch-time-interval="7" enable-persistence="true"
-    disk-store-name="disk" disk-synchronous="false" maximum-queue-memory="9" alert-threshold="11" dispatcher-threads="3"
+  <disk-store name="disk" time-interval="64">
+    <disk-dirs><disk-dir dir-size="20">/tmp/a</disk-dir><disk-dir>/tmp/b</disk-dir></disk-dirs>
+  </disk-store>
+  <gateway-sender id="ln" remote-distributed-system-id="2" parallel="false" manual-start="true"
+    socket-buffer-size="1000" socket-read-timeout="40000" enable-batch-conflation="true" batch-size="5"
+    batch-time-interval="7" enable-persistence="true" disk-store-name="disk" disk-synchronous="false"
+    maximum-queue-memory="9" alert-threshold="11" dispatcher-threads="3"
     order-policy="THREAD" retry-interval-ms="50" compression="lz4">
-    <gateway-event-filter><class-name>{__name__}:Filter</class-name><parameter name="word"><string>x</string></parameter></gateway-event-filter>
+    <gateway-event-filter>
+      <class-name>{__name__}:Filter</class-name><parameter name="word"><string>x</string></parameter>
+    </gateway-event-filter>
     <gateway-event-filter><class-name>{__name__}:Filter</class-name></gateway-event-filter>
     <gateway-event-substitution-filter><class-name>{__name__}:Filter</class-name></gateway-event-substitution-filter>
   </gateway-sender>
@@ -98,7 +104,10 @@ def test_every_attribute_and_class_of_a_sender():
         ('<region name="r"><region-attributes data-policy="persistent-partition"/></region>', "PARTITION_PERSISTENT"),
         ('<region name="r"><region-attributes scope="local"/></region>', "LOCAL"),
         (
-            '<region name="r"><region-attributes><partition-attributes redundant-copies="2"/></region-attributes></region>',
+            (
+                '<region name="r"><region-attributes><partition-attributes redundant-copies="2"/>'
+                "</region-attributes></region>"
+            ),
             "PARTITION",
         ),
         ('<region name="r" refid="PARTITION"><region-attributes data-policy="partition"/></region>', "PARTITION"),
@@ -139,24 +148,32 @@ def test_refid_policy_and_scope_make_the_type(region, type_):
         ("<cache>\n<gateway-receiver>\n</cache>", 3, ["not well-formed"]),
         ("", 1, ["not well-formed"]),
         (
-            '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" enable-persistence="true" disk-store-name="d"/></cache>',
+            (
+                '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" enable-persistence="true" '
+                'disk-store-name="d"/></cache>'
+            ),
             2,
             ["disk store 'd' not found"],
         ),
         (
-            '<cache>\n<gateway-sender id="s" parallel="true" remote-distributed-system-id="2"/>\n<region name="r" refid="REPLICATE">'
+            '<cache>\n<gateway-sender id="s" parallel="true" remote-distributed-system-id="2"/>\n'
+            '<region name="r" refid="REPLICATE">'
             '<region-attributes gateway-sender-ids="s"/></region></cache>',
             3,
             ["parallel", "REPLICATE"],
         ),
         (
-            '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter>'
+            '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2">\n'
+            "<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter>"
             "</gateway-sender></cache>",
             3,
             ["'no.such:F'", "cannot be imported"],
         ),
         (
-            '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2">\n<gateway-event-filter/></gateway-sender></cache>',
+            (
+                '<cache>\n<gateway-sender id="s" remote-distributed-system-id="2">\n'
+                "<gateway-event-filter/></gateway-sender></cache>"
+            ),
             3,
             ["<class-name>"],
         ),

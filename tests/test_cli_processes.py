@@ -1,4 +1,6 @@
-"""The program with real processes: Geode's example commands as they stand, and what goes wrong when members start and stop."""
+"""The program with real processes: Geode's example commands as they stand, and what goes wrong when members start and
+stop.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,18 @@ NY_XML = """<cache>
 </cache>
 """
 START_LOCATOR = {
-    "ny": r"gfsh start locator --name=locator_ny --locators=ny_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ln_host[10331],tk_host[10331]\'",
-    "ln": r"gfsh start locator --name=locator_ln --locators=ln_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ny_host[10331],tk_host[10331]\'",
-    "tk": r"gfsh start locator --name=locator_tk --locators=tk_host[10331] --port=10331 --J=\'-Dgemfire.remote-locators=ny_host[10331],ln_host[10331]\'",
+    "ny": (
+        r"gfsh start locator --name=locator_ny --locators=ny_host[10331] --port=10331 "
+        r"--J=\'-Dgemfire.remote-locators=ln_host[10331],tk_host[10331]\'"
+    ),
+    "ln": (
+        r"gfsh start locator --name=locator_ln --locators=ln_host[10331] --port=10331 "
+        r"--J=\'-Dgemfire.remote-locators=ny_host[10331],tk_host[10331]\'"
+    ),
+    "tk": (
+        r"gfsh start locator --name=locator_tk --locators=tk_host[10331] --port=10331 "
+        r"--J=\'-Dgemfire.remote-locators=ny_host[10331],ln_host[10331]\'"
+    ),
 }
 SCRIPTS = {
     "ln": """connect --locator=ln_host[10331]
@@ -122,7 +133,8 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
     for site in SITES:
         xml = "--cache-xml-file=ny.xml" if site == "ny" else ""
         machine.do(
-            f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} {xml}"
+            f"gfsh start server --name=server_{site} --locators={site}_host[10331] "
+            f"--bind-address={machine.hosts[f'{site}_host']} {xml}"
         )
     for site, script in SCRIPTS.items():
         machine.do(f'gfsh -e "connect --locator={site}_host[10331]" -e "create region --name=data --type=PARTITION"')
@@ -131,7 +143,8 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
 
     for site in SITES:
         machine.do(
-            f'gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} --value=\'{{"at": "{site}"}}\' --value-type=json'
+            f"gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} "
+            f'--value=\'{{"at": "{site}"}}\' --value-type=json'
         )
     for site in SITES:
         machine.until(
@@ -166,7 +179,8 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
 
     # A member that is killed gets its part of the cluster configuration again when it is started again.
     machine.do(
-        "gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender --id=tk'"
+        "gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender "
+        "--id=tk'"
     )
     os.kill(machine.pid_of("server_ln"), signal.SIGKILL)
     machine.until(
@@ -191,7 +205,8 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
 
 def start_locator(machine: Machine, name: str = "loc", more: str = "") -> subprocess.CompletedProcess:
     return machine.shell(
-        f"gfsh start locator --name={name} --port=10341 --bind-address={machine.hosts['ny_host']} --distributed-system-id=1 {more}"
+        f"gfsh start locator --name={name} --port=10341 --bind-address={machine.hosts['ny_host']} "
+        f"--distributed-system-id=1 {more}"
     )
 
 
@@ -220,7 +235,8 @@ def test_a_server_that_cannot_start_says_why_and_leaves_no_process(machine):
     locator = f"--locators={machine.hosts['ny_host']}[10341]"
     (machine.directory / "bad.xml").write_text("<cache>\n<gateway-sendr/></cache>")
     (machine.directory / "filter.xml").write_text(
-        '<cache><gateway-sender id="ln" remote-distributed-system-id="2">\n<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter></gateway-sender></cache>'
+        '<cache><gateway-sender id="ln" remote-distributed-system-id="2">\n'
+        "<gateway-event-filter><class-name>no.such:F</class-name></gateway-event-filter></gateway-sender></cache>"
     )
     (machine.directory / "own.xml").write_text(
         '<cache>\n<gateway-sender id="ny" remote-distributed-system-id="1"/></cache>'
@@ -248,12 +264,14 @@ def test_filter_classes_come_from_the_classpath(machine):
     classes = machine.directory / "classes"
     classes.mkdir()
     (classes / "shop_filters.py").write_text(
-        "import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n        return event.key != 'secret'\n"
+        "import pywan\n\n\nclass Keep(pywan.GatewayEventFilter):\n    def before_enqueue(self, event):\n"
+        "        return event.key != 'secret'\n"
     )
     locator = f"{machine.hosts['ny_host']}[10341]"
     machine.do(f"gfsh start server --name=s --locators={locator} --classpath=classes --allow-callbacks=shop_filters")
     machine.do(
-        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep"
+        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 "
+        "--gateway-event-filter=shop_filters:Keep"
     )
     machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     for key in ("a", "secret"):
@@ -261,7 +279,8 @@ def test_filter_classes_come_from_the_classpath(machine):
     ledger = machine.ask(f"--locator={locator} status gateway-sender --id=ln")["data"]["members"][0]["ledger"]
     assert (ledger["received"], ledger["queued"], ledger["filtered_before_enqueue"]) == (2, 1, 1)
     missing = machine.shell(
-        f"gfsh --locator={locator} create gateway-sender --id=tk --remote-distributed-system-id=3 --gateway-event-filter=shop_filters:Nope"
+        f"gfsh --locator={locator} create gateway-sender --id=tk --remote-distributed-system-id=3 "
+        "--gateway-event-filter=shop_filters:Nope"
     )
     assert missing.returncode == 1 and "Nope" in missing.stderr
     attached = machine.shell(f"gfsh --locator={locator} destroy gateway-sender --id=ln")
@@ -277,7 +296,8 @@ def test_a_server_says_what_of_the_cluster_configuration_it_lacks(machine):
     (machine.directory / "gemfire.properties").write_text("allow-callbacks=shop_filters\n")
     machine.do(f"gfsh start server --name=s --locators={locator} --classpath=.")
     machine.do(
-        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 --gateway-event-filter=shop_filters:Keep"
+        f"gfsh --locator={locator} create gateway-sender --id=ln --remote-distributed-system-id=2 "
+        "--gateway-event-filter=shop_filters:Keep"
     )
     machine.do(f"gfsh --locator={locator} create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     machine.do("gfsh stop server --name=s")
@@ -505,19 +525,22 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
     classes.mkdir()
     (classes / "causes.py").write_text(CAUSES.format(folder=str(machine.directory)))
     (machine.directory / "ln.xml").write_text(
-        '<cache><gateway-receiver start-port="0" end-port="0" manual-start="true"/><region name="data" refid="REPLICATE"><region-attributes><cache-listener>'
+        '<cache><gateway-receiver start-port="0" end-port="0" manual-start="true"/><region name="data" '
+        'refid="REPLICATE"><region-attributes><cache-listener>'
         "<class-name>causes:Standing</class-name></cache-listener></region-attributes></region></cache>"
     )
     for site in ("ny", "ln"):
         machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
         xml = "--cache-xml-file=ln.xml" if site == "ln" else ""
         machine.do(
-            f"gfsh start server --name=server_{site} --locators={site}_host[10331] --bind-address={machine.hosts[f'{site}_host']} --classpath=classes --allow-callbacks=causes {xml}"
+            f"gfsh start server --name=server_{site} --locators={site}_host[10331] "
+            f"--bind-address={machine.hosts[f'{site}_host']} --classpath=classes --allow-callbacks=causes {xml}"
         )
     ny = "gfsh --locator=ny_host[10331]"
     for id, more in (("plain", ""), ("filtered", "--gateway-event-filter=causes:Slow")):
         machine.do(
-            f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false --dispatcher-threads=1 --batch-time-interval=10 {more}"
+            f"{ny} create gateway-sender --id={id} --remote-distributed-system-id=2 --parallel=false "
+            f"--dispatcher-threads=1 --batch-time-interval=10 {more}"
         )
     machine.do(f"{ny} create region --name=data --type=REPLICATE --gateway-sender-id=plain,filtered")
 
@@ -597,7 +620,8 @@ def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
     )
     waiting.start()
     machine.do(
-        f"gfsh start locator --name=ln --port=10342 --bind-address={machine.hosts['ln_host']} --distributed-system-id=2 --remote-locators={machine.hosts['ny_host']}[10341]"
+        f"gfsh start locator --name=ln --port=10342 --bind-address={machine.hosts['ln_host']} "
+        f"--distributed-system-id=2 --remote-locators={machine.hosts['ny_host']}[10341]"
     )
     other = f"{machine.hosts['ln_host']}[10342]"
     machine.do(f"gfsh start server --name=t --locators={other} --bind-address={machine.hosts['ln_host']}")
@@ -702,7 +726,8 @@ def test_a_member_that_belongs_to_another_user_is_not_called_stopped(machine):
         files.folder.chmod(0)
     try:
         told = ask(
-            f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\nprint(found['state'], found['problem'])"
+            f"found = process.status('locator', 'loc', directory={str(machine.directory)!r})\n"
+            "print(found['state'], found['problem'])"
         )
         assert told.stdout.startswith("unknown ") and "another user" in told.stdout, told
         refused = ask(f"process.stop('locator', 'loc', directory={str(machine.directory)!r})")

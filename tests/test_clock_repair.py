@@ -437,7 +437,8 @@ def test_a_restart_keeps_what_was_repaired(network, tmp_path, kind):
 
 
 PROCESS = (
-    '<cache>\n<gateway-sender id="ln" remote-distributed-system-id="2" parallel="{parallel}" enable-persistence="true" batch-time-interval="10"/>\n'
+    '<cache>\n<gateway-sender id="ln" remote-distributed-system-id="2" parallel="{parallel}" '
+    'enable-persistence="true" batch-time-interval="10"/>\n'
     '<region name="data" refid="{type}">\n<region-attributes gateway-sender-ids="ln"/>\n</region>\n</cache>\n'
 )
 

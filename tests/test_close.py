@@ -1,4 +1,6 @@
-"""What closes a member, while it writes: no lock is given up while anybody writes under it, and nothing is written afterwards."""
+"""What closes a member, while it writes: no lock is given up while anybody writes under it, and nothing is written
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def say(word):
 
 pywan.disk.store.CLOSE_LIMIT_S = 1.0
 cache = pywan.Cache("slow", locators=locators, dir=folder)
-sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=True, disk_synchronous=False)
+persistent = dict(enable_persistence=True, disk_synchronous=False)
+sender = cache.create_gateway_sender("ln", remote_distributed_system_id=2, **persistent)
 data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=["ln"], disk_synchronous=False)
 data["before"] = 1
 sender._core.queue.wait_durable()

@@ -1,4 +1,6 @@
-"""A region that was closed says so to every call, also to one that has nothing to do; what only describes it answers on."""
+"""A region that was closed says so to every call, also to one that has nothing to do; what only describes it answers
+on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a member has after a restart: what the site wanted it to have when it was started, with its entries and its queue."""
+"""What a member has after a restart: what the site wanted it to have when it was started, with its entries and its
+queue.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ def test_what_is_in_the_members_file_too_is_as_the_file_says_and_a_difference_is
     site.do("create region --name=data --type=REPLICATE --gateway-sender-id=ln")
     site.do("create region --name=same --type=REPLICATE")
     site.xml = (
-        '<gateway-sender id="ln" remote-distributed-system-id="2" batch-size="7"/><region name="data" refid="PARTITION"/>'
+        '<gateway-sender id="ln" remote-distributed-system-id="2" batch-size="7"/><region name="data" '
+        'refid="PARTITION"/>'
         '<region name="same" refid="REPLICATE"/>'
     )
     site.restart()
@@ -133,7 +136,9 @@ def test_a_change_of_what_the_members_file_defines_says_that_it_does_not_last(si
 
 
 def test_a_log_that_the_configuration_does_not_name_is_left_alone(site, tmp_path):
-    """A member that was away while its sender and region were destroyed still has their logs; joining does not remove them."""
+    """A member that was away while its sender and region were destroyed still has their logs; joining does not remove
+    them.
+    """
     for line in (
         f"create gateway-sender --id=ln {PERSISTENT}",
         "create region --name=data --type=REPLICATE_PERSISTENT --gateway-sender-id=ln",
@@ -159,7 +164,10 @@ def test_it_is_shown_as_a_file_of_geodes_kind_and_read_back(site, tmp_path):
         "create gateway-receiver --start-port=0 --end-port=0",
         "create region --name=orders --type=PARTITION --gateway-sender-id=ln --total-num-buckets=7",
         "create region --name=free --type=NORMAL",
-        "create region --name=lines --type=PARTITION_REDUNDANT --redundant-copies=0 --colocated-with=orders --total-num-buckets=7",
+        (
+            "create region --name=lines --type=PARTITION_REDUNDANT --redundant-copies=0 --colocated-with=orders "
+            "--total-num-buckets=7"
+        ),
     ):
         site.do(line)
     wanted = site.locator.cluster_configuration()
@@ -167,7 +175,10 @@ def test_it_is_shown_as_a_file_of_geodes_kind_and_read_back(site, tmp_path):
     site.do(f"export cluster-configuration --xml-file={file}")
     with pytest.raises(
         CommandFailed,
-        match="server server has regions, senders or a receiver already, and nothing was changed; stop it, or give --action=STAGE",
+        match=(
+            "server server has regions, senders or a receiver already, and nothing was changed; stop it, or "
+            "give --action=STAGE"
+        ),
     ):
         site.do(f"import cluster-configuration --xml-file={file}")
     site.do(f"import cluster-configuration --xml-file={file} --action=stage")

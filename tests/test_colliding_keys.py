@@ -29,7 +29,8 @@ region.attach([queue])
 keys = colliding(150_000)
 for _ in range(3):
     region.put_columns(keys, [b"v"] * len(keys))
-assert len(region) == len(keys) and len(queue) == 2 * len(keys), len(queue)     # The creates, and of the updates the newest.
+# The queue has each key's create and its newest update.
+assert len(region) == len(keys) and len(queue) == 2 * len(keys), len(queue)
 for key in keys[::2]:
     region.local_destroy(key)
 assert all((key in region) == (n % 2 == 1) for n, key in enumerate(keys))

@@ -917,7 +917,8 @@ def as_python(value, kind):
         return {field.name: as_python(value[field.name], field.type) for field in kind}
     if pa.types.is_nested(kind):
         return [as_python(each, kind.value_type) for each in value]
-    # An instant of a column has no zone, as in a column of its own; pyarrow makes one with the name of its zone, or not.
+    # An instant of a column has no zone, as in a column of its own; pyarrow makes one with the name of its zone, or
+    # not.
     return value.astimezone(UTC) if pa.types.is_timestamp(kind) and kind.tz else value
 
 

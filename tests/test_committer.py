@@ -1,4 +1,6 @@
-"""The committer of a log, through both of its owners: callers that wait, rounds that fail, rounds of other threads, its end."""
+"""The committer of a log, through both of its owners: callers that wait, rounds that fail, rounds of other threads, its
+end.
+"""
 
 from __future__ import annotations
 

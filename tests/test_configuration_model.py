@@ -1,4 +1,5 @@
-"""Commands, changes of a member's file and restarts in any order, against a plain model of what must be there after each of them.
+"""Commands, changes of a member's file and restarts in any order, against a plain model of what must be there after
+each of them.
 
 `CONFIGURATION_SEEDS=100-199` runs these seeds instead of the few of a usual run.
 """
@@ -211,11 +212,12 @@ class Run:
         given = self.any_attributes(kind)
         is_there, skips = self.is_there(kind, name), self.random.random() < 0.3
         names = {"gateway_sender_ids": "gateway-sender-id"}
-        words = [
-            f"--{names.get(key, key.replace('_', '-'))}={','.join(value) if isinstance(value, tuple) else str(value).lower()}"
-            for key, value in given.items()
-        ]
-        line = f"create {kind} {'--id' if kind == 'gateway-sender' else '--name'}={name} {' '.join(words)}{' --if-not-exists' if skips else ''}"
+        words = ["--if-not-exists"] if skips else []
+        for key, value in given.items():
+            option = names.get(key, key.replace("_", "-"))
+            words.append(f"--{option}={','.join(value) if isinstance(value, tuple) else str(value).lower()}")
+        named = "--id" if kind == "gateway-sender" else "--name"
+        line = f"create {kind} {named}={name} {' '.join(words)}"
         if is_there and skips:
             return self.do(line, True)
         try:
@@ -317,7 +319,8 @@ class Run:
         if kind == "gateway-sender":
             return f'<gateway-sender id="{name}" {words}/>'
         type_ = 'data-policy="normal"' if given["type"] == "NORMAL" else f'refid="{given["type"]}"'
-        return f'<region name="{name}"><region-attributes {type_} gateway-sender-ids="{",".join(given["gateway_sender_ids"])}"/></region>'
+        senders = ",".join(given["gateway_sender_ids"])
+        return f'<region name="{name}"><region-attributes {type_} gateway-sender-ids="{senders}"/></region>'
 
     def restart_locator(self) -> None:
         self.told.append("restart the locator")

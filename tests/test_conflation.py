@@ -1,4 +1,6 @@
-"""Conflation, in the queue and in the batch: only updates, never what is on its way, and where every key ends is the same."""
+"""Conflation, in the queue and in the batch: only updates, never what is on its way, and where every key ends is the
+same.
+"""
 
 import pytest
 

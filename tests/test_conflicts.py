@@ -1,4 +1,6 @@
-"""Two sites change one key: the later change wins everywhere, ties go to the higher site, a resolver may decide otherwise."""
+"""Two sites change one key: the later change wins everywhere, ties go to the higher site, a resolver may decide
+otherwise.
+"""
 
 import shutil
 import time

@@ -1,4 +1,6 @@
-"""The compiled core's own promises, one call at a time: formats, codecs, clock, queue limits, the put path and its counts."""
+"""The compiled core's own promises, one call at a time: formats, codecs, clock, queue limits, the put path and its
+counts.
+"""
 
 from __future__ import annotations
 

@@ -332,7 +332,9 @@ def test_a_gap_is_refused_with_the_sequence_that_is_expected(sites):
 
 
 def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(sites):
-    """A receiver that lost its memory, or never had one, goes on behind what was acknowledged; what is neither settled nor there is lost."""
+    """A receiver that lost its memory, or never had one, goes on behind what was acknowledged; what is neither settled
+    nor there is lost.
+    """
     sites.dispatcher.configure(1, -1)
     sites.put(("k", "1"))
     region = split_frames(sites.sent())[0]

@@ -1,4 +1,6 @@
-"""A few rounds of kill -9 in each world; `python -m tests.crash --rounds 1000` runs many. And that the campaign notices what it is there for."""
+"""A few rounds of kill -9 in each world; `python -m tests.crash --rounds 1000` runs many. And that the campaign notices
+what it is there for.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Disk stores that something happened to: each opens with all that was acknowledged, or says which file is wrong and what to do, changing
-nothing; and what is whole of it can be saved."""
+"""Disk stores that something happened to: each opens with all that was acknowledged, or says which file is wrong and
+what to do, changing nothing; and what is whole of it can be saved."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def image(store):
 
 
 class Kept:
-    """A store with some 300 events in its queue and as many entries in its region, each key once, in several segments; `entries` in the order
-    in which they were acknowledged. `stopped`: as a regular end leaves it; `killed`: as kill -9 does."""
+    """A store with some 300 events in its queue and as many entries in its region, each key once, in several segments;
+    `entries` in the order in which they were acknowledged. `stopped`: as a regular end leaves it; `killed`: as kill -9
+    does."""
 
     def __init__(self, site, directory):
         source = random.Random(1)
@@ -177,7 +178,8 @@ def check_damaged(ny, kept, store, what, caplog, *, may_cut):
     for found in (queued(sender), dict(data)):
         if found == kept.entries:
             continue
-        # Only what cannot be told from a write that a crash cut off, which then was not acknowledged: the newest, and the log says so.
+        # Only what cannot be told from a write that a crash cut off, which then was not acknowledged: the newest, and
+        # the log says so.
         assert may_cut and found == {key: kept.entries[key] for key in keys[: len(found)]}, what
         assert "is not whole" in caplog.text, what
     assert sender.ledger()["balanced"], what
@@ -482,7 +484,10 @@ def test_one_store_twice_is_refused_whatever_the_directory_is_called(ny, tmp_pat
     with pywan.Cache("second", locators=str(ny.locator.address), dir=tmp_path / "second") as second:
         with pytest.raises(
             IllegalStateError,
-            match=f"other-name/disk-store-small is open in process {os.getpid()}; stop that one, or name another directory",
+            match=(
+                f"other-name/disk-store-small is open in process {os.getpid()}; stop that one, or name another "
+                "directory"
+            ),
         ):
             second.create_disk_store("small", directories=(other,))
         second.create_disk_store("small")

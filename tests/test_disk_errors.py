@@ -1,4 +1,6 @@
-"""A disk that fails under a real process: each error by its own name, to whoever called, in the log (once), in the lag and at the other site."""
+"""A disk that fails under a real process: each error by its own name, to whoever called, in the log (once), in the lag
+and at the other site.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ try:
     cache = pywan.Cache("faulty", locators=locators, dir=folder)
     sender = None
     if has_queue == "True":
-        sender = cache.create_gateway_sender("tk", remote_distributed_system_id=3, enable_persistence=True, disk_synchronous=False)
-    data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=[sender.id] if sender else [], disk_synchronous=False)
+        sender = cache.create_gateway_sender(
+            "tk", remote_distributed_system_id=3, enable_persistence=True, disk_synchronous=False
+        )
+    senders = [sender.id] if sender else []
+    data = cache.create_region("data", "REPLICATE_PERSISTENT", gateway_sender_ids=senders, disk_synchronous=False)
     if sender is None:
         cache.create_gateway_receiver(start_port=0, end_port=0)
     answer(ready=True)
@@ -219,7 +224,10 @@ def test_a_task_whose_rows_a_failing_disk_does_not_take_is_told_so(disk, member,
         eventually(lambda: member.do("core_of(data).log_state()['failing']")["found"])
         with pytest.raises(
             DiskAccessError,
-            match=f"member at .*nothing more was taken for 0 s: the log is not written now: .*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied",
+            match=(
+                "member at .*nothing more was taken for 0 s: the log is not written now: "
+                f".*{os.strerror(errno.EIO)}; 0 of the task's 1 rows are applied"
+            ),
         ):
             rows.commit()
 

@@ -69,7 +69,9 @@ def test_a_region_whose_log_may_not_be_large_goes_on_for_ever_with_the_same_keys
 
 
 def test_a_disk_that_fails_half_the_time_does_not_fill_a_small_log_with_copies(disk):
-    """Near its limit the log moves what lives before it writes; where that fails, it goes on with what is moved already."""
+    """Near its limit the log moves what lives before it writes; where that fails, it goes on with what is moved
+    already.
+    """
     region, most, failed = open_region(disk, MIB), 0, 0
     for n in range(200):
         region.change(1, f"k{n % 100}", "v" * 3000)
@@ -175,7 +177,9 @@ def test_nothing_is_dropped_where_that_makes_no_room(disk):
 
 
 def test_a_version_on_the_disk_stays_there_until_the_newer_one_is(disk):
-    """Shortening drops the segment of a version that was replaced while the disk was busy: the newer one has to be on it first."""
+    """Shortening drops the segment of a version that was replaced while the disk was busy: the newer one has to be on
+    it first.
+    """
     tried = Disk(random.Random(1))
     drops_at = commits_until_a_segment_goes(open_region(tried, 4 * MIB))
     region = open_region(disk, 4 * MIB)
@@ -357,7 +361,9 @@ def test_events_are_parked_once_though_the_disk_took_the_first_copies_late(disk)
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_what_was_recovered_stays_though_the_sync_before_had_failed(goes_on):
-    """The process ends after a sync that failed: what it wrote may be in the system's memory, whole, and never get to the disk."""
+    """The process ends after a sync that failed: what it wrote may be in the system's memory, whole, and never get to
+    the disk.
+    """
     recovered = []
     for seed in range(40):
         disk = Disk(random.Random(seed))
@@ -407,7 +413,9 @@ def test_the_ledger_balances_wherever_the_power_goes_while_a_full_log_makes_room
 
 
 def test_what_half_of_a_commit_has_is_not_durable_where_the_other_half_replaces_it(disk):
-    """An update that a newer one took out before either was written: if the newer one is lost, the older one is the key's last."""
+    """An update that a newer one took out before either was written: if the newer one is lost, the older one is the
+    key's last.
+    """
     queue = Queue(
         "ln",
         remote_site=2,

@@ -1,4 +1,6 @@
-"""The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the others."""
+"""The size of a disk store holds for all logs in it together, over restarts, and what left makes room for the
+others.
+"""
 
 import contextlib
 import threading
@@ -87,7 +89,10 @@ def test_logs_of_one_directory_share_its_size(tmp_path):
     _queue, region = shared.queues["b"]
     with pytest.raises(
         QueueFullError,
-        match=r"the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* larger size",
+        match=(
+            r"the logs of the disk store have reached their limit of 8388608 bytes, of which .*queue-b has .* "
+            r"larger size"
+        ),
     ):
         region.put("k", ROW)
     shared.send("a", 350)
@@ -213,7 +218,9 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
 
 @pytest.fixture
 def full_store(network, tmp_path):
-    """What is put into NY waits for LN; its queue's log may take 2 MB. `make(policy)` gives the sender, its log filled but for less than a row."""
+    """What is put into NY waits for LN; its queue's log may take 2 MB. `make(policy)` gives the sender, its log filled
+    but for less than a row.
+    """
     ny, ln = network.add("ny ln")
     ny.cache.create_disk_store("small", directories=[(str(tmp_path), 2)])
 
@@ -296,7 +303,9 @@ def test_an_enqueue_blocks_for_as_long_as_its_policy_says_when_the_log_is_full(n
 
 
 def test_many_rows_are_waited_for_as_long_as_they_get_on(tmp_path):
-    """A disk that takes now and then what is staged: no row waits for long, and all together for longer than an enqueue may."""
+    """A disk that takes now and then what is staged: no row waits for long, and all together for longer than an enqueue
+    may.
+    """
     queue = _core.EventQueue(
         "slow",
         partitions=1,

@@ -31,7 +31,10 @@ def values_of(name: str) -> set[float]:
     found = set()
     for source in SOURCES:
         for expression in re.findall(
-            rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )([0-9][0-9_.]*u?(?: ?(?:\*|<<) ?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))",
+            (
+                rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )([0-9][0-9_.]*u?(?: ?(?:\*|<<) "
+                r"?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))"
+            ),
             source,
             re.MULTILINE,
         ):

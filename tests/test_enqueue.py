@@ -61,7 +61,9 @@ def test_filters_are_asked_about_what_would_enter_alone():
 
 
 class Starts(GatewayEventFilter):
-    """Lets another sender accept events, as one that is being started does, while the event is on its way to the queues."""
+    """Lets another sender accept events, as one that is being started does, while the event is on its way to the
+    queues.
+    """
 
     def __init__(self):
         self.queue = None

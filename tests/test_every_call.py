@@ -1,5 +1,6 @@
-"""Recovery at the owner's level, at every cut: a queue with holes, states, moved parts and a region go through a fixed piece of work, once for
-every call that they make of the disk: it fails, the power goes, or there is no room from there on. What was acknowledged is there afterwards."""
+"""Recovery at the owner's level, at every cut: a queue with holes, states, moved parts and a region go through a fixed
+piece of work, once for every call that they make of the disk: it fails, the power goes, or there is no room from there
+on. What was acknowledged is there afterwards."""
 
 from __future__ import annotations
 
@@ -234,7 +235,9 @@ def is_opened(log) -> bool:
 
 
 def run(kind, outage: str, fail_at: int) -> tuple[int, Disk]:
-    """The work twice, with a restart between; then the end of the machine, and recovery. Gives the number of calls before that."""
+    """The work twice, with a restart between; then the end of the machine, and recovery. Gives the number of calls
+    before that.
+    """
     disk = FailingDisk(outage, fail_at)
     log = kind(disk)
     for _ in range(2):
@@ -292,8 +295,8 @@ def test_the_work_writes_every_kind_of_part(tmp_path, monkeypatch, kind, wanted)
 
 
 def test_a_queue_cut_at_any_block_is_what_the_blocks_before_the_cut_say(tmp_path):
-    """The log is zeroed from every boundary of its blocks on, and from places within each. The description of the format, read by
-    other code than the core's, says what is left; below what the manifest knows of it is damage."""
+    """The log is zeroed from every boundary of its blocks on, and from places within each. The description of the
+    format, read by other code than the core's, says what is left; below what the manifest knows of it is damage."""
     queue = PersistentQueue(FailingDisk())
     queue.open()
     queue.work()

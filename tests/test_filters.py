@@ -51,7 +51,9 @@ def link(network, parallel, **attributes):
 @both
 @pytest.mark.parametrize("dispatchers", [1, 5])
 def test_events_refused_at_both_places_are_counted(network, parallel, dispatchers):
-    """C-110: of 1000, 100 at enqueue and 100 at transmit: queued 900, sent 800, filtered 200; with one queue 80 batches of 10."""
+    """C-110: of 1000, 100 at enqueue and 100 at transmit: queued 900, sent 800, filtered 200; with one queue 80 batches
+    of 10.
+    """
     ny, ln, sender = link(
         network,
         parallel,
@@ -480,7 +482,9 @@ def test_lag_names_a_slow_filter_and_a_slow_receiver(network):
 
 
 def while_columns_are_put(ny, sender, act):
-    """300,000 rows in one call, and `act` in the middle of it. Returns how many events were queued when `act` had returned."""
+    """300,000 rows in one call, and `act` in the middle of it. Returns how many events were queued when `act` had
+    returned.
+    """
     sender.pause()
     outcome = []
 

@@ -1,5 +1,5 @@
-"""Destroyed keys stay destroyed: a tombstone goes only when no site can send anything older any more, as their senders' floors say; and where
-tombstones are too many, an older event is parked, neither applied nor lost."""
+"""Destroyed keys stay destroyed: a tombstone goes only when no site can send anything older any more, as their senders'
+floors say; and where tombstones are too many, an older event is parked, neither applied nor lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How much is on its way, and what a queue that does not drain is told to wait for: a long, a narrow or a broken link, a
-receiver, a filter, a disk, an operator."""
+"""How much is on its way, and what a queue that does not drain is told to wait for: a long, a narrow or a broken link,
+a receiver, a filter, a disk, an operator."""
 
 import socket
 import threading

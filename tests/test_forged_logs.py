@@ -1,4 +1,6 @@
-"""A queue's log with checksums that hold and numbers that cannot be: refused by name, with no time or memory that grows with the number."""
+"""A queue's log with checksums that hold and numbers that cannot be: refused by name, with no time or memory that grows
+with the number.
+"""
 
 from __future__ import annotations
 

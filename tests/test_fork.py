@@ -31,7 +31,9 @@ LIMIT_S = 20.0
 
 
 class Child:
-    """A forked child that does `action` and tells what it returned, or what was raised. It lives until `end`, unless `action` ends it."""
+    """A forked child that does `action` and tells what it returned, or what was raised. It lives until `end`, unless
+    `action` ends it.
+    """
 
     def __init__(self, action: Callable[[], Any]) -> None:
         from_child, to_parent = os.pipe()

@@ -237,7 +237,9 @@ def with_small_queues(store: Store, count: int) -> None:
 
 
 def full_of_versions(store: Store) -> _core.RegionCore:
-    """A region that has of some of its keys an older version on the disk too, and that took newer ones, for which the store has no room."""
+    """A region that has of some of its keys an older version on the disk too, and that took newer ones, for which the
+    store has no room.
+    """
     region = rewritten(store.region("data"), keys=12, rounds=1, size=20_000)
     with_small_queues(store, 6)
     for n in range(8):

@@ -1,4 +1,6 @@
-"""A short while of each fuzzer of the compiled core; `make fuzz-core FUZZ_SECONDS=600` runs them for longer, under the sanitizers."""
+"""A short while of each fuzzer of the compiled core; `make fuzz-core FUZZ_SECONDS=600` runs them for longer, under the
+sanitizers.
+"""
 
 from __future__ import annotations
 

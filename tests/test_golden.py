@@ -1,5 +1,5 @@
-"""Golden files: stores and frames of the record format as they were written once (tests/golden). Today's code reads them, event by event; and writes
-the same bytes for the same input, where the format leaves no choice."""
+"""Golden files: stores and frames of the record format as they were written once (tests/golden). Today's code reads
+them, event by event; and writes the same bytes for the same input, where the format leaves no choice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def golden(tmp_path) -> Path:
 
 @pytest.fixture(scope="module")
 def today(tmp_path_factory) -> Path:
-    """The same input, written now: by a process of its own, whose first thread and first regions have the numbers that they had."""
+    """The same input, written now: by a process of its own, whose first thread and first regions have the numbers that
+    they had.
+    """
     folder = tmp_path_factory.mktemp("today")
     subprocess.run([sys.executable, make_golden.__file__, str(folder)], check=True, timeout=100)
     return folder
@@ -113,7 +115,9 @@ def test_a_region_is_read_entry_by_entry(golden, name):
 
 
 def unsealed(folder: Path, number: int, manifest: Manifest) -> bytes:
-    """A segment's bytes without what is drawn for it: its secret, and what that makes of the heads of its blocks (`read_segment` has looked at them)."""
+    """A segment's bytes without what is drawn for it: its secret, and what that makes of the heads of its blocks
+    (`read_segment` has looked at them).
+    """
     data = bytearray(segment_file(folder, number).read_bytes())
     data[32:48], data[52:56] = bytes(16), bytes(4)
     for block in read_segment(folder, number, manifest):

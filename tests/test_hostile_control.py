@@ -1,4 +1,6 @@
-"""Control messages of people who wish harm: one rule for names, nothing that a terminal obeys, replies instead of tracebacks, bounded work."""
+"""Control messages of people who wish harm: one rule for names, nothing that a terminal obeys, replies instead of
+tracebacks, bounded work.
+"""
 
 import io
 import json

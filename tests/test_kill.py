@@ -1,4 +1,6 @@
-"""Processes ended with SIGKILL in the middle of traffic: the others go on, the killed one rejoins, what waited is applied once."""
+"""Processes ended with SIGKILL in the middle of traffic: the others go on, the killed one rejoins, what waited is
+applied once.
+"""
 
 import os
 import signal
@@ -17,7 +19,8 @@ from sites import keep_doing
 
 RECEIVER = '<cache>\n<gateway-receiver start-port="0" end-port="0"/>\n<region name="data" refid="{type}"/>\n</cache>\n'
 SENDER = (
-    '<cache>\n<gateway-sender id="ln" remote-distributed-system-id="2" parallel="{parallel}" batch-time-interval="10" dispatcher-threads="2"/>\n'
+    '<cache>\n<gateway-sender id="ln" remote-distributed-system-id="2" parallel="{parallel}" '
+    'batch-time-interval="10" dispatcher-threads="2"/>\n'
     '<region name="data" refid="{type}">\n<region-attributes gateway-sender-ids="ln"/>\n</region>\n</cache>\n'
 )
 
@@ -81,7 +84,9 @@ kinds = pytest.mark.parametrize(
 
 @kinds
 def test_a_killed_receiving_server_rejoins_and_gets_what_waited(network, machine, kind):
-    """The third site has everything; the killed one has all that it had not acknowledged and all that came later, applied once."""
+    """The third site has everything; the killed one has all that it had not acknowledged and all that came later,
+    applied once.
+    """
     kind = dict(kind)
     region_type = kind.pop("type")
     ny, ln, tk = network.add("ny ln tk")

@@ -1,4 +1,6 @@
-"""Segment files of a log that somebody cuts off while a recovered queue has its events in them: mapped, where touching them would end the process."""
+"""Segment files of a log that somebody cuts off while a recovered queue has its events in them: mapped, where touching
+them would end the process.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 folder = Path(sys.argv[1])
 
 def opened(**more):
-    return _core.EventQueue("ln", remote_site=2, partitions=1, memory_limit=64 << 20, directory=folder.parent, log_directory=folder, log_id=7, **more)
+    log = dict(directory=folder.parent, log_directory=folder, log_id=7)
+    return _core.EventQueue("ln", remote_site=2, partitions=1, memory_limit=64 << 20, **log, **more)
 
 queue = opened()
 for n in range(2000):

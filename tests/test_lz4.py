@@ -1,4 +1,6 @@
-"""The ways to lz4: its C functions where they are found and do the same, else its public functions. Both carry the same events."""
+"""The ways to lz4: its C functions where they are found and do the same, else its public functions. Both carry the same
+events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Memory goes back to the system: of logs that wrote much, of regions that were destroyed, of tables that were emptied. Each in a process of its own."""
+"""Memory goes back to the system: of logs that wrote much, of regions that were destroyed, of tables that were emptied.
+Each in a process of its own.
+"""
 
 import itertools
 import pathlib
@@ -18,7 +20,8 @@ BEGIN = """
 
     def columns(rows, length, seed=0):
         # Without an object for each row: what Python or Arrow keep of those is not meant here.
-        return numpy.arange(10_000_000, 10_000_000 + rows).astype("S8"), numpy.full(rows, b"%d" % seed * length, dtype=f"S{length}")
+        keys = numpy.arange(10_000_000, 10_000_000 + rows).astype("S8")
+        return keys, numpy.full(rows, b"%d" % seed * length, dtype=f"S{length}")
 
     network = Network()
     ny = network.site("ny")

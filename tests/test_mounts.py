@@ -1,4 +1,6 @@
-"""Disk stores that are put back from a copy, or copied while they are in use: no new event is taken for one that the other site knows."""
+"""Disk stores that are put back from a copy, or copied while they are in use: no new event is taken for one that the
+other site knows.
+"""
 
 from __future__ import annotations
 
@@ -195,8 +197,8 @@ def test_an_event_that_the_lost_store_had_parked_is_parked_again_by_the_restored
 
 
 def conflate_behind_a_copy(member, pauses, network, copy):
-    """Leaves the sender paused: the copy of its store holds an update of `k` between `a` and `b`, and in the store itself a later
-    one has taken its place."""
+    """Leaves the sender paused: the copy of its store holds an update of `k` between `a` and `b`, and in the store
+    itself a later one has taken its place."""
     member.data["k"] = "first"
     network.settle()
     pauses.sender = member.sender
@@ -247,7 +249,9 @@ class StopsReceiver(CacheListener):
 def test_an_update_that_the_lost_store_had_conflated_is_applied_also_where_its_batch_ended_half_way(
     network, sites, tmp_path
 ):
-    """The other site had what comes behind the update that was replaced, and what replaced it did not come to its turn."""
+    """The other site had what comes behind the update that was replaced, and what replaced it did not come to
+    its turn.
+    """
     ny, ln = sites
     pauses = PausesAfterABatch()
     member = Member(

@@ -1,4 +1,6 @@
-"""What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one works."""
+"""What is left when memory runs out: an operation fails with MemoryError and changes nothing, and the next one
+works.
+"""
 
 import contextlib
 import resource
@@ -51,8 +53,11 @@ def test_values_that_cannot_be_copied_leave_their_entries_usable():
     resource.setrlimit(resource.RLIMIT_AS, ((kilobytes << 10) + (16 << 20), hard))
     refused = []
     for name, call in {
-        "get": lambda: region.get("large"), "lookup": lambda: region.lookup("large"), "contains": lambda: "large" in region,
-        "scan": lambda: region.scan(0, 10**9), "records": lambda: queue.records(10**9),
+        "get": lambda: region.get("large"),
+        "lookup": lambda: region.lookup("large"),
+        "contains": lambda: "large" in region,
+        "scan": lambda: region.scan(0, 10**9),
+        "records": lambda: queue.records(10**9),
     }.items():
         try:
             call()
@@ -74,7 +79,8 @@ SWEEP = (
     REGION
     + """
     import _testcapi
-    import numpy, pyarrow, pywan, pywan.errors       # What is imported when it is needed: CPython itself does not stand a failure there.
+    # pywan imports these when it needs them. They are imported here, as CPython does not bear a failure in an import.
+    import numpy, pyarrow, pywan, pywan.errors
     from pywan.region.callback_lock import CallbackLock
 
     lock = CallbackLock("data")
@@ -86,13 +92,27 @@ SWEEP = (
     region.put("key", "value" * 100)
     keys, values = [b"a", b"b"], [b"1", b"2"]
     calls = {
-        "put": lambda: region.put("key", "other" * 100), "get": lambda: region.get("key"), "lookup": lambda: region.lookup("key"),
-        "contains": lambda: "key" in region, "len": lambda: len(region), "scan": lambda: region.scan(), "keys": lambda: list(region.scan_keys()),
-        "change": lambda: region.change(1, "key", "x"), "decide": lambda: region.decide(1, "key"), "columns": lambda: region.put_columns(keys, values),
+        "put": lambda: region.put("key", "other" * 100),
+        "get": lambda: region.get("key"),
+        "lookup": lambda: region.lookup("key"),
+        "contains": lambda: "key" in region,
+        "len": lambda: len(region),
+        "scan": lambda: region.scan(),
+        "keys": lambda: list(region.scan_keys()),
+        "change": lambda: region.change(1, "key", "x"),
+        "decide": lambda: region.decide(1, "key"),
+        "columns": lambda: region.put_columns(keys, values),
         "remote": lambda: region.change(1, "key", "y", version=(1 << 62, 3), origin_=(3, b"", (1, 1, 1)), decisions=()),
-        "invalidate": lambda: region.invalidate("key"), "tombstones": lambda: region.expire_tombstones(0), "memory": lambda: region.memory_bytes,
-        "counts": queue.counts, "positions": queue.positions, "records": queue.records, "oldest": queue.oldest_ms, "attach": lambda: region.attach([queue]),
-        "log_state": queue.log_state, "locked": locked,
+        "invalidate": lambda: region.invalidate("key"),
+        "tombstones": lambda: region.expire_tombstones(0),
+        "memory": lambda: region.memory_bytes,
+        "counts": queue.counts,
+        "positions": queue.positions,
+        "records": queue.records,
+        "oldest": queue.oldest_ms,
+        "attach": lambda: region.attach([queue]),
+        "log_state": queue.log_state,
+        "locked": locked,
         "slow": lambda: (region.set_slow(lambda *change: None), region.set_slow(None)),
     }
     failed = 0
@@ -134,7 +154,10 @@ def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_
         )
         machine.server(
             ln,
-            f'<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" refid="PARTITION">{listener}</region></cache>',
+            (
+                '<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" '
+                f'refid="PARTITION">{listener}</region></cache>'
+            ),
         )
         sender = ny.send_to(ln)
         ny.region()

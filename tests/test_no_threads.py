@@ -1,4 +1,6 @@
-"""A member, locator, sender or receiver for which the system has no thread is not started, says so, and can be started later."""
+"""A member, locator, sender or receiver for which the system has no thread is not started, says so, and can be started
+later.
+"""
 
 import threading
 

@@ -1,4 +1,6 @@
-"""Openings of connections: who opens many and finishes none keeps nobody else out, and no want of threads ends a port."""
+"""Openings of connections: who opens many and finishes none keeps nobody else out, and no want of threads ends
+a port.
+"""
 
 import contextlib
 import resource

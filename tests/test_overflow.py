@@ -139,7 +139,9 @@ def test_a_full_queue_of_one_sender_stores_nothing_in_the_others(network, small_
 
 @pytest.mark.parametrize("slow", [False, True], ids=["compiled", "with-a-listener"])
 def test_a_site_whose_own_queue_is_full_takes_no_more_and_the_sender_waits(network, small_disk, slow):
-    """LN passes events on to TK, which is away; its disk is full: NY keeps what LN could not take, and nothing is parked."""
+    """LN passes events on to TK, which is away; its disk is full: NY keeps what LN could not take, and nothing is
+    parked.
+    """
     ny, ln, tk = network.add("ny ln tk")
     first = ny.send_to(ln, parallel=True, maximum_queue_memory=100)
     ln.receive()

@@ -1,4 +1,6 @@
-"""Persistent regions: what is put is there after a restart, with its version; kill -9 of a receiver loses nothing that it acknowledged."""
+"""Persistent regions: what is put is there after a restart, with its version; kill -9 of a receiver loses nothing that
+it acknowledged.
+"""
 
 import json
 import os
@@ -127,7 +129,9 @@ with pywan.Locator("locator_ln", distributed_system_id=2, port=port, remote_loca
         cache.create_gateway_receiver(start_port=0, end_port=0)
         print(json.dumps({"recovered": recovered, "port": locator.port}), flush=True)
         for line in sys.stdin:
-            print(json.dumps({"entries": [[k, data[k]] for k in data], "applied": data.applied, "records": core_of(data).log_state()["commits"]}), flush=True)
+            records = core_of(data).log_state()["commits"]
+            told = {"entries": [[k, data[k]] for k in data], "applied": data.applied, "records": records}
+            print(json.dumps(told), flush=True)
 """
 
 
@@ -164,7 +168,9 @@ class Receiver:
 
 
 def test_a_receiver_killed_under_load_loses_nothing_that_it_acknowledged(network, tmp_path):
-    """Whatever the sender has counted as distributed is in the region after each kill -9, and in the end all is, applied once."""
+    """Whatever the sender has counted as distributed is in the region after each kill -9, and in the end all is,
+    applied once.
+    """
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
     chance = random.Random(seed)

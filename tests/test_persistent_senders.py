@@ -1,4 +1,6 @@
-"""Persistent senders over restarts of their member, through the public names: what was queued arrives, in whatever order things are made again."""
+"""Persistent senders over restarts of their member, through the public names: what was queued arrives, in whatever
+order things are made again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A receiver that hangs is given up, however much its kernel takes; one that works is not, however long a batch takes."""
+"""A receiver that hangs is given up, however much its kernel takes; one that works is not, however long a batch
+takes.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,9 @@ def test_a_frame_that_comes_slowly_is_told_of():
 
 
 def test_a_hung_receiver_is_given_up_for_another_one(network, quick_to_give_up):
-    """Its callback does not return; the lag says that the link is down until the other one works, and nothing is lost."""
+    """Its callback does not return; the lag says that the link is down until the other one works, and nothing
+    is lost.
+    """
     ny, ln = network.add("ny ln")
     slow = Slow()
     ln.receive()
@@ -250,7 +254,9 @@ def test_a_stopped_receiver_process_is_given_up_for_another_one(network, tmp_pat
 
 
 def test_a_dispatchers_new_connection_takes_over_from_the_old_one(network):
-    """The old one may not know yet that its link is gone, and work on a long batch for as long: it ends after the event in work."""
+    """The old one may not know yet that its link is gone, and work on a long batch for as long: it ends after the event
+    in work.
+    """
     ny, ln = network.add("ny ln")
     slow = Slow()
     ln.receive()

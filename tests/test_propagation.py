@@ -557,7 +557,9 @@ def test_a_sender_created_after_the_region_that_names_it(network):
 
 @pytest.mark.parametrize("parallel", [False, True])
 def test_a_member_closed_and_rebuilt_goes_on(network, parallel):
-    """C-005: the sending member is closed and made again; what it sends then is applied, though its queues count from 1 again."""
+    """C-005: the sending member is closed and made again; what it sends then is applied, though its queues count from 1
+    again.
+    """
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")], parallel=parallel)
     fill(ny.data, range(100))

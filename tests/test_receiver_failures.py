@@ -1,4 +1,6 @@
-"""What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all explained."""
+"""What a receiver, its link or its site can do wrong, and that nothing is lost, nothing applied twice, all
+explained.
+"""
 
 import contextlib
 import logging

@@ -1,4 +1,6 @@
-"""What a setting of Geode's would do and does not do here is refused by its name, whoever gives it: a program, a file, a command."""
+"""What a setting of Geode's would do and does not do here is refused by its name, whoever gives it: a program, a file,
+a command.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def test_events_of_a_transaction_are_not_grouped(cache, refuse):
     )
     with pytest.raises(CacheXmlError, match=r":2:.*no effect in this version"):
         cache_xml.parse_bytes(
-            b'<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" parallel="true" group-transaction-events="true"/></cache>'
+            b'<cache>\n<gateway-sender id="s" remote-distributed-system-id="2" parallel="true" '
+            b'group-transaction-events="true"/></cache>'
         )
     sender = cache.create_gateway_sender("s", remote_distributed_system_id=2, dispatcher_threads=1)
     for alter in (

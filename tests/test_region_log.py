@@ -1,4 +1,6 @@
-"""The log of a persistent region while it is shortened: on a small limit, near it, and with changes that come in between."""
+"""The log of a persistent region while it is shortened: on a small limit, near it, and with changes that come in
+between.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +279,9 @@ def test_a_resolvers_choice_of_two_of_one_stamp_stays(tmp_path):
 @REPLACE_A_LATER_VERSION
 @pytest.mark.parametrize("is_looked_through", [True, False], ids=["after-the-look", "before-the-look"])
 def test_near_the_limit_a_later_version_is_not_put_behind_what_took_its_place(tmp_path, replace, is_looked_through):
-    """The log keeps old versions of keys whose newest change is not written yet. The process is killed whenever a file is opened."""
+    """The log keeps old versions of keys whose newest change is not written yet. The process is killed whenever a file
+    is opened.
+    """
     watched, clock, numbers = WatchedDisk(), _core.Clock(), itertools.count()
     folder = tmp_path / "log"
     folder.mkdir()

@@ -185,6 +185,9 @@ def test_what_was_saved_and_found_no_room_is_told_with_one_remedy(damaged, tmp_p
     monkeypatch.setattr("pywan.disk.salvage._core.EventQueue", Full)
     with pytest.raises(
         DiskError,
-        match=r"^what was saved could not be written: no space left; put that right .on a full disk free space. and begin again with an empty folder$",
+        match=(
+            r"^what was saved could not be written: no space left; put that right .on a full disk free space. "
+            r"and begin again with an empty folder$"
+        ),
     ):
         salvage_store(store, tmp_path / "to")

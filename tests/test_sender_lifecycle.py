@@ -102,7 +102,9 @@ def test_a_sender_that_was_not_started_drops_and_counts(network, parallel):
 
 @both
 def test_puts_while_it_starts_and_stops_are_queued_or_counted(network, linked, parallel):
-    """C-040, C-041, C-082: no deadlock, also while sizes are read; every event is explained; queues drain after the last start."""
+    """C-040, C-041, C-082: no deadlock, also while sizes are read; every event is explained; queues drain after the
+    last start.
+    """
     ny, ln, sender = linked
     history = []
 

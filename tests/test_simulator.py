@@ -39,7 +39,9 @@ def test_a_simulation_is_repeated_by_its_seed(world):
 
 
 def test_a_simulation_is_repeated_by_its_seed_in_another_process():
-    """Nothing depends on addresses, on a process's secrets, or on what ran before. Of these seeds of `machines` some once did."""
+    """Nothing depends on addresses, on a process's secrets, or on what ran before. Of these seeds of `machines` some
+    once did.
+    """
     command = [sys.executable, "-m", "tests.simulator", "--first", "66", "--seeds", "12", "--check-repeat"]
     ended = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
     assert ended.returncode == 0 and "36 of 36 were the same in another process" in ended.stdout, (
@@ -57,7 +59,10 @@ def test_an_event_that_vanishes_at_the_receiver_is_noticed_with_its_seed(monkeyp
     monkeypatch.setattr(Link, "apply", forget_some)
     with pytest.raises(
         Failure,
-        match=r"(?s)seed 1, step .*of key k3 was acknowledged.*repeat: python -m tests.simulator --world network --seed 1",
+        match=(
+            r"(?s)seed 1, step .*of key k3 was acknowledged.*repeat: python -m tests.simulator --world network "
+            r"--seed 1"
+        ),
     ):
         run(1)
 
@@ -67,7 +72,10 @@ def test_an_event_that_a_disk_loses_is_noticed_with_its_seed(monkeypatch):
     monkeypatch.setattr(Disk, "_sync", lambda disk, handle, path: 0)
     with pytest.raises(
         Failure,
-        match=r"(?s)seed \d+, step .*(on the disk|does not start|damaged).*repeat: python -m tests.simulator --world machines --seed",
+        match=(
+            r"(?s)seed \d+, step .*(on the disk|does not start|damaged).*repeat: python -m tests.simulator "
+            r"--world machines --seed"
+        ),
     ):
         for seed in range(1, 30):
             run(seed, world="machines")
@@ -78,7 +86,10 @@ def test_a_restored_store_that_keeps_its_identity_is_noticed(monkeypatch):
     monkeypatch.setattr(LoggedLink, "is_own_past", lambda link: True)
     with pytest.raises(
         Failure,
-        match=r"(?s)(does not know what it sent|is the latest|neither applied|arrived as).*repeat: python -m tests.simulator --world machines --seed",
+        match=(
+            r"(?s)(does not know what it sent|is the latest|neither applied|arrived as).*repeat: python -m "
+            r"tests.simulator --world machines --seed"
+        ),
     ):
         for seed in range(1, 60):
             run(seed, world="machines")
@@ -95,7 +106,10 @@ def test_tombstones_that_go_too_early_are_noticed(monkeypatch):
     monkeypatch.setattr(SourceFloors, "lowest", lambda sources: (NONE_COMES, ""))
     with pytest.raises(
         Failure,
-        match=r"(?s)(sites differ in|has waited for every sender).*repeat: python -m tests.simulator --world tombstones --seed",
+        match=(
+            r"(?s)(sites differ in|has waited for every sender).*repeat: python -m tests.simulator --world "
+            r"tombstones --seed"
+        ),
     ):
         for seed in range(1, 60):
             run(seed, world="tombstones")
@@ -106,7 +120,10 @@ def test_an_event_that_was_sent_by_force_and_is_parked_again_is_noticed(monkeypa
     monkeypatch.setattr(MeshLink, "replay_parked", lambda link, force=False: Link.replay_parked(link))
     with pytest.raises(
         Failure,
-        match=r"(?s)are parked although they were sent by force.*repeat: python -m tests.simulator --world tombstones --seed",
+        match=(
+            r"(?s)are parked although they were sent by force.*repeat: python -m tests.simulator --world "
+            r"tombstones --seed"
+        ),
     ):
         for seed in range(1, 60):
             run(seed, world="tombstones")

@@ -71,7 +71,9 @@ def test_several_columns_become_one_dict_and_all_but_the_key_are_the_default(spa
 
 
 WIDE = "99999999999999999999999999999999999999"
-CASES = [  # Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one entry: Spark mixes others.)
+# Spark's type, and the values of a column of it: Spark takes them from Python, and they are what arrives. (Maps of one
+# entry: Spark mixes others.)
+CASES = [
     ("decimal(38,0)", [Decimal(WIDE), Decimal("-" + WIDE), Decimal(0), Decimal(-1)]),
     ("decimal(38,38)", [Decimal(f"0.{WIDE}"), Decimal("0E-38"), Decimal("-1E-38")]),
     ("decimal(9,2)", [Decimal("1.50"), Decimal("0.00"), Decimal("-0.01"), Decimal("1000000.00")]),
@@ -262,19 +264,31 @@ def test_an_executor_does_not_import_what_only_the_command_line_needs(spark, tar
         (dict(key="kee"), "key='kee': the DataFrame has no column of that name"),
         (
             dict(value="span"),
-            "'span' is interval year to month: interval year to month cannot be carried as a value: cast it to string, or use to_json",
+            (
+                "'span' is interval year to month: interval year to month cannot be carried as a value: cast it to "
+                "string, or use to_json"
+            ),
         ),
         (
             dict(value=["v", "deep"]),
-            r"'deep' is array<struct<a:interval>> \(its part deep\[\]\.a\): interval cannot be carried as a value: cast it",
+            (
+                r"'deep' is array<struct<a:interval>> \(its part deep\[\]\.a\): interval cannot be carried as a "
+                r"value: cast it"
+            ),
         ),
         (
             dict(value="by_list"),
-            "'by_list' is map<array<bigint>,bigint>: a map whose keys are array<bigint> cannot be carried as a value: use map_entries",
+            (
+                "'by_list' is map<array<bigint>,bigint>: a map whose keys are array<bigint> cannot be carried as a "
+                "value: use map_entries"
+            ),
         ),
         (
             dict(value="twice"),
-            "'twice' is struct<a:bigint,a:bigint>: a struct with two fields 'a' cannot be carried as a value: rename one of them",
+            (
+                "'twice' is struct<a:bigint,a:bigint>: a struct with two fields 'a' cannot be carried as a value: "
+                "rename one of them"
+            ),
         ),
         (
             dict(value="v", key="nested"),

@@ -1,4 +1,6 @@
-"""Where logs lie in a disk store: what may be named, what failed before it was made, and what is left of what was destroyed."""
+"""Where logs lie in a disk store: what may be named, what failed before it was made, and what is left of what was
+destroyed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows of columns into a region that stores and has a sender: some of them share one hold of the queue's lock, and nothing
-else tells them from single changes."""
+"""Rows of columns into a region that stores and has a sender: some of them share one hold of the queue's lock, and
+nothing else tells them from single changes."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_a_queue_that_conflates_keeps_the_newest_row_of_each_key():
 
 
 def test_the_order_of_the_queue_is_the_order_of_the_versions_whoever_puts():
-    """Threads put rows with the same keys in opposite orders, and single changes between them: nobody waits for ever, and each
-    partition has the versions of a key in their order."""
+    """Threads put rows with the same keys in opposite orders, and single changes between them: nobody waits for ever,
+    and each partition has the versions of a key in their order."""
     partitions = 3
     member = Member(partitions=partitions)
     names = numpy.array([b"%04d" % n for n in range(500)])

@@ -1,4 +1,6 @@
-"""The stub of the compiled module says what the module has: names, signatures, properties, first sentences of docstrings."""
+"""The stub of the compiled module says what the module has: names, signatures, properties, first sentences of
+docstrings.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A RegionCore does what a dict with versions does: the later (stamp, site) wins, and of one version the later content. Sites that have seen the same changes,
-in any order, hold the same."""
+"""A RegionCore does what a dict with versions does: the later (stamp, site) wins, and of one version the later content.
+Sites that have seen the same changes, in any order, hold the same."""
 
 from __future__ import annotations
 
@@ -187,7 +187,9 @@ def test_sites_that_see_the_same_changes_in_any_order_hold_the_same(changes, dat
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.booleans()), max_size=40), st.data())
 def test_two_sites_that_exchange_their_changes_in_any_order_between_keys_converge(steps, data):
-    """Each site changes on its own; what each sent arrives in its order per key, mixed at will with what the other does."""
+    """Each site changes on its own; what each sent arrives in its order per key, mixed at will with what the other
+    does.
+    """
     regions, queues = [], []
     for site in (1, 2):
         region = _core.RegionCore("pair", _core.Clock(), site=site)

@@ -1,5 +1,5 @@
-"""Threads on the compiled core, all at once and without the GIL: writers, a committer, dispatchers, a receiver, and somebody who looks on.
-Also what `make tsan` runs under ThreadSanitizer; so the amounts are small."""
+"""Threads on the compiled core, all at once and without the GIL: writers, a committer, dispatchers, a receiver, and
+somebody who looks on. Also what `make tsan` runs under ThreadSanitizer; so the amounts are small."""
 
 from __future__ import annotations
 
@@ -209,7 +209,8 @@ def test_a_persistent_queue_keeps_what_threads_put_into_it(tmp_path):
     assert ledger(again.counts())["balanced"]
 
 
-# `make tsan` runs this file as a program. ThreadSanitizer does not see what orders the threads when pytest loads the core.
+# `make tsan` runs this file as a program. ThreadSanitizer does not see what orders the threads when pytest loads the
+# core.
 if __name__ == "__main__":
     for each, arguments in [
         (test_everything_arrives_while_all_work_at_once, (True, False)),

@@ -119,7 +119,9 @@ def test_a_site_relays_for_a_stopped_sender(network, parallel):
 
 
 def test_only_senders_attached_to_the_region_are_stamped(network):
-    """A member's sender to TK that the region does not use must not keep LN from passing the region's events on to TK."""
+    """A member's sender to TK that the region does not use must not keep LN from passing the region's events on
+    to TK.
+    """
     ny, ln, tk = network.add("ny ln tk")
     for site in (ln, tk):
         site.receive()

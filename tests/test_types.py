@@ -496,7 +496,9 @@ FAR = msgpack.packb(msgpack.Timestamp(569_000_000_000, 0))  # The year 20000.
 
 @pytest.mark.parametrize("where", ["nowhere", "here", "there", "both"])
 def test_keys_pass_user_code_as_the_bytes_that_they_are(network, where):
-    """Nanoseconds that `datetime` cuts, an instant that it does not hold, a decimal and a class that is not registered anywhere."""
+    """Nanoseconds that `datetime` cuts, an instant that it does not hold, a decimal and a class that is not registered
+    anywhere.
+    """
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln")])
     for site, name in ((ny, "here"), (ln, "there")):
@@ -661,7 +663,9 @@ def test_a_stored_key_that_is_none_is_damage_and_salvage_saves_what_is_around_it
 
 
 def forge(folder, stand_in, form, key):
-    """Another key in the place of one that was stored with the value b"2", and the checksum of the block around it made to hold."""
+    """Another key in the place of one that was stored with the value b"2", and the checksum of the block around it made
+    to hold.
+    """
     for file in folder.glob("*.seg"):
         data = bytearray(file.read_bytes())
         at = data.find(stand_in + b"2")

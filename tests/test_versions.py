@@ -1,4 +1,6 @@
-"""Events of one key that have one version and differ: which of them stays is alike at every site, in every queue and log, whatever comes last."""
+"""Events of one key that have one version and differ: which of them stays is alike at every site, in every queue and
+log, whatever comes last.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ def say(word):
 
 cache = pywan.Cache("slow", locators=locators, dir=folder)
 cache.create_gateway_sender("ln", remote_distributed_system_id=2, enable_persistence=kind == "queue")
-data = cache.create_region("data", "REPLICATE" if kind == "queue" else "REPLICATE_PERSISTENT", gateway_sender_ids=["ln"])
+type = "REPLICATE" if kind == "queue" else "REPLICATE_PERSISTENT"
+data = cache.create_region("data", type, gateway_sender_ids=["ln"])
 data["before"] = 1
 say("ready")
 

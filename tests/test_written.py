@@ -1,5 +1,5 @@
-"""Logs that are written and synced later (`disk-synchronous=written`): a kill keeps what was acknowledged; a power cut keeps what was synced, and of
-the rest a beginning."""
+"""Logs that are written and synced later (`disk-synchronous=written`): a kill keeps what was acknowledged; a power cut
+keeps what was synced, and of the rest a beginning."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class WrittenQueue:
         self.queue.remove(partition, self.queue.positions()[partition][1])
 
     def crash(self, power: bool) -> None:
-        """What comes back is what the queue was after some change: the last one after a kill, one that was not before the last sync else."""
+        """What comes back is what the queue was after some change: the last one after a kill, one that was not before
+        the last sync else.
+        """
         before, synced, mount = self.acknowledged, self.synced, self.queue.mount
         removed = [position[0] for position in self.queue.positions()]
         self.region.attach([])

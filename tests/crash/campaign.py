@@ -1,5 +1,5 @@
-"""Owns the rounds of a crash campaign and what is checked after them. Rounds run in worlds: a world is one configuration and one set
-of disk stores, over many kills."""
+"""Owns the rounds of a crash campaign and what is checked after them. Rounds run in worlds: a world is one
+configuration and one set of disk stores, over many kills."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ SENDER = {
     "dispatcher_threads": 3,
 }
 
-# What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is shortened.
+# What a world can be. Sites send to the next one. `store_mb`: of their disk stores; None: no limit, so that nothing is
+# shortened.
 WORLDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("serial", {}),
     ("parallel", {"sender": {"parallel": True}, "type": "PARTITION_PERSISTENT"}),
@@ -290,7 +291,9 @@ class World:
     def _check_acknowledged_is_on_disk(self, remote: Remote) -> None:
         """It is dead and the first member lives: all that it acknowledged must be on its disk."""
         if self.is_restored and self.conflates:
-            return  # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer one is there.
+            # What the store before had replaced, and this one sent again, was acknowledged and not applied: the newer
+            # one is there.
+            return
         distributed = self.first.ask("tell")["ledger"]["distributed"]
         on_disk = len(remote.applied)
         assert on_disk >= distributed or not remote.log.is_whole, (
@@ -299,7 +302,9 @@ class World:
         self.counts["acknowledgements compared with the disk"] += 1
 
     def _check_at_rest(self) -> None:
-        """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers say so."""
+        """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers
+        say so.
+        """
         self.first.ask("pause", meanwhile=lambda: self._hear(0.01))
         self._hear(0.0)
         for sender in self.members[:-1]:  # In the order in which events go.
@@ -318,7 +323,8 @@ class World:
             assert told["exceptions_occurred"] == 0, told
             check(self.written.check_contents(at_remote))
             differ = {key for key in at_remote | contents[1] if at_remote.get(key) != contents[1].get(key)}
-            # A relay that was killed as well may have a change in its region and not in its queue: whoever sent it would send it again.
+            # A relay that was killed as well may have a change in its region and not in its queue: whoever sent it
+            # would send it again.
             alone = {key for key in differ if self.written.was_put_back(key, contents[1].get(key))}
             check([f"{key}: the sites that receive differ" for key in differ - alone])
             self.counts["entries that only a relay has, after a copy took the place of their store"] += len(alone)
@@ -345,7 +351,8 @@ class World:
     def _check_applied(self) -> None:
         for n, remote in enumerate(self.remotes):
             self.counts["applied"] += remote.note_applied()
-            # Of a site in the middle that was killed, the next one gets the newest change of a key, and perhaps not those before it.
+            # Of a site in the middle that was killed, the next one gets the newest change of a key, and perhaps not
+            # those before it.
             if remote.log.is_whole and n == 0:
                 check(remote.applied.compare(self.written, self.conflates))
 
@@ -394,7 +401,8 @@ def run(
     rounds_of_a_world: int = ROUNDS_OF_A_WORLD,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Counter[str]:
-    """Runs `rounds` rounds in as many worlds as that takes. Gives what was counted. CampaignFailure says what was wrong and how to repeat it.
+    """Runs `rounds` rounds in as many worlds as that takes. Gives what was counted. CampaignFailure says what was wrong
+    and how to repeat it.
 
     The seed fixes the worlds, who is killed and how long after; the machine decides what that interrupts.
     """
@@ -409,7 +417,8 @@ def run(
                 world.run(here, lambda text, index=index, world=world: tell(f"world {index} ({world.name}): {text}"))
             except (AssertionError, MemberFailed) as error:
                 raise CampaignFailure(
-                    f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\nstores and logs are kept in {directory}\n"
+                    f"seed {seed}, world {index} ({world.name}): {error}\n{dict(world.counts)}\n"
+                    f"stores and logs are kept in {directory}\n"
                     f"repeat: python -m tests.crash --seed {seed} --world {index} --rounds {here}"
                 ) from error
             finally:

@@ -1,5 +1,5 @@
-"""Owns what must be true of the keys' histories: every acknowledged change was applied, once, in order; one that was in doubt when
-its process was killed may be there or not."""
+"""Owns what must be true of the keys' histories: every acknowledged change was applied, once, in order; one that was in
+doubt when its process was killed may be there or not."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class Written:
             )
 
     def was_put_back(self, key: str, number: int | None) -> bool:
-        """Whether this change (None: a destroy) was of a store whose place a copy took: nobody sends it again to whom it had reached half."""
+        """Whether this change (None: a destroy) was of a store whose place a copy took: nobody sends it again to whom
+        it had reached half.
+        """
         return number in self._put_back.get(key, ())
 
     def note(self, writer: int, number: int, in_doubt: bool) -> None:
@@ -93,8 +95,8 @@ class Applications:
         return sum(map(len, self.of_key.values()))
 
     def note(self, applied: Iterable[Applied]) -> list[str]:
-        """What is wrong with them: one that came twice, or after a later one. What a crash took from the disk, or kept from it, is in no
-        log: a change is applied twice when it is on the disk and applied again."""
+        """What is wrong with them: one that came twice, or after a later one. What a crash took from the disk, or kept
+        from it, is in no log: a change is applied twice when it is on the disk and applied again."""
         wrong = []
         for change in applied:
             before = self.of_key.setdefault(change.key, [])
@@ -140,7 +142,8 @@ def _compare(changes: list[Change], applications: list[Application], conflated: 
         places = following
     if all(any(needed[place:]) for place in places):
         return [
-            f"never applied: {[change.number for change, is_needed in zip(changes, needed, strict=True) if is_needed][-3:]}"
+            "never applied: "
+            f"{[change.number for change, is_needed in zip(changes, needed, strict=True) if is_needed][-3:]}"
         ]
     return []
 
@@ -152,8 +155,8 @@ def _is(change: Change, application: Application) -> bool:
 
 
 def check_journal(path: Path) -> list[str]:
-    """What a listener heard: in one life of its member no change comes twice, nor before an earlier one. (In the next life may come
-    again what was heard and not on the disk yet.)"""
+    """What a listener heard: in one life of its member no change comes twice, nor before an earlier one. (In the next
+    life may come again what was heard and not on the disk yet.)"""
     wrong: list[str] = []
     for life in path.read_text().split("\nlife\n") if path.exists() else []:
         newest: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""Owns the processes that a crash campaign kills: a nursery, which has imported everything and forks members, so that a start takes
-milliseconds; a member; and the writers of the first one."""
+"""Owns the processes that a crash campaign kills: a nursery, which has imported everything and forks members, so that a
+start takes milliseconds; a member; and the writers of the first one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MESSAGE_BYTES = 1 << 17
 
 
 class Journal(CacheListener):
-    """Notes each change in a file, in one write, as it is applied: what was written is there whatever becomes of the process. A kill can cut a
-    write between two pages of the file."""
+    """Notes each change in a file, in one write, as it is applied: what was written is there whatever becomes of the
+    process. A kill can cut a write between two pages of the file."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

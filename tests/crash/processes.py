@@ -1,4 +1,6 @@
-"""Owns the driver's end of a campaign's processes: starting, asking, killing them, and hearing what their writers did."""
+"""Owns the driver's end of a campaign's processes: starting, asking, killing them, and hearing what their
+writers did.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Owns reading the log of a persistent region as docs/segment_format.md has it, not as the core does: what a member applied and had
-on its disk, change by change, whatever became of its process."""
+"""Owns reading the log of a persistent region as docs/segment_format.md has it, not as the core does: what a member
+applied and had on its disk, change by change, whatever became of its process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class RegionLog:
 
 
 def block_end(data: bytes, at: int, number: int) -> int | None:
-    """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or damage."""
+    """Where the block at `at` of segment `number` ends. None if no whole one is there: the end, a torn tail, or
+    damage.
+    """
     if at + BLOCK.size > len(data):
         return None
     magic, crc, length, _, _, segment, _, _ = BLOCK.unpack_from(data, at)
@@ -89,7 +91,9 @@ def commit_of(data: bytes, at: int) -> int:
 
 
 def applications(data: bytes, at: int, in_queue: bool = False) -> Iterator[Applied]:
-    """What the changes of a whole block say, or the records of one in a queue's log. Moved ones are what was applied before, written again."""
+    """What the changes of a whole block say, or the records of one in a queue's log. Moved ones are what was applied
+    before, written again.
+    """
     parts = BLOCK.unpack_from(data, at)[3]
     at += BLOCK.size
     for _ in range(parts):

@@ -1,8 +1,8 @@
-"""Fuzzers of the compiled core: frames and columns that are whole in form and wrong in their numbers - sections, counts, orders,
-offsets. A run takes a random source and nothing else; its seed repeats it.
+"""Fuzzers of the compiled core: frames and columns that are whole in form and wrong in their numbers - sections,
+counts, orders, offsets. A run takes a random source and nothing else; its seed repeats it.
 
-A checksum stops random bytes at the door, so the grammar here writes every frame by the documented layout, with a right checksum, and
-then says in it what no honest peer says.
+A checksum stops random bytes at the door, so the grammar here writes every frame by the documented layout, with a right
+checksum, and then says in it what no honest peer says.
 """
 
 from . import columns, dispatcher, receiver, rows

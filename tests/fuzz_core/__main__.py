@@ -1,5 +1,5 @@
-"""python -m fuzz_core [--seconds s] [--runs n] [--seed n] [--fuzzers "receiver rows"]: each fuzzer in processes of its own, so that one
-that is killed is named with the seed that repeats it."""
+"""python -m fuzz_core [--seconds s] [--runs n] [--seed n] [--fuzzers "receiver rows"]: each fuzzer in processes of its
+own, so that one that is killed is named with the seed that repeats it."""
 
 from __future__ import annotations
 

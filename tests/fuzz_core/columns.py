@@ -1,6 +1,7 @@
 """Fuzzes columns: Arrow arrays, numpy arrays and pairs of buffers whose lengths, offsets, nulls and indices are wrong.
 
-Whatever comes: a column is made, of as many rows as were said, or refused with a SerializationError. Under the sanitizers no byte is read that is not the array's.
+Whatever comes: a column is made, of as many rows as were said, or refused with a SerializationError. Under the
+sanitizers no byte is read that is not the array's.
 """
 
 from __future__ import annotations

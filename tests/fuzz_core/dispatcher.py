@@ -1,7 +1,8 @@
-"""Fuzzes a dispatcher's session: acknowledgements, progress and rewinds whose batches, counts, partitions and sequences are wrong.
+"""Fuzzes a dispatcher's session: acknowledgements, progress and rewinds whose batches, counts, partitions and sequences
+are wrong.
 
-Whatever comes: the connection goes on or ends with a ProtocolError, each event is in the queue, distributed, or parked once, and the
-ledger balances.
+Whatever comes: the connection goes on or ends with a ProtocolError, each event is in the queue, distributed, or parked
+once, and the ledger balances.
 """
 
 from __future__ import annotations

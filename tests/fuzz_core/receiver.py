@@ -1,7 +1,7 @@
 """Fuzzes a receiver's session: batches whose sections repeat, go back, leave gaps, overlap or lie about their counts.
 
-Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement names only failed
-events that its batch carried, each once; and no more failures are remembered than events failed.
+Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement
+names only failed events that its batch carried, each once; and no more failures are remembered than events failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _names = itertools.count()
 
 
 class Receiver:
-    """A receiver's memory with two regions, one of them with user's Python on the way, over one connection after another."""
+    """A receiver's memory with two regions, one of them with user's Python on the way, over one connection after
+    another.
+    """
 
     def __init__(self, source: Random) -> None:
         self.source = source

@@ -1,6 +1,8 @@
-"""Fuzzes the staging of a client's rows: batches of no or several sections, of rows that were sent or are not next, and wrong commits.
+"""Fuzzes the staging of a client's rows: batches of no or several sections, of rows that were sent or are not next, and
+wrong commits.
 
-Whatever comes: the rows are taken and applied as they were sent, or refused with words that say nothing of what lies behind them.
+Whatever comes: the rows are taken and applied as they were sent, or refused with words that say nothing of what lies
+behind them.
 """
 
 from __future__ import annotations

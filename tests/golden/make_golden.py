@@ -3,10 +3,11 @@
     python tests/golden/make_golden.py            writes tests/golden/version-N.tar.xz and version-N.json
     python tests/golden/make_golden.py FOLDER     writes the same, not packed, into FOLDER: for comparing
 
-The segments are of the smallest size (256 KiB) and mostly zeros, so they are packed. These files are made once for a version of the
-format: a later version reads them, and a test that fails because of them is not mended by making them anew.
-Everything is decided here: clock, member, thread (the first of this process), order. What is not the format's to say - how many segments
-are made ahead, when a log is shortened - is only in the stores called `...-moved`, which are read and never compared byte by byte."""
+The segments are of the smallest size (256 KiB) and mostly zeros, so they are packed. These files are made once for a
+version of the format: a later version reads them, and a test that fails because of them is not mended by making them
+anew. Everything is decided here: clock, member, thread (the first of this process), order. What is not the format's to
+say - how many segments are made ahead, when a log is shortened - is only in the stores called `...-moved`, which are
+read and never compared byte by byte."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Senders and receivers over a bad network, disk and clock, in simulated time: the very sessions and logs that run over sockets
-and files, and every run repeated by its seed. `python -m tests.simulator --help` says how."""
+"""Senders and receivers over a bad network, disk and clock, in simulated time: the very sessions and logs that run over
+sockets and files, and every run repeated by its seed. `python -m tests.simulator --help` says how."""
 
 from .link import Failure
 from .restarts import MachinesWorld

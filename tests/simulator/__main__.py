@@ -41,7 +41,9 @@ def _one(job: tuple[str, int, int]) -> Outcome:
 
 
 def _digests(arguments: list[str]) -> dict[tuple[str, int], str]:
-    """What another process says of the same simulations. It runs them in the opposite order: what went before must not matter either."""
+    """What another process says of the same simulations. It runs them in the opposite order: what went before must not
+    matter either.
+    """
     command = [
         sys.executable,
         "-m",

@@ -1,5 +1,6 @@
-"""Owns a simulated disk: the files of one machine as its logs see them, what a crash leaves of them, and what goes wrong: calls
-that fail, syncs that fail and leave nobody knows what, no room, a power cut at any call, reads that fail."""
+"""Owns a simulated disk: the files of one machine as its logs see them, what a crash leaves of them, and what goes
+wrong: calls that fail, syncs that fail and leave nobody knows what, no room, a power cut at any call, reads that fail.
+"""
 
 from __future__ import annotations
 
@@ -159,8 +160,8 @@ class Disk:
         self.error_rate, self.capacity, self.off_in = 0.0, None, None
 
     def crash(self, power: bool = True) -> str:
-        """The process is gone, and with `power` the machine with it: then only what was synced is sure to be there, and of the rest
-        nothing, all, a beginning, or any sectors. Says which."""
+        """The process is gone, and with `power` the machine with it: then only what was synced is sure to be there, and
+        of the rest nothing, all, a beginning, or any sectors. Says which."""
         how = self._rng.choice(("nothing", "all", "a beginning", "sectors", "sectors")) if power else "all"
         if power:
             count = len(self._pending_names)
@@ -307,7 +308,8 @@ class Disk:
             return OK
         if not self.is_off and not was_off:
             self.has_failed_syncs = True
-            # Some of it may be on the disk; the system takes it for written, so no later sync writes it; it may be read back or not.
+            # Some of it may be on the disk; the system takes it for written, so no later sync writes it; it may be read
+            # back or not.
             total = len(file.pending)
             file.keep(lambda sector: self._rng.randint(0, total))
             if self._rng.random() < 0.3:

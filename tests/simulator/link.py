@@ -1,6 +1,6 @@
-"""Owns what connects two sites of the simulation: a queue with its dispatchers, the receiver and what it remembers, connections,
-and what must be true of them: nothing that was acknowledged is lost, nothing is applied twice while the receiver remembers,
-order per key, positions, and the ledger."""
+"""Owns what connects two sites of the simulation: a queue with its dispatchers, the receiver and what it remembers,
+connections, and what must be true of them: nothing that was acknowledged is lost, nothing is applied twice while the
+receiver remembers, order per key, positions, and the ledger."""
 
 from __future__ import annotations
 
@@ -260,7 +260,8 @@ class Link:
         for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):
             if not self.settled[partition] <= removed <= peeked <= appended:
                 raise AssertionError(
-                    f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was {self.settled[partition]}"
+                    f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was "
+                    f"{self.settled[partition]}"
                 )
             for sequence in range(self.settled[partition] + 1, removed + 1):
                 self._check_settled(partition, sequence)

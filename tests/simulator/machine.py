@@ -1,5 +1,5 @@
-"""Owns a machine of the simulation: one process on one disk with a clock of its own; the logs in it are written when somebody says
-so, by one committer each, and what was reported durable is remembered."""
+"""Owns a machine of the simulation: one process on one disk with a clock of its own; the logs in it are written when
+somebody says so, by one committer each, and what was reported durable is remembered."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class LoggedQueue(_core.EventQueue):
 
 
 class Machine:
-    """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its links."""
+    """What lies on its disk outlives the process: the region's entries, if it is persistent, and the queues of its
+    links.
+    """
 
     def __init__(
         self,
@@ -108,7 +110,9 @@ class Machine:
         return queue
 
     def open(self) -> None:
-        """All of it, as a process that starts. DiskError or QueueFullError: the disk did not let it, and it may be tried again."""
+        """All of it, as a process that starts. DiskError or QueueFullError: the disk did not let it, and it may be
+        tried again.
+        """
         self.busy.clear()
         self.open_region()
         for link in self.out:
@@ -141,8 +145,8 @@ class Machine:
         return done
 
     def wait(self, log: Any, for_disk: bool = False) -> None:
-        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives up. Where it is enough that the
-        log is written, and it takes no more than that, he writes it."""
+        """What a caller does who waits for the disk: the committer runs meanwhile, and may not be done when he gives
+        up. Where it is enough that the log is written, and it takes no more than that, he writes it."""
 
         def waits() -> bool:
             state = log.log_state()
@@ -191,8 +195,8 @@ class Machine:
         return f"{happened}, starts {self._start(before, loses)} times"
 
     def _start(self, before: dict[str, Version], loses: bool = False) -> int:
-        """Starts on what is on the disk. `before`: what its region can hold at most. `loses`: what was not synced may be gone, though it was acknowledged.
-        Returns how many attempts that took."""
+        """Starts on what is on the disk. `before`: what its region can hold at most. `loses`: what was not synced may
+        be gone, though it was acknowledged. Returns how many attempts that took."""
         attempts = 1
         while not self._opens():
             attempts += 1

@@ -1,5 +1,6 @@
-"""Owns a simulated world whose machines have disks and clocks: queues and regions are persistent, machines stop, are killed or lose
-power at any call to the disk and start again on what it kept; after that nothing that was reported durable may be missing."""
+"""Owns a simulated world whose machines have disks and clocks: queues and regions are persistent, machines stop, are
+killed or lose power at any call to the disk and start again on what it kept; after that nothing that was reported
+durable may be missing."""
 
 from __future__ import annotations
 
@@ -93,8 +94,8 @@ class LoggedLink(Link):
         self.is_copied = True
 
     def is_own_past(self) -> bool:
-        """What the sender asks before it sends, as `GatewaySender._check_past` does: whether the receiver has only what this queue sent. If not, the queue
-        takes another identity."""
+        """What the sender asks before it sends, as `GatewaySender._check_past` does: whether the receiver has only what
+        this queue sent. If not, the queue takes another identity."""
         if self.known.mount != self.queue.mount:
             self.known.begin_mount(self.queue.mount)
         foreign = [
@@ -170,9 +171,13 @@ class LoggedLink(Link):
         for place, event in self.known.applied.items():
             must(
                 self.versions.get(place, event) == event,
-                f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, and the queue keeps its identity",
+                (
+                    f"{place} of {self.name} is {self.versions.get(place)}, another one was sent under it: {event}, "
+                    "and the queue keeps its identity"
+                ),
             )
-        # Not of what was queued since this one began: another store may have given the same sequence and stamp to a change of the same key.
+        # Not of what was queued since this one began: another store may have given the same sequence and stamp to a
+        # change of the same key.
         self.applied |= {
             place
             for place, event in self.versions.items()
@@ -236,7 +241,8 @@ class LoggedLink(Link):
         for partition, (_, peeked, appended) in enumerate(self.queue.positions()):
             if not max(peeked, self.durable[partition]) <= durable[partition] <= appended:
                 raise AssertionError(
-                    f"partition {partition} is durable to {durable[partition]}, was to {self.durable[partition]}; peeked {peeked}, "
+                    f"partition {partition} is durable to {durable[partition]}, was to "
+                    f"{self.durable[partition]}; peeked {peeked}, "
                     f"appended {appended}"
                 )
         self.durable = durable
@@ -250,7 +256,9 @@ class LoggedLink(Link):
             acknowledged[key] = max(version, acknowledged[key])
 
     def check_recovered(self, loses: bool) -> None:
-        """The machine started again: what is in the queue, against what was. `loses`: what was sent may be gone, if it was not synced."""
+        """The machine started again: what is in the queue, against what was. `loses`: what was sent may be gone, if it
+        was not synced.
+        """
         must(
             self.queue.incarnation in (self.identity, self.wanted),
             f"{self.name} was {self.identity:x} or {self.wanted:x}, and came back as {self.queue.incarnation:x}",
@@ -263,7 +271,10 @@ class LoggedLink(Link):
         for partition, (removed, _, appended) in enumerate(self.queue.positions()):
             must(
                 self.checkpointed[partition] <= removed,
-                f"partition {partition} was recovered as removed to {removed}, and {self.checkpointed[partition]} was on the disk",
+                (
+                    f"partition {partition} was recovered as removed to {removed}, and "
+                    f"{self.checkpointed[partition]} was on the disk"
+                ),
             )
             least = self.synced[partition] if loses else self.durable[partition]
             must(appended >= least, f"partition {partition} was recovered to {appended}, and {least} was on the disk")
@@ -548,7 +559,8 @@ class MachinesWorld(World):
         if machine.number in self.sites:
             self.sites[machine.number] = machine.core
 
-    # Copies of disk stores. Only of machines that no other one sends to: what a receiver acknowledged is gone with its disk.
+    # Copies of disk stores. Only of machines that no other one sends to: what a receiver acknowledged is gone with its
+    # disk.
 
     def copy_store(self) -> str:
         machine = self.rng.choice(
@@ -569,7 +581,9 @@ class MachinesWorld(World):
         return f"of machine {machine.number}, starts {attempts} times"
 
     def lose_store(self) -> str:
-        """A copy is taken, what is queued goes on its way, with little that is new, and the disk is put back: what became of these events only the lost one knew."""
+        """A copy is taken, what is queued goes on its way, with little that is new, and the disk is put back: what
+        became of these events only the lost one knew.
+        """
         machine = self.rng.choice(
             [machine for machine in self.machines.values() if machine.out and not machine.watched]
         )
@@ -611,7 +625,9 @@ class MachinesWorld(World):
             super().pump_one(link, n)
 
     def may_connect(self, link: LoggedLink) -> bool:
-        """The receiver refuses one mount of a queue while another is connected: then somebody stops the other member, some time."""
+        """The receiver refuses one mount of a queue while another is connected: then somebody stops the other member,
+        some time.
+        """
         if link.gives_way_to is not None:
             if not any(link.gives_way_to.connections) and len(link.gives_way_to.queue):
                 return False
@@ -647,8 +663,8 @@ class MachinesWorld(World):
                 machine.commit(log)  # It may fail as long as the log is full of what was not acknowledged.
 
     def enlarge_stores(self) -> None:
-        """A store of which more than a quarter is needed may stand still with events that failed (operations.md): it gets more room, as it is told to
-        want. Any other has to come through as it is."""
+        """A store of which more than a quarter is needed may stand still with events that failed (operations.md): it
+        gets more room, as it is told to want. Any other has to come through as it is."""
         for machine in self.machines.values():
             if machine.holds_bytes > machine.store_bytes // 4:
 
@@ -659,7 +675,9 @@ class MachinesWorld(World):
                 self.do(enlarge)
 
     def check_convergence(self) -> None:
-        """Every end holds, of every key, the latest version that was queued for it and not lost with what had not reached the disk."""
+        """Every end holds, of every key, the latest version that was queued for it and not lost with what had not
+        reached the disk.
+        """
         for machine in self.machines.values():
             for log in machine.logs:
                 must(machine.commit(log), f"site {machine.site} cannot write {log.name} in the end: {log.log_state()}")
@@ -675,7 +693,10 @@ class MachinesWorld(World):
                         held == latest
                         or (machine.may_lack and held < latest)
                         or (held > latest and any(held in link.lost[key] for link in self.links)),
-                        f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the latest",
+                        (
+                            f"site {receiver.site} holds {repr(found)[:80]} of {key}, and {expected.get(key)} is the "
+                            "latest"
+                        ),
                     )
             elif machine.synchronous is True:
                 self.check_relayed(machine, expected)
@@ -694,7 +715,8 @@ class MachinesWorld(World):
         for link in machine.out:
             queued = set(link.versions.values())
             for key, version in expected.items() if not link.receiver.machine.may_lack else ():
-                # A change of its own that had not returned may be in its region and not in its queue: what comes after loses against that.
+                # A change of its own that had not returned may be in its region and not in its queue: what comes after
+                # loses against that.
                 held = machine.core.lookup(key)
                 if held and held[2] == machine.site and (key, held[1:3]) not in queued:
                     continue

@@ -1,5 +1,5 @@
-"""Owns a simulated world of sites that all send to each other, destroy much and remember little: links are down for long, tombstones are dropped by
-floors, shrunk and forgotten. No destroyed key comes back at some sites only."""
+"""Owns a simulated world of sites that all send to each other, destroy much and remember little: links are down for
+long, tombstones are dropped by floors, shrunk and forgotten. No destroyed key comes back at some sites only."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class MeshLink(Link):
 
     @property
     def forgotten(self) -> list[tuple[str, tuple[int, int]]]:
-        """Key, version of the parked events for whose keys the other site cannot say whether they were destroyed later."""
+        """Key, version of the parked events for whose keys the other site cannot say whether they were
+        destroyed later.
+        """
         found = [
             _core.record_fields(record) for reason, _, record in self.parked.records(1 << 30) if reason == FORGOTTEN
         ]
@@ -202,8 +204,8 @@ class TombstonesWorld(World):
         self.check_convergence()
 
     def check_convergence(self) -> None:
-        """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was destroyed later; or an operator sent it
-        again by force, and then it was applied where it was sent to."""
+        """All sites hold the same of a key, or an event of it is parked, since nobody can say whether the key was
+        destroyed later; or an operator sent it again by force, and then it was applied where it was sent to."""
         forgotten = {key for link in self.links for key in link.forgotten_keys}
         must(not forgotten or not self.has_operator, f"{forgotten} are parked although they were sent by force")
         for link in self.links:
@@ -221,7 +223,10 @@ class TombstonesWorld(World):
             ):
                 must(
                     not link.forgotten_keys,
-                    f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and has room for all tombstones",
+                    (
+                        f"{link.name} parks {link.forgotten_keys}, and its receiver has waited for every sender and "
+                        "has room for all tombstones"
+                    ),
                 )
         for key in KEYS:
             held = {site: _live(core.lookup(key)) for site, core in self.sites.items()}

@@ -1,5 +1,5 @@
-"""Owns a simulated world: sites that change their regions, links that carry the changes over a bad network, and that in the end
-every site holds the same."""
+"""Owns a simulated world: sites that change their regions, links that carry the changes over a bad network, and that in
+the end every site holds the same."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class World:
             self.links += links
 
     def run(self, steps: int) -> None:
-        """Random steps, then a quiet end in which everything must arrive. Failure says what was wrong, where, and before."""
+        """Random steps, then a quiet end in which everything must arrive. Failure says what was wrong, where, and
+        before.
+        """
         try:
             for _ in range(steps):
                 self.step()
@@ -73,7 +75,8 @@ class World:
         except AssertionError as error:
             past = "\n  ".join(self.trace)
             raise Failure(
-                f"seed {self.seed}, step {self.steps}: {error}\nbefore that:\n  {past}\nrepeat: python -m tests.simulator --world {self.kind} --seed {self.seed}"
+                f"seed {self.seed}, step {self.steps}: {error}\nbefore that:\n  {past}\n"
+                f"repeat: python -m tests.simulator --world {self.kind} --seed {self.seed}"
             ) from error
 
     def doings(self) -> list[tuple[int, Callable[[], object]]]:
@@ -108,8 +111,8 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Stands for the run: what happened, what was drawn, how far every queue came and what every region holds. Not for identities, which are the
-        system's random numbers."""
+        """Stands for the run: what happened, what was drawn, how far every queue came and what every region holds. Not
+        for identities, which are the system's random numbers."""
         found = self.told.copy()
         found.update(
             repr(
@@ -263,7 +266,8 @@ class World:
                 False,
                 "the end was never reached: "
                 + ", ".join(
-                    f"{link.name} holds {len(link.queue)}, parked {len(link.parked)}, in flight {[s.in_flight for s in link.sessions]}"
+                    f"{link.name} holds {len(link.queue)}, parked {len(link.parked)}, in flight "
+                    f"{[s.in_flight for s in link.sessions]}"
                     for link in self.links
                 ),
             )
