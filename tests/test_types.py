@@ -9,8 +9,10 @@ import socket
 import struct
 import threading
 from collections import namedtuple
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone  # noqa: F401
+from decimal import Decimal  # noqa: F401 - the tables of docs/types.md use such names.
 from pathlib import Path
+from uuid import UUID  # noqa: F401
 from zoneinfo import ZoneInfo
 
 import msgpack

@@ -128,7 +128,7 @@ typedef struct {
     uint8_t flags;           /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
     uint8_t local;           /* Made here: always later than what is stored. */
     uint8_t ask;             /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
-    uint8_t fault;           /* Out: an entry (or tombstone) was there. */
+    uint8_t fault;           /* Of a row in a bulk call: the number of the reason why it is refused; 0: it is not. */
     uint8_t waits;           /* Out of the put path: a queue took the event whose makers wait for its disk. */
     int64_t tombstone_bytes; /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
 } wan_change;

@@ -5,8 +5,8 @@ from pywan._core.c_base cimport *
 from pywan._core.column_views cimport ColumnRows, ColumnView
 
 cdef enum arrow_kind:
-    ARROW_NULL, ARROW_BOOL, ARROW_INT, ARROW_FLOAT, ARROW_BYTES, ARROW_VIEW, ARROW_FIXED_BYTES, ARROW_DECIMAL, ARROW_DATE, ARROW_MOMENT, ARROW_TIME,
-    ARROW_LIST, ARROW_FIXED_LIST, ARROW_STRUCT, ARROW_MAP, ARROW_DICTIONARY
+    ARROW_NULL, ARROW_BOOL, ARROW_INT, ARROW_FLOAT, ARROW_BYTES, ARROW_VIEW, ARROW_FIXED_BYTES, ARROW_DECIMAL,
+    ARROW_DATE, ARROW_MOMENT, ARROW_TIME, ARROW_LIST, ARROW_FIXED_LIST, ARROW_STRUCT, ARROW_MAP, ARROW_DICTIONARY
     ARROW_COLUMN        # No array: a column that is laid out already.
 
 cdef enum:
@@ -25,7 +25,8 @@ cdef struct arrow_node:
     uint8_t is_signed
     uint8_t form                # Of texts and bytes.
     uint8_t tag                 # Of moments: which extension.
-    int64_t scale               # Digits behind the point of a decimal; ticks of a second, or of a day; elements of a list, bytes of a row.
+    # Digits behind the point of a decimal; ticks of a second, or of a day; elements of a list, bytes of a row.
+    int64_t scale
     int64_t length, offset
     const uint8_t *validity     # NULL if no row is null.
     const uint8_t *data
@@ -35,7 +36,8 @@ cdef struct arrow_node:
     const int64_t *buffer_sizes
     int64_t buffer_count
     const ColumnView *column
-    arrow_node *children        # The fields of a struct, the elements of a list, the entries of a map, the values of a dictionary.
+    # The fields of a struct, the elements of a list, the entries of a map, the values of a dictionary.
+    arrow_node *children
     int64_t child_count
     const uint8_t *name         # In msgpack; of a field of a struct. The map's head stands before the first one.
     uint32_t name_size

@@ -1,5 +1,5 @@
-# Owns how a row of an Arrow array becomes a value in the tagged form, nested types too: a tree of the arrays' buffers, made once, and
-# written row by row without the GIL. The bytes are those that tagged.pyx makes of the same Python value.
+# Owns how a row of an Arrow array becomes a value in the tagged form, nested types too: a tree of the arrays' buffers,
+# made once, and written row by row without the GIL. The bytes are those that tagged.pyx makes of the same Python value.
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memmove, memset
@@ -9,10 +9,11 @@ from pywan._core.c_arrow cimport *
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.column_views cimport (
-    COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, COLUMN_TAGGED, MOMENT_BYTES_MAX, ColumnRows, ColumnView, _rows_append_null,
-    _rows_end_row, column_row, put_moment)
+    COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, COLUMN_TAGGED, MOMENT_BYTES_MAX, ColumnRows, ColumnView,
+    _rows_append_null, _rows_end_row, column_row, put_moment)
 from pywan._core.msgpack cimport (
-    _column_put_be32, _column_put_be64, _column_put_bytes, _column_put_msgpack_head, _column_put_msgpack_int, put_msgpack_count)
+    _column_put_be32, _column_put_be64, _column_put_bytes, _column_put_msgpack_head, _column_put_msgpack_int,
+    put_msgpack_count)
 
 
 cdef enum:
@@ -45,18 +46,21 @@ cdef str arrow_problem(int status):
 
 cdef object unreadable_arrow(str name, bytes format):
     kind = {
-        b"e": "16 bit floats: cast to float32", b"ti": "intervals: cast to string", b"+u": "unions: pass one of their fields",
-        b"+r": "runs: decode them first", b"+v": "views of lists: cast to a list",
+        b"e": "16 bit floats: cast to float32", b"ti": "intervals: cast to string",
+        b"+u": "unions: pass one of their fields", b"+r": "runs: decode them first",
+        b"+v": "views of lists: cast to a list",
     }
     for start in (format, format[:2], format[:1]):
         if start in kind:
             return column_error(f"column {name!r}: Arrow type {format.decode()!r} holds {kind[start]}")
-    return column_error(f"column {name!r}: Arrow type {format.decode()!r} is not known; cast to binary, string, int64 or float64")
+    return column_error(f"column {name!r}: Arrow type {format.decode()!r} is not known; cast to binary, string, int64"
+                        " or float64")
 
 
 cdef int check_arrow(object obj, str name) except -1:
-    """Arrow's C interface does not tell how long buffers are: pyarrow itself compares them with length and offset, which takes no longer
-    for more rows. What it leaves open (whether offsets ascend, indices and views) is checked as we read."""
+    """Arrow's C interface does not tell how long buffers are: pyarrow itself compares them with length and offset,
+    which takes no longer for more rows. What it leaves open (whether offsets ascend, indices and views) is checked as
+    we read."""
     if type(obj).__module__.startswith("pyarrow.") and hasattr(obj, "validate"):
         try:
             obj.validate()
@@ -66,7 +70,8 @@ cdef int check_arrow(object obj, str name) except -1:
 
 
 cdef ArrowSchema *take_arrow(object obj, str name, ArrowArray *array, list held) except NULL:
-    """Moves what `__arrow_c_array__` gives into `array`, which is the caller's to release then. The schema lives as long as what is put into `held`."""
+    """Moves what `__arrow_c_array__` gives into `array`, which is the caller's to release then. The schema lives as
+    long as what is put into `held`."""
     check_arrow(obj, name)
     schema_capsule, array_capsule = obj.__arrow_c_array__()
     cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
@@ -129,7 +134,7 @@ cdef void _free_node(arrow_node *node) noexcept:
 cdef int _name_fields(arrow_node *node, list names, str path, list held) except -1:
     cdef uint8_t head[8]
     cdef bytes written
-    cdef int64_t n
+    cdef int64_t n, length
     if len(set(names)) != len(names):
         raise column_error(f"columns {names} of {path!r} have a name twice; rename one of them" if path != "rows"
                            else f"columns {names} have a name twice; rename one of them")
@@ -138,26 +143,31 @@ cdef int _name_fields(arrow_node *node, list names, str path, list held) except 
             written = (<str>names[n]).encode()
         except UnicodeEncodeError:
             raise column_error(f"column name {names[n]!r} is not valid Unicode; rename it") from None
-        written = PyBytes_FromStringAndSize(<const char *>head, _column_put_msgpack_head(head, COLUMN_STR, <uint32_t>len(written)) - head) + written
+        length = _column_put_msgpack_head(head, COLUMN_STR, <uint32_t>len(written)) - head
+        written = PyBytes_FromStringAndSize(<const char *>head, length) + written
         if n == 0:
-            written = PyBytes_FromStringAndSize(<const char *>head, put_msgpack_count(head, 0x80, 0xde, <uint32_t>node.child_count) - head) + written
+            length = put_msgpack_count(head, 0x80, 0xde, <uint32_t>node.child_count) - head
+            written = PyBytes_FromStringAndSize(<const char *>head, length) + written
         held.append(written)
-        node.children[n].name, node.children[n].name_size = <const uint8_t *>PyBytes_AS_STRING(written), <uint32_t>PyBytes_GET_SIZE(written)
+        node.children[n].name = <const uint8_t *>PyBytes_AS_STRING(written)
+        node.children[n].name_size = <uint32_t>PyBytes_GET_SIZE(written)
     return 0
 
 
 # The tree
 
 cdef dict _NUMBERS = {      # format: (kind, width, is signed)
-    b"c": (ARROW_INT, 1, 1), b"C": (ARROW_INT, 1, 0), b"s": (ARROW_INT, 2, 1), b"S": (ARROW_INT, 2, 0), b"i": (ARROW_INT, 4, 1),
-    b"I": (ARROW_INT, 4, 0), b"l": (ARROW_INT, 8, 1), b"L": (ARROW_INT, 8, 0), b"f": (ARROW_FLOAT, 4, 1), b"g": (ARROW_FLOAT, 8, 1),
+    b"c": (ARROW_INT, 1, 1), b"C": (ARROW_INT, 1, 0), b"s": (ARROW_INT, 2, 1), b"S": (ARROW_INT, 2, 0),
+    b"i": (ARROW_INT, 4, 1), b"I": (ARROW_INT, 4, 0), b"l": (ARROW_INT, 8, 1), b"L": (ARROW_INT, 8, 0),
+    b"f": (ARROW_FLOAT, 4, 1), b"g": (ARROW_FLOAT, 8, 1),
     b"tdD": (ARROW_DATE, 4, 1), b"tdm": (ARROW_DATE, 8, 1),
     b"tts": (ARROW_TIME, 4, 1), b"ttm": (ARROW_TIME, 4, 1), b"ttu": (ARROW_TIME, 8, 1), b"ttn": (ARROW_TIME, 8, 1),
 }
 cdef dict _TICKS = {115: 1, 109: 1000, 117: 1000000, 110: 1000000000}       # s, m, u, n: of a second.
 
 
-cdef int _read_node(arrow_node *node, const ArrowSchema *schema, const ArrowArray *array, str path, int depth, list held) except -1:
+cdef int _read_node(arrow_node *node, const ArrowSchema *schema, const ArrowArray *array, str path, int depth,
+                    list held) except -1:
     """Fills a zeroed node; `path` is how errors call it."""
     cdef bytes format = schema.format
     cdef int64_t needed = 2
@@ -193,7 +203,8 @@ cdef int _read_type(arrow_node *node, bytes format, str path) except -1:
     elif format == b"b":
         node.kind = ARROW_BOOL
     elif format in (b"z", b"u", b"Z", b"U"):
-        node.kind, node.width, node.form = ARROW_BYTES, 4 if format in (b"z", b"u") else 8, COLUMN_STR if format in (b"u", b"U") else COLUMN_BYTES
+        node.kind, node.width = ARROW_BYTES, 4 if format in (b"z", b"u") else 8
+        node.form = COLUMN_STR if format in (b"u", b"U") else COLUMN_BYTES
     elif format in (b"vz", b"vu"):
         node.kind, node.form = ARROW_VIEW, COLUMN_STR if format == b"vu" else COLUMN_BYTES
     elif format[:2] == b"w:":
@@ -203,16 +214,19 @@ cdef int _read_type(arrow_node *node, bytes format, str path) except -1:
         node.kind = ARROW_DECIMAL
         if len(parts) not in (2, 3):
             raise unreadable_arrow(path, format)
-        node.scale = -_number_in(parts[1][1:], format, path) if parts[1][:1] == b"-" else _number_in(parts[1], format, path)
+        node.scale = (-_number_in(parts[1][1:], format, path) if parts[1][:1] == b"-"
+                      else _number_in(parts[1], format, path))
         bits = _number_in(parts[2], format, path) if len(parts) == 3 else 128
         if bits not in (32, 64, 128, 256):
             raise unreadable_arrow(path, format)
         node.width = bits // 8
     elif format[:2] == b"ts" and len(format) >= 4 and format[2] in _TICKS:
         node.kind, node.width, node.is_signed, node.scale = ARROW_MOMENT, 8, 1, _TICKS[format[2]]
-        node.tag = <uint8_t>(WAN_TAG_INSTANT if len(format) > 4 else WAN_TAG_NAIVE)      # Behind the colon is the zone, if there is one.
+        # Behind the colon is the zone, if there is one.
+        node.tag = <uint8_t>(WAN_TAG_INSTANT if len(format) > 4 else WAN_TAG_NAIVE)
     elif format[:2] == b"tD" and len(format) == 3 and format[2] in _TICKS:
-        node.kind, node.width, node.is_signed, node.scale, node.tag = ARROW_MOMENT, 8, 1, _TICKS[format[2]], WAN_TAG_DURATION
+        node.kind, node.width, node.is_signed, node.scale = ARROW_MOMENT, 8, 1, _TICKS[format[2]]
+        node.tag = WAN_TAG_DURATION
     elif format in (b"+l", b"+L"):
         node.kind, node.width = ARROW_LIST, 4 if format == b"+l" else 8
     elif format[:3] == b"+w:":
@@ -235,14 +249,17 @@ cdef int64_t _number_in(bytes digits, bytes format, str path) except -1:
 cdef int _read_buffers(arrow_node *node, const ArrowArray *array, str path, int64_t needed) except -1:
     cdef int64_t end, size
     if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
-        raise column_error(f"column {path!r}: an Arrow array of length {array.length} at offset {array.offset} is damaged; at most "
-                           f"{COLUMN_ROWS_MAX} rows are possible")
+        raise column_error(f"column {path!r}: an Arrow array of length {array.length} at offset {array.offset} is"
+                           f" damaged; at most {COLUMN_ROWS_MAX} rows are possible")
     if array.n_buffers < needed or (needed and array.buffers == NULL):
-        raise column_error(f"column {path!r}: an Arrow array with {array.n_buffers} buffers, expected {needed}; it is damaged")
+        raise column_error(f"column {path!r}: an Arrow array with {array.n_buffers} buffers, expected {needed}; it is"
+                           " damaged")
     node.length, node.offset = array.length, array.offset
     end = array.offset + array.length
-    if node.kind == ARROW_FIXED_BYTES and node.scale > COLUMN_ROWS_MAX // max(end, 1) or node.kind == ARROW_FIXED_LIST and node.scale > COLUMN_ROWS_MAX // max(end, 1):
-        raise column_error(f"column {path!r}: {array.length} rows of {node.scale} at offset {array.offset} are too many; the array is damaged")
+    if ((node.kind == ARROW_FIXED_BYTES or node.kind == ARROW_FIXED_LIST)
+            and node.scale > COLUMN_ROWS_MAX // max(end, 1)):
+        raise column_error(f"column {path!r}: {array.length} rows of {node.scale} at offset {array.offset} are too"
+                           " many; the array is damaged")
     if needed and array.null_count != 0:
         node.validity = <const uint8_t *>array.buffers[0]
     if array.length == 0 or needed < 2:
@@ -255,19 +272,22 @@ cdef int _read_buffers(arrow_node *node, const ArrowArray *array, str path, int6
         if node.kind == ARROW_BYTES:
             node.data = <const uint8_t *>array.buffers[2]
             if node.data == NULL and node.data_size > 0:
-                raise column_error(f"column {path!r}: an Arrow array with offsets to {node.data_size} bytes of data has no data; it is damaged")
+                raise column_error(f"column {path!r}: an Arrow array with offsets to {node.data_size} bytes of data has"
+                                   " no data; it is damaged")
             if node.data == NULL:
                 node.data = wan_column_no_bytes
     else:
         node.data = <const uint8_t *>array.buffers[1] if array.buffers[1] != NULL else wan_column_no_bytes
     if node.kind == ARROW_VIEW:
-        node.buffers = <const uint8_t **>array.buffers + 2     # Before them the validity and the views, and last their sizes.
+        # Before them the validity and the views, and last their sizes.
+        node.buffers = <const uint8_t **>array.buffers + 2
         node.buffer_sizes = <const int64_t *>array.buffers[array.n_buffers - 1]
         node.buffer_count = array.n_buffers - 3 if node.buffer_sizes != NULL else 0
     return 0
 
 
-cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const ArrowArray *array, str path, int depth, list held) except -1:
+cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const ArrowArray *array, str path, int depth,
+                        list held) except -1:
     cdef int64_t n, count = 0, least = 0
     cdef list names = []
     cdef arrow_node *child
@@ -285,16 +305,19 @@ cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const Arrow
         return 0
     if count < 0 or (node.kind != ARROW_DICTIONARY and schema.children == NULL):
         raise unreadable_arrow(path, schema.format)
-    if array != NULL and (array.dictionary == NULL if node.kind == ARROW_DICTIONARY else array.n_children != count or array.children == NULL):
+    if array != NULL and (array.dictionary == NULL if node.kind == ARROW_DICTIONARY
+                          else array.n_children != count or array.children == NULL):
         if node.kind == ARROW_DICTIONARY:
             raise column_error(f"column {path!r}: a dictionary-encoded array without its dictionary")
-        raise column_error(f"column {path!r}: an Arrow array with {array.n_children} children, expected {count}; it is damaged")
+        raise column_error(f"column {path!r}: an Arrow array with {array.n_children} children, expected {count}; it is"
+                           " damaged")
     node.children = <arrow_node *>calloc(<size_t>count, sizeof(arrow_node))
     if node.children == NULL:
         raise MemoryError(f"column {path!r}: no memory for {count} fields")
     node.child_count = count
     if node.kind == ARROW_DICTIONARY:
-        return _read_node(&node.children[0], schema.dictionary, array.dictionary if array != NULL else NULL, path, depth + 1, held)
+        return _read_node(&node.children[0], schema.dictionary, array.dictionary if array != NULL else NULL, path,
+                          depth + 1, held)
     for n in range(count):
         if array != NULL:
             inner = array.children[n]
@@ -312,9 +335,11 @@ cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const Arrow
         _read_node(child, schema.children[n], inner, part, depth + 1, held)
         if array == NULL:
             continue
-        least = node.offset + node.length if node.kind == ARROW_STRUCT else (node.offset + node.length) * node.scale if node.kind == ARROW_FIXED_LIST else 0
+        least = (node.offset + node.length if node.kind == ARROW_STRUCT
+                 else (node.offset + node.length) * node.scale if node.kind == ARROW_FIXED_LIST else 0)
         if node.length and child.length < least:
-            raise column_error(f"column {part!r}: an Arrow array of {child.length} rows, expected {least}; it is damaged")
+            raise column_error(f"column {part!r}: an Arrow array of {child.length} rows, expected {least}; it is"
+                               " damaged")
     if node.kind == ARROW_STRUCT:
         return _name_fields(node, names, path, held)
     if node.kind == ARROW_MAP:
@@ -325,8 +350,8 @@ cdef int _read_children(arrow_node *node, const ArrowSchema *schema, const Arrow
         if child.kind == ARROW_DICTIONARY:
             child = &child.children[0]
         if child.kind in (ARROW_LIST, ARROW_FIXED_LIST, ARROW_STRUCT, ARROW_MAP):
-            raise column_error(f"column {path!r}: a map whose keys are lists, structs or maps has no form: those are no keys of a dict; use text as its keys, or a list of "
-                               f"structs of key and value")
+            raise column_error(f"column {path!r}: a map whose keys are lists, structs or maps has no form: those are"
+                               " no keys of a dict; use text as its keys, or a list of structs of key and value")
     return 0
 
 
@@ -410,7 +435,8 @@ cdef inline int _put_float(wan_buffer *out, const uint8_t *at, uint8_t width) no
 
 cdef inline int _put_moment(const arrow_node *node, int64_t tick, wan_buffer *out) noexcept nogil:
     cdef uint8_t *to = _room(out, MOMENT_BYTES_MAX)
-    cdef int64_t seconds = tick // 1000000 if node.scale == 1000000 else tick // node.scale    # By a constant: a fraction of the time.
+    # By a constant: a fraction of the time.
+    cdef int64_t seconds = tick // 1000000 if node.scale == 1000000 else tick // node.scale
     cdef uint64_t rest
     if to == NULL:
         return ARROW_NO_MEMORY
@@ -523,7 +549,8 @@ cdef inline int _put_struct(const arrow_node *node, int64_t row, wan_buffer *out
     return ARROW_WHOLE
 
 
-cdef int _put_elements(const arrow_node *node, int64_t start, int64_t end, wan_buffer *out, uint32_t *containers) noexcept nogil:
+cdef int _put_elements(const arrow_node *node, int64_t start, int64_t end, wan_buffer *out,
+                       uint32_t *containers) noexcept nogil:
     """A list, or a map."""
     cdef const arrow_node *child = &node.children[0]
     cdef int64_t n
@@ -556,15 +583,16 @@ cdef int _put_elements(const arrow_node *node, int64_t start, int64_t end, wan_b
 
 
 cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_t *containers) noexcept nogil:
-    """Appends row `row` of the array, which must be within it. 0, -1 (no memory), or what `arrow_problem` tells; then part of it may be there.
-    `containers` counts what is nested."""
+    """Appends row `row` of the array, which must be within it. 0, -1 (no memory), or what `arrow_problem` tells; then
+    part of it may be there. `containers` counts what is nested."""
     cdef int64_t at = node.offset + row
     cdef int64_t index
     cdef uint8_t kind = node.kind
     if node.validity != NULL and not (node.validity[at >> 3] >> (at & 7)) & 1:
         return _put_code(out, 0xc0)
     if kind == ARROW_BYTES:
-        row, index = _load(node.offsets + at * node.width, node.width, 1), _load(node.offsets + (at + 1) * node.width, node.width, 1)
+        row = _load(node.offsets + at * node.width, node.width, 1)
+        index = _load(node.offsets + (at + 1) * node.width, node.width, 1)
         if row < 0 or index < row or index > node.data_size:
             return ARROW_OUTSIDE
         return _put_text(out, node.form, node.data + row, index - row)
@@ -585,7 +613,8 @@ cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_
             return ARROW_CONTAINERS
         return _put_struct(node, at, out, containers)
     if kind == ARROW_LIST or kind == ARROW_MAP:
-        return _put_elements(node, _load(node.offsets + at * node.width, node.width, 1), _load(node.offsets + (at + 1) * node.width, node.width, 1), out, containers)
+        return _put_elements(node, _load(node.offsets + at * node.width, node.width, 1),
+                             _load(node.offsets + (at + 1) * node.width, node.width, 1), out, containers)
     if kind == ARROW_FIXED_LIST:
         return _put_elements(node, at * node.scale, (at + 1) * node.scale, out, containers)
     if kind == ARROW_DATE:
@@ -605,7 +634,8 @@ cdef int arrow_put(const arrow_node *node, int64_t row, wan_buffer *out, uint32_
 
 
 cdef int arrow_put_rows(const arrow_node *node, ColumnRows *rows, int64_t *bad_row) noexcept nogil:
-    """Appends all rows of the array to `rows`, which have room for their number: 0, -1 (no memory), or what `arrow_problem` tells of `bad_row`."""
+    """Appends all rows of the array to `rows`, which have room for their number: 0, -1 (no memory), or what
+    `arrow_problem` tells of `bad_row`."""
     cdef int64_t row, bit
     cdef uint32_t containers
     cdef int status

@@ -1,5 +1,6 @@
-# Owns the put path: from a change to the region's table and, under the same entry lock, into its log and the queues of the attached
-# senders. It runs for each event, so it is compiled into each unit that makes changes: single ones, columns, a receiver's, a client's.
+# Owns the put path: from a change to the region's table and, under the same entry lock, into its log and the queues of
+# the attached senders. It runs for each event, so it is compiled into each unit that makes changes: single ones,
+# columns, a receiver's, a client's.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from pywan._core.c_base cimport *
@@ -12,8 +13,8 @@ from pywan._core.committer cimport committer_reserve, committer_staged
 from pywan._core.enqueue cimport (
     ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue cimport (
-    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued, queue_partition,
-    queue_reserve)
+    FULL_DROP_NEWEST, durable_is_behind, gateway_queue, queue_commit, queue_is_waited_for, queue_note_not_queued,
+    queue_partition, queue_reserve)
 from pywan._core.region_state cimport (
     IF_ABSENT, IF_THERE, IF_VALUE, MAX_ATTACHED, UNWRITTEN_BITS, WAY_CLOSED, WAY_STRAIGHT, attachment, condition,
     decision, origin, region_core, region_log)
@@ -28,7 +29,8 @@ cdef inline wan_status way_of(const attachment *attached, bint by_callbacks) noe
     return WAN_OK if by_callbacks else WAN_SLOW
 
 
-cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space, uint32_t *count) noexcept nogil:
+cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space,
+                                            uint32_t *count) noexcept nogil:
     """Whom the event has reached or will reach. `space`: for as many sites as there can be."""
     cdef uint32_t n, k, found = from_.recipient_count
     cdef uint8_t site
@@ -48,11 +50,13 @@ cdef inline const uint8_t *union_recipients(const origin *from_, const attachmen
     return space
 
 
-cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *region, const wan_change *change, uint32_t operation,
-                              const origin *from_, const uint8_t *recipients, uint32_t recipient_count,
-                              const uint8_t *value, uint32_t value_length, uint32_t value_form) noexcept nogil:
+cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *region, const wan_change *change,
+                              uint32_t operation, const origin *from_, const uint8_t *recipients,
+                              uint32_t recipient_count, const uint8_t *value, uint32_t value_length,
+                              uint32_t value_form) noexcept nogil:
     cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
-    record.value_length, record.key_length, record.callback_length = value_length, change.key_length, from_.callback_length
+    record.value_length, record.key_length = value_length, change.key_length
+    record.callback_length = from_.callback_length
     record.stamp, record.event_sequence = change.stamp, from_.event_sequence
     record.event_member, record.event_thread = from_.event_member, from_.event_thread
     record.region, record.flags = region.number, change.flags & (WAN_FLAG_GIVEN | WAN_FLAG_FORCED)
@@ -69,34 +73,37 @@ cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
 
 
 cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noexcept nogil:
-    # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from a sender that was known
-    # then; who sends it was not, or speaks for another one. Stamps that callers give were not waited for.
+    # Under an entry lock: what is not remembered under it is below this. Of what was let go nothing older can come from
+    # a sender that was known then; who sends it was not, or speaks for another one. Stamps that callers give were not
+    # waited for.
     cdef uint64_t mark = wan_read(&region.mark if flags & WAN_FLAG_GIVEN else &region.let_go)
     return mark + 1 if mark else 0
 
 
 cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
                               wan_outcome *outcome) noexcept nogil:
-    """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did.
-    Anything else (no room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
-    comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to be asked first."""
+    """Applies one change and enqueues it, as one step for its key. WAN_OK: *outcome says what it did. Anything else (no
+    room in a queue, WAN_SLOW, WAN_CLOSED): nothing was changed. `decisions`: MAX_ATTACHED of them, from a change that
+    comes through the user's callbacks; NULL: it comes straight from its maker. WAN_SLOW: callbacks, or filters, have to
+    be asked first."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     wan_lock_take(&shard.lock)
     cdef wan_status status = region_change_held(region, shard, change, from_, decisions, outcome)
     wan_lock_release(&shard.lock)
     return status
 
-cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_, decision *decisions, condition *wanted,
-                                 wan_outcome *outcome) noexcept nogil:
-    """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is WAN_UNMET. `wanted` gets a copy of
-    the value that is there."""
+cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_,
+                                        decision *decisions, condition *wanted, wan_outcome *outcome) noexcept nogil:
+    """`region_change` of a local change if what is there is as `wanted`, as one step for its key; else *outcome is
+    WAN_UNMET. `wanted` gets a copy of the value that is there."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
     change.waits = 0
     wan_lock_take(&shard.lock)
     status = way_of(region.attached, decisions != NULL)
     if status == WAN_OK:
-        status = condition_look(wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
+        status = condition_look(
+            wanted, wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form))
     if status == WAN_OK:
         outcome[0] = WAN_UNMET
         if wanted.holds:
@@ -126,7 +133,8 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
     return wan_buffer_add(&wanted.found, wan_entry_value(entry), entry.value_length) if entry.value_length else WAN_OK
 
 
-cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, decision *decisions,
+cdef inline wan_status region_change_held(region_core *region, wan_shard *shard, wan_change *change,
+                                          const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
     """`region_change`, by who has the entry lock."""
     cdef attachment *attached = region.attached
@@ -137,7 +145,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     else:
         change.absent_below = 0
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
-            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)     # It took its stamp, and waited: floors have been told since.
+            # It took its stamp, and waited: floors have been told since.
+            change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     status = way_of(attached, decisions != NULL)
     if status != WAN_OK:
         return status
@@ -152,22 +161,26 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     return status
 
 
-cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached,
+cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
+                                          const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
-    """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that one."""
+    """`region_enqueue` where there is one sender, as most often: what does not enter its queue at once goes by that
+    one."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_status status
     cdef wan_reservation reservation
     cdef uint8_t space[512]
     cdef const uint8_t *recipients
-    cdef uint32_t recipient_count, operation
+    cdef uint32_t recipient_count, operation, partition
+    cdef uint64_t length
     cdef int wake = -1
     if not enters_straight(gateway, from_, region.site):
         return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
     recipients = union_recipients(from_, attached, space, &recipient_count)
     wan_lock_take(&gateway.lock)
-    status = queue_reserve(gateway, queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread),
-                           wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count), &reservation)
+    length = wan_record_size(change.key_length, change.value_length, from_.callback_length, recipient_count)
+    partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
+    status = queue_reserve(gateway, partition, length, &reservation)
     if status != WAN_OK:
         wan_lock_release(&gateway.lock)
         return region_enqueue(region, shard, change, from_, attached, NULL, outcome)
@@ -183,13 +196,14 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     else:
         wan_queue_cancel(&gateway.queue, &reservation)
     wan_lock_release(&gateway.lock)
-    if wake >= 0:               # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+    if wake >= 0:
         eventfd_write(wake, 1)
     return status
 
 
-cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_, attachment *attached, decision *decisions,
-                               wan_outcome *outcome) noexcept nogil:
+cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
+                                      attachment *attached, decision *decisions, wan_outcome *outcome) noexcept nogil:
     """`region_change` of a region that has senders."""
     cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
@@ -200,7 +214,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     cdef const uint8_t *recipients
     cdef uint32_t recipient_count, n, taken = 0, done, partition
     cdef uint64_t length
-    cdef uint32_t operation     # Not a byte: one that was written to the stack is read again as two, and waits for the write.
+    # Not a byte: one that was written to the stack is read again as two, and waits for the write.
+    cdef uint32_t operation
     cdef const uint8_t *value
     cdef uint32_t value_length
     cdef uint8_t value_form
@@ -212,13 +227,16 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
         gateway = attached.queues[n]
         if decided.verdicts[n] != ENQUEUE_ENTERS:
             continue
-        value_length = decisions[n].value_length if decisions != NULL and decisions[n].substituted else change.value_length
+        value_length = change.value_length
+        if decisions != NULL and decisions[n].substituted:
+            value_length = decisions[n].value_length
         length = wan_record_size(change.key_length, value_length, from_.callback_length, recipient_count)
         partition = queue_partition(gateway, region.buckets, change.hash, from_.event_member, from_.event_thread)
         wan_lock_take(&gateway.lock)
         status = queue_reserve(gateway, partition, length, &reservations[n])
         if status != WAN_OK:
-            if status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST and not durable_is_behind(gateway, length):
+            if (status == WAN_FULL and gateway.full_policy == FULL_DROP_NEWEST
+                    and not durable_is_behind(gateway, length)):
                 decided.verdicts[n], status = ENQUEUE_NO_ROOM, WAN_OK
             wan_lock_release(&gateway.lock)
             if status == WAN_OK:
@@ -252,8 +270,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
         value, value_length, value_form = change.value, change.value_length, change.value_form
         if decisions != NULL and decisions[n].substituted:
             value, value_length, value_form = decisions[n].value, decisions[n].value_length, decisions[n].value_form
-        write_record(reservations[n].at, reservations[n].length, region, change, operation, from_, recipients, recipient_count,
-                     value, value_length, value_form)
+        write_record(reservations[n].at, reservations[n].length, region, change, operation, from_, recipients,
+                     recipient_count, value, value_length, value_form)
         wake_files[n] = queue_commit(gateway, &reservations[n])
         gateway.counts.received += 1
         gateway.counts.queued += 1
@@ -263,7 +281,8 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
     if decisions != NULL and forwards:
         for n in range(attached.count):
             decisions[n].verdict, decisions[n].is_decided = decided.verdicts[n], 1
-    # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the order.
+    # Those that do not take it are told when no other queue's lock is held: one may stand before a taken one in the
+    # order.
     if forwards:
         for n in range(attached.count):
             if decided.verdicts[n] != ENQUEUE_ENTERS:
@@ -275,12 +294,14 @@ cdef inline wan_status region_enqueue(region_core *region, wan_shard *shard, wan
                 eventfd_write(wake_files[n], 1)
     return WAN_OK
 
-cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change, wan_outcome *outcome) noexcept nogil:
+cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change,
+                                    wan_outcome *outcome) noexcept nogil:
     """The change to the table and, for a persistent region, to its log: both or neither. Under the entry lock."""
     cdef uint64_t proposed = change.stamp, replaced
     cdef wan_status status
     if not region.stores:
-        outcome[0] = WAN_DESTROYED if change.operation == WAN_DESTROY else (WAN_CREATED if change.operation == WAN_CREATE else WAN_UPDATED)
+        outcome[0] = (WAN_DESTROYED if change.operation == WAN_DESTROY else
+                      WAN_CREATED if change.operation == WAN_CREATE else WAN_UPDATED)
         return WAN_OK
     if region.log == NULL:
         outcome[0] = wan_table_apply(shard, change)
@@ -303,15 +324,16 @@ cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_c
 
 
 cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
-    """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those that lie beside his, so that no bulk
-    destroy outruns the housekeeper."""
+    """Under the entry lock: tombstones take so many bytes more. Where they take too many, who destroys shrinks those
+    that lie beside his, so that no bulk destroy outruns the housekeeper."""
     cdef uint64_t before
     if wan_falls_short(&region.tombstone_room, bytes):
         wan_signal_change(region.bell)
     if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         if wan_table_shrink(shard) == WAN_OK:       # Without memory for it the housekeeper tries.
-            wan_add_shared(<uint64_t *>&region.tombstone_room, before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
+            wan_add_shared(<uint64_t *>&region.tombstone_room,
+                           before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
 
 cdef inline void origin_local(origin *from_, const region_core *region, wan_thread *maker) noexcept nogil:
@@ -323,7 +345,8 @@ cdef inline void origin_local(origin *from_, const region_core *region, wan_thre
     from_.callback_form = WAN_FORM_NONE
 
 
-cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task, uint64_t row) noexcept nogil:
+cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task,
+                               uint64_t row) noexcept nogil:
     """Of a client's row: made here, with the identity that it has at the client."""
     memset(from_, 0, sizeof(origin))
     from_.site = region.site
@@ -369,8 +392,8 @@ cdef inline wan_status region_log_reserve(region_log *log, const wan_change *cha
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
                                          const wan_change *change) noexcept nogil:
-    """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0: there
-    is none."""
+    """Under both locks, before the change is applied: the stamp of the later version that it takes the place of. 0:
+    there is none."""
     cdef const wan_entry *entry
     if log.restamping == change:
         return log.replaced
@@ -382,9 +405,10 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
     return entry.stamp
 
 
-cdef inline void region_log_stage(region_log *log, const wan_change *change, uint8_t kinds, uint64_t other) noexcept nogil:
-    """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a mark,
-    what it says beside its stamp."""
+cdef inline void region_log_stage(region_log *log, const wan_change *change, uint8_t kinds,
+                                  uint64_t other) noexcept nogil:
+    """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a
+    mark, what it says beside its stamp."""
     cdef wan_logged head
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     cdef uint64_t length = wan_logged_size(change.key_length, value_length)

@@ -7,14 +7,17 @@ from pywan._core.region_state cimport region_core
 
 cdef enum:
     BULK_FAILURES_LISTED = 1000
-    PLAIN_BYTES_MAX = 65536     # Longer keys are looked at one by one: perhaps not all of these rows are taken now, and the others come again.
+    # Longer keys are looked at one by one: perhaps not all of these rows are taken now, and the others come again.
+    PLAIN_BYTES_MAX = 65536
 
 cdef struct bulk_result:
     int64_t done            # Rows looked at before `stopped`.
     int64_t applied
     int64_t failed
     int64_t listed
-    wan_status stopped      # WAN_FULL: a queue had no room; WAN_SLOW, WAN_CLOSED: they go another way, or none. The rows from `done` on were not stored.
+    # WAN_FULL: a queue had no room; WAN_SLOW, WAN_CLOSED: they go another way, or none. The rows from `done` on were
+    # not stored.
+    wan_status stopped
     uint8_t waits           # As in wan_change, of any row.
     int64_t *rows
     uint8_t *reasons

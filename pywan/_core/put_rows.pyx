@@ -1,4 +1,5 @@
-# Owns changes by rows: groups whose entries are fetched ahead into a region that stores, runs straight into the queue of one that does not.
+# Owns changes by rows: groups whose entries are fetched ahead into a region that stores, runs straight into the queue
+# of one that does not.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memset
@@ -21,7 +22,8 @@ cdef object failure_text(int reason):
 
 
 cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil:
-    """Whether what is not null of these rows are keys by their form, or ASCII text: together that is a fraction of the work that it is one by one."""
+    """Whether what is not null of these rows are keys by their form, or ASCII text: together that is a fraction of the
+    work that it is one by one."""
     cdef int64_t begin = row * keys.width, end = (row + count) * keys.width
     if keys.form == COLUMN_BYTES:
         return True
@@ -117,7 +119,8 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
                 k += 1
                 continue
             while region.stores and fetched < min(n, k + <uint32_t>(2 * SOME)):
-                wan_table_prefetch_entry(&region.table, changes[fetched].hash, changes[fetched].key_length + changes[fetched].value_length)
+                wan_table_prefetch_entry(&region.table, changes[fetched].hash,
+                                         changes[fetched].key_length + changes[fetched].value_length)
                 fetched += 1
             done = region_change_some(region, change, n - k, maker, result, base + k) if together else 0
             row += done
@@ -142,8 +145,8 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
 
 cdef uint32_t take_entry_locks(region_core *region, const wan_change *changes, uint32_t count, wan_shard **shards,
                                wan_shard **held, uint32_t *locks) noexcept nogil:
-    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were taken. The
-    first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
+    """Of as many of these changes as can be had at once, `fault` ends them: their shards, and the locks that were taken.
+    The first is waited for, the others are only tried: nobody who holds an entry lock waits for another one."""
     cdef uint32_t n, k, done = 0
     locks[0] = 0
     for n in range(count):
@@ -181,9 +184,9 @@ cdef bint region_stores_some(const region_core *region, wan_shard *shard) noexce
 
 cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint32_t count, wan_thread *maker,
                                  bulk_result *result, int64_t row) noexcept nogil:
-    """`region_change` of some of these local changes, from the first on, under one hold of the queue's lock, where there is
-    one sender, and no log: a lock that is taken for each of them is never free long enough for the dispatcher that waits
-    for it. Returns how many were done; 0: the first one has to go alone."""
+    """`region_change` of some of these local changes, from the first on, under one hold of the queue's lock, where
+    there is one sender, and no log: a lock that is taken for each of them is never free long enough for the dispatcher
+    that waits for it. Returns how many were done; 0: the first one has to go alone."""
     cdef wan_shard *held[SOME]
     cdef wan_shard *shards[SOME]
     cdef uint32_t lengths[SOME]
@@ -199,23 +202,26 @@ cdef uint32_t region_change_some(region_core *region, wan_change *changes, uint3
     gateway = only_queue(attached, region.site)
     if gateway != NULL and gateway.durable == NULL and not gateway.queue.copied:
         for n in range(some):
-            lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0, attached.recipient_count)
-            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member, maker.number)
+            lengths[n] = <uint32_t>wan_record_size(changes[n].key_length, changes[n].value_length, 0,
+                                                   attached.recipient_count)
+            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, changes[n].hash, region.member,
+                                                      maker.number)
             total += lengths[n]
             if total > SOME_BYTES:
                 some = n
                 total -= lengths[n]
                 break
         if some > 1:
-            done = change_some_held(region, attached, changes, some, shards, lengths, partitions, total, maker, result, row)
+            done = change_some_held(region, attached, changes, some, shards, lengths, partitions, total, maker, result,
+                                    row)
     for n in range(locks):
         wan_lock_release(&held[n].lock)
     return done
 
 
 cdef uint32_t change_some_held(region_core *region, const attachment *attached, wan_change *changes, uint32_t some,
-                               wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total, wan_thread *maker,
-                               bulk_result *result, int64_t row) noexcept nogil:
+                               wan_shard **shards, uint32_t *lengths, uint16_t *partitions, uint64_t total,
+                               wan_thread *maker, bulk_result *result, int64_t row) noexcept nogil:
     """Under the entry locks. All that may be refused is asked for before the first change is made."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_change *change
@@ -246,8 +252,8 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
             if outcome == WAN_OUT_OF_MEMORY:
                 bulk_fail(result, row + n, 4)
             continue
-        write_record(to, lengths[n], region, change, operation_of(outcome), &from_, attached.recipients, attached.recipient_count,
-                     change.value, change.value_length, change.value_form)
+        write_record(to, lengths[n], region, change, operation_of(outcome), &from_, attached.recipients,
+                     attached.recipient_count, change.value, change.value_length, change.value_form)
         to += lengths[n]
         lengths[written], partitions[written] = lengths[n], partitions[n]
         written += 1
@@ -262,10 +268,11 @@ cdef uint32_t change_some_held(region_core *region, const attachment *attached, 
     return some
 
 
-cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_column, const ColumnView *value_column, const uint8_t *codes,
-                                  const int64_t *stamps, int64_t row) noexcept nogil:
-    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is whole
-    and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with it."""
+cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_column, const ColumnView *value_column,
+                                  const uint8_t *codes, const int64_t *stamps, int64_t row) noexcept nogil:
+    """Enqueues rows of a proxy region with one running sender: written as a run behind one another, as far as each is
+    whole and finds room. Returns how many; the caller takes the next one alone, and so finds out what is wrong with
+    it."""
     cdef wan_shard *shard = &region.table.shards[0]
     cdef attachment *attached
     cdef gateway_queue *gateway
@@ -332,7 +339,8 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
         lengths[n] = <uint32_t>length
         if many:
             hash = wan_key_hash(keys[n], key_length, key_form)
-            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, hash, head.event_member, head.event_thread)
+            partitions[n] = <uint16_t>queue_partition(gateway, region.buckets, hash, head.event_member,
+                                                      head.event_thread)
         to = run.at + used
         used += length
         record = wan_record_begin(to, length, &head)
