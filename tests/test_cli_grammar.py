@@ -99,9 +99,9 @@ def test_flags_may_stand_alone_or_with_a_value():
             ["did you mean --remote-distributed-system-id"],
         ),
         ("create gateway-receiver --start-port", ["--start-port needs a value"]),
-        ("create gateway-receiver 5000", ["'5000'", "--start-port"]),
+        ("create gateway-receiver 5000", ["'5000'", "--name=value"]),
         ("get --region=a --region=b --key=c", ["given twice"]),
-        ("disconnect --now", ["it has none"]),
+        ("disconnect --now", ["no option --now"]),
     ],
 )
 def test_a_line_that_does_not_fit_says_what_would(line, words):
@@ -121,24 +121,77 @@ def test_completion_knows_commands_and_their_options():
     assert "create gateway-sender --id=" not in complete("create gateway-sender --id=a --", COMMANDS)
 
 
+@pytest.mark.parametrize(
+    "line, help_for",
+    [
+        ("create gateway-sender --colour=red --id=a", "create gateway-sender"),
+        ("create gateway-sender", "create gateway-sender"),
+        ("create", "create"),
+        ("dance", ""),
+        ("put --key='a", ""),
+        ("remove --region=data", "remove"),
+        ("list gateways --senders-only --receivers-only", "list gateways"),
+    ],
+)
+def test_a_usage_error_is_two_lines(line, help_for):
+    session, out, err = session_with()
+    assert session.run_line(line) is False
+    what, how = err.getvalue().splitlines()
+    assert what.startswith("error: ") and how == f"help:  help {help_for}".rstrip()
+    assert out.getvalue() == "" and (not help_for or session.run(["help", *help_for.split()]))
+
+
 def test_properties_come_from_the_strongest_source(tmp_path):
     (tmp_path / "gemfire.properties").write_text(
         "# site\ndistributed-system-id=3\nremote-locators: a[1]\njmx-manager-port=1\n"
     )
     chosen = tmp_path / "other"
     chosen.write_text("distributed-system-id=2\n")
-    environment = {"PYWAN_DISTRIBUTED_SYSTEM_ID": "4"}
-    assert properties.gather([], None, [], environment).get("distributed-system-id") == "4"
-    found = properties.gather([], None, [tmp_path], environment)
+    found = properties.gather([], None, [tmp_path])
     assert (found.get("distributed-system-id"), found.get("remote-locators")) == ("3", "a[1]")
     assert "jmx-manager-port has no meaning" in found.notes[0]
-    assert properties.gather([], str(chosen), [tmp_path], environment).get("distributed-system-id") == "2"
-    assert (
-        properties.gather(["-Dgemfire.distributed-system-id=1"], str(chosen), [tmp_path], environment).get(
-            "distributed-system-id"
-        )
-        == "1"
-    )
+    assert properties.gather([], str(chosen), [tmp_path]).get("distributed-system-id") == "2"
+    of_variable = ["-Dgemfire.distributed-system-id=4"]
+    assert properties.gather([], str(chosen), [tmp_path], of_variable).get("distributed-system-id") == "4"
+    given = properties.gather(["-Dgemfire.distributed-system-id=1"], str(chosen), [tmp_path], of_variable)
+    assert given.get("distributed-system-id") == "1" and given.of_command_line == {"distributed-system-id"}
+
+
+def test_an_option_that_is_not_given_comes_from_its_environment_variable():
+    environment = {
+        "PYWAN_NAME": "a",
+        "PYWAN_PORT": "1",
+        "PYWAN_FOREGROUND": "true",
+        "PYWAN_J": "'-Dgemfire.locators=a[1]' -Xmx1g",
+        "PYWAN_BIND_ADDRESS": "",
+        "PYWAN_SERVER_PORT": "2",  # Of another command.
+    }
+    _, values = parse(tokenize("start locator --port=3"), COMMANDS, environment)
+    used = {"name": "PYWAN_NAME", "java": "PYWAN_J", "foreground": "PYWAN_FOREGROUND"}
+    assert values == {
+        "name": "a",
+        "port": "3",
+        "foreground": "true",
+        "java": ["-Dgemfire.locators=a[1]", "-Xmx1g"],
+        grammar.FROM_ENVIRONMENT: used,
+    }
+    assert grammar.FROM_ENVIRONMENT not in parse(tokenize("stop server --name=a"), COMMANDS, environment)[1]
+
+
+@pytest.mark.parametrize("variable, value", [("PYWAN_FOREGROUND", "maybe"), ("PYWAN_J", "'-Dgemfire.locators=a")])
+def test_an_environment_variable_that_cannot_be_is_named(variable, value):
+    with pytest.raises(GrammarError, match=variable):
+        parse(tokenize("start server --name=a"), COMMANDS, {variable: value})
+
+
+def test_every_option_of_a_start_has_a_variable_that_its_help_names():
+    for name in ("start locator", "start server"):
+        command = next(c for c in COMMANDS if c.name == name)
+        session, out, _ = session_with()
+        assert session.run(["help", *name.split()])
+        for option in command.options:
+            assert option.variable == f"PYWAN_{option.key.upper()}".replace("PYWAN_JAVA", "PYWAN_J")
+            assert option.variable in out.getvalue()
 
 
 def test_properties_that_cannot_be_are_refused(tmp_path):

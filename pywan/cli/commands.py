@@ -14,16 +14,18 @@ from typing import Any
 
 import pywan
 from pywan.base.addresses import is_loopback, parse_locators, resolve
+from pywan.base.amounts import duration_text, moment_text
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.cli import grammar
-from pywan.cli.grammar import Command
-from pywan.cli.output import Result, Table, value_text
+from pywan.cli.grammar import FROM_ENVIRONMENT, Command, GrammarError
+from pywan.cli.layout import Sheet, Table, wrapped
+from pywan.cli.output import Result, readable, value_text
 from pywan.cli.properties import Properties, gather
+from pywan.cli.service import tell_ready
 from pywan.cli.session import DEFAULT_LOCATOR, Session
 from pywan.config.options import Option, Shown, commands_of
 from pywan.config.values import MAX_WAIT_S, to_int, to_wait_time, to_word
 from pywan.errors import ConfigurationError, ConnectivityError, NotFoundError, PywanError
-from pywan.gateway.floors import format_stamp
 from pywan.gateway.status import NOT_RUNNING
 from pywan.member import process
 from pywan.member.management import IF_NOT_EXISTS, SENDER_ID, ManagementService
@@ -58,10 +60,9 @@ def _on_members(op: str) -> Callable[[Session, Values], Result]:
 
 
 def _rows(op: str, replies: list[Values]) -> Result:
-    rows = [
-        (r["member"], "OK" if r["ok"] else "ERROR", r.get("status", "") if r["ok"] else r["error"]) for r in replies
-    ]
-    result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)])
+    """A row for each member that did it. A member that failed has an error, and no row that says the same again."""
+    rows = [(r["member"], "OK", r.get("status", "")) for r in replies if r["ok"]]
+    result = Result(data={"members": replies}, tables=[Table(("Member", "Status", "Message"), rows)] if rows else [])
     result.errors += [f"{op} on {r['member']}: {r['error']}" for r in replies if not r["ok"]]
     return result
 
@@ -177,7 +178,7 @@ def list_gateways(session: Session, values: Values) -> Result:
     senders_only = values.pop("senders_only", "false").lower() == "true"
     receivers_only = values.pop("receivers_only", "false").lower() == "true"
     if senders_only and receivers_only:
-        raise ConfigurationError("list gateways: --senders-only and --receivers-only exclude each other")
+        raise GrammarError("list gateways: --senders-only and --receivers-only exclude each other", "list gateways")
     replies = session.ask_members("list gateways", {}, _target(values))
     result = Result(errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
     senders = [{**view, "member": r["member"]} for r in replies if r["ok"] for view in r["senders"]]
@@ -211,6 +212,12 @@ def list_gateways(session: Session, values: Values) -> Result:
                     ),
                     rows,
                     "Gateway senders",
+                    {
+                        "GatewaySender Id": "Sender",
+                        "Remote Cluster Id": "Remote",
+                        "Queued Events": "Queued",
+                        "Receiver Location": "Receiver",
+                    },
                 )
             )
     if not senders_only:
@@ -270,9 +277,9 @@ def repair_clock(session: Session, values: Values) -> Result:
         if not r["ok"]:
             continue
         done = "would be stamped anew" if r["dry_run"] else "were stamped anew"
-        moment = format_stamp(r["now_ms"] << 16)
+        moment = moment_text(r["now_ms"])
         result.lines.append(
-            f"{r['member']}: {r['total']:,} {done}; its stamps were {r['ahead_ms'] // 1000:,} s ahead of its clock, which says {moment}"
+            f"{r['member']}: {r['total']:,} {done}; its stamps were {duration_text(r['ahead_ms'] / 1000)} ahead of its clock, which says {moment}"
         )
         rows += [
             (r["member"], f"region {name}", c["entries"], c["tombstones"], "", "")
@@ -301,11 +308,11 @@ def describe_region(session: Session, values: Values) -> Result:
     good = [r for r in replies if r["ok"]]
     if not good:
         return Result(data={"members": replies}, errors=[r["error"] for r in replies])
-    tables = []
+    tables: list[Table | Sheet] = []
     for r in good:
         given = {"type": r["type"], "gateway-sender-ids": r["gateway_sender_ids"], **r["attributes"]}
-        rows = [("size", r["size"]), *given.items(), *sorted(r["stats"].items())]
-        tables.append(Table(("Attribute", "Value"), rows, f"Region {r['name']} on {r['member']}"))
+        pairs = [("size", r["size"]), *given.items(), *sorted(r["stats"].items())]
+        tables.append(Sheet(f"Region {r['name']} on {r['member']}", readable(pairs)))
     return Result(data={"members": replies}, tables=tables)
 
 
@@ -405,7 +412,7 @@ def put(session: Session, values: Values) -> Result:
 def remove(session: Session, values: Values) -> Result:
     everything = values.get("all", "false").lower() == "true"
     if everything == ("key" in values):
-        raise ConfigurationError("remove: give either --key or --all")
+        raise GrammarError("remove: give either --key or --all", "remove")
     fields = {"region": values["region"], **({"all": True} if everything else {"key": _key(values)})}
     reply = _ask_holder(session, "remove", fields)
     result = Result(data={"count": reply["count"], "member": reply["member"]})
@@ -424,7 +431,7 @@ def query_size(session: Session, values: Values) -> Result:
             raise ConfigurationError(f"query {values['query']!r}: only `select count(*) from /region` is understood")
         region = match[1]
     if not region:
-        raise ConfigurationError("query size: --region is required")
+        raise GrammarError("query size: --region is required", "query size")
     reply = _ask_holder(session, "query size", {"region": region})
     return Result(
         data={"region": reply["region"], "size": reply["size"], "member": reply["member"]}, lines=[str(reply["size"])]
@@ -443,15 +450,29 @@ START_OPTIONS = (
     Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"),
     Option("log-level", "info, warning, fine ..."),
     Option("classpath", "directories from which filter classes are imported"),
-    Option("foreground", "do not detach", flag=True),
+    Option("foreground", "do not detach; the log goes to standard error", flag=True),
     Option("timeout", "seconds until it must be ready (60)"),
 )
 
 
-def _properties(values: Values) -> Properties:
-    return gather(
-        values.pop("java", ()), values.pop("properties_file", None), [given_path(values.get("dir") or "."), Path(".")]
-    )
+def _properties(session: Session, values: Values) -> Properties:
+    """The properties beside the options. Takes what says where they are out of `values`, and each option of the
+    environment that a property of the command line (`--J`) takes the place of."""
+    variables: dict[str, str] = values.pop(FROM_ENVIRONMENT, {})
+    java = values.pop("java", ())
+    files = [given_path(values.get("dir") or "."), Path(".")]
+    stronger, weaker = ((), java) if "java" in variables else (java, ())
+    properties = gather(stronger, values.pop("properties_file", None), files, weaker)
+    for name in properties.of_command_line:
+        key = name.replace("-", "_")
+        if key in variables:
+            del values[key], variables[key]
+    if variables:
+        note = f"from the environment: {', '.join(sorted(variables.values()))}"
+        session.output.note(note)  # At once: an error of one of them comes before the result.
+        if session.output.as_json:
+            properties.notes.append(note)
+    return properties
 
 
 def _number(text: str | None, what: str) -> int | None:
@@ -484,9 +505,7 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
             options,
             directory=directory,
             path=[str(Path.cwd())],
-            ready=lambda found: session.output.echo(
-                f"{kind} {name} is ready on {found['host']}[{found['port']}], pid {found['pid']}"
-            ),
+            ready=lambda report: _say_ready(session, kind, report),
         )
         return Result(data={"name": name}, notes=properties.notes)
     found = process.start(kind, name, options, directory=directory, timeout=timeout)
@@ -506,6 +525,12 @@ def _start(session: Session, kind: str, values: Values, options: Values, propert
     return Result(data=found, lines=[line], notes=notes)
 
 
+def _say_ready(session: Session, kind: str, report: Values) -> None:
+    text = f"{kind} {report['name']} is ready on {report['host']}[{report['port']}], pid {report['pid']}"
+    session.output.echo(text)
+    tell_ready(text)
+
+
 def _is_outside(host: str) -> bool:
     try:
         return not is_loopback(resolve(host, 2.0))
@@ -514,7 +539,7 @@ def _is_outside(host: str) -> bool:
 
 
 def start_locator(session: Session, values: Values) -> Result:
-    properties = _properties(values)
+    properties = _properties(session, values)
     site = values.get("distributed_system_id") or properties.get("distributed-system-id")
     remote = values.get("remote_locators") or properties.get("remote-locators") or ""
     if site is None and remote:
@@ -559,7 +584,7 @@ def salvage_disk_store(session: Session, values: Values) -> Result:
 
 
 def start_server(session: Session, values: Values) -> Result:
-    properties = _properties(values)
+    properties = _properties(session, values)
     xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
     if xml is not None and not given_path(xml).is_file():
         raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
@@ -576,7 +601,10 @@ def start_server(session: Session, values: Values) -> Result:
             "port": _number(values.get("server_port"), "--server-port"),
             "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
             "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
-            "maximum_tombstone_memory": _number(properties.get("maximum-tombstone-memory"), "maximum-tombstone-memory"),
+            "maximum_tombstone_memory": _number(
+                values.get("maximum_tombstone_memory") or properties.get("maximum-tombstone-memory"),
+                "maximum-tombstone-memory",
+            ),
             "join_timeout": min(10.0, timeout / 2) if timeout else None,  # So that it can still say why not.
             "maximum_shutdown_wait_time": _wait_time(values, properties.get("maximum-shutdown-wait-time")),
         },
@@ -663,12 +691,25 @@ def _stop_through_site(session: Session, kind: str, name: str, wait: float | Non
     )
 
 
+# Of a member's own status: what the sheet says already.
+_TOLD_ABOVE = frozenset({"name", "type", "member", "pid", "host", "port", "directory"})
+
+
+def _peer_text(peer: Values) -> str:
+    """Another locator that a locator knows. What is wrong with it stands among the locator's problems."""
+    state = "joined" if peer["joined"] else f"not joined, {peer['failures']} attempts failed"
+    return f"{peer['address']}, {peer['role']}: {state}"
+
+
 def _status(kind: str) -> Callable[[Session, Values], Result]:
     def handle(session: Session, values: Values) -> Result:
         found = process.status(kind, values["name"], directory=values.get("dir"))
-        rows = [(key.replace("_", " "), value) for key, value in found.items() if key != "status"]
-        rows += [(key.replace("_", " "), value) for key, value in found.get("status", {}).items() if key not in found]
-        result = Result(data=found, tables=[Table((f"{kind.capitalize()}", values["name"]), rows)])
+        pairs = {key: value for key, value in found.items() if key not in ("status", "problem", "name", "kind")}
+        pairs |= {key: value for key, value in found.get("status", {}).items() if key not in (*found, *_TOLD_ABOVE)}
+        if kind == "locator" and "members" in pairs:
+            pairs["members"] = [f"{m['name']} on {m['host']}[{m['port']}], pid {m['pid']}" for m in pairs["members"]]
+            pairs["peers"] = [_peer_text(peer) for peer in pairs["peers"]]
+        result = Result(data=found, tables=[Sheet(f"{kind.capitalize()} {values['name']}", readable(pairs.items()))])
         if found["state"] != "online":
             result.errors.append(
                 f"{kind} {values['name']} is {found['state']}"
@@ -852,13 +893,8 @@ def status_member(session: Session, values: Values) -> Result:
     result = Result(data={"members": replies}, errors=[f"{r['member']}: {r['error']}" for r in replies if not r["ok"]])
     for r in replies:
         if r["ok"]:
-            result.tables.append(
-                Table(
-                    ("Property", "Value"),
-                    [(k, v) for k, v in r.items() if k not in ("ok", "member")],
-                    f"Member {r['member']}",
-                )
-            )
+            pairs = [(key, value) for key, value in r.items() if key not in ("ok", "member", "name")]
+            result.tables.append(Sheet(f"Member {r['member']}", readable(pairs)))
     return result
 
 
@@ -897,26 +933,51 @@ def _run_lines(session: Session, values: Values, path: Path, text: str) -> Resul
 def help_(session: Session, values: Values) -> Result:
     topic = " ".join(values.get("topic", ())).strip()
     command = next((c for c in session.commands if c.name == topic), None)
+    width = session.output.width
     if command is not None:
-        rows = [
-            (f"--{o.name}" + ("" if o.flag else "=value"), "yes" if o.required else "", o.help)
-            for o in command.options
-            if not o.hidden
-        ]
-        tables = [Table(("Option", "Required", "Meaning"), rows)] if rows else []
-        return Result(
-            data={"name": command.name, "usage": command.usage()},
-            lines=[f"{command.name}: {command.help}", f"usage: {command.usage()}"],
-            tables=tables,
-        )
+        lines = [*wrapped(f"{command.name}: {command.help}", width), *wrapped(f"usage: {_usage(command)}", width, 7)]
+        for o in command.options:
+            if not o.hidden:
+                lines += ["", *_about_option(o, width)]
+        if any(o.variable for o in command.options):
+            lines += ["", *wrapped(_PRECEDENCE, width)]
+        return Result(data={"name": command.name, "usage": command.usage()}, lines=lines)
     found = [c for c in session.commands if c.name.startswith(topic)]
     if not found:
-        raise NotFoundError(f"there is no command {topic!r}; `help` lists them")
-    width = max(len(c.name) for c in found)
-    lines: list[str] = []
+        raise NotFoundError(f"there is no command {topic!r}; `{session.help_command}` lists them")
+    widest = max(len(c.name) for c in found)
+    lines = []
     for group in dict.fromkeys(c.group for c in found):
-        lines += ["", f"{group}:"] + [f"  {c.name:<{width}}  {c.help}" for c in found if c.group == group]
+        lines += ["", f"{group}:"]
+        for c in found:
+            if c.group == group:
+                lines += wrapped_after(f"  {c.name:<{widest}}  ", c.help, width)
     return Result(data={"commands": [c.name for c in found]}, lines=lines[1:])
+
+
+_PRECEDENCE = (
+    "An option that is not given has the value of the environment variable behind it. The command line, with --J, is"
+    " stronger than the environment, and the environment is stronger than the files of properties."
+)
+
+
+def _usage(command: Command) -> str:
+    """The command with its required options; the others are listed below."""
+    parts = [f"--{o.name}=value" for o in command.options if o.required]
+    others = any(not o.required and not o.hidden for o in command.options)
+    return " ".join([command.name, *parts, *(["[--option=value ...]"] if others else [])])
+
+
+def _about_option(option: Option, width: int) -> list[str]:
+    """`  --name=value  (required)  PYWAN_NAME`, and what it means in the lines below."""
+    head = [f"--{option.name}" + ("" if option.flag else "=value"), "(required)" * option.required, option.variable]
+    return [f"  {'  '.join(filter(None, head))}", *wrapped_after("      ", option.help, width)]
+
+
+def wrapped_after(begin: str, text: str, width: int) -> list[str]:
+    """The lines of a text, the first behind `begin` and the others below its own beginning."""
+    first, *others = wrapped(text, max(20, width - len(begin)))
+    return [begin + first, *(" " * len(begin) + other for other in others)]
 
 
 def version(session: Session, values: Values) -> Result:
@@ -925,6 +986,11 @@ def version(session: Session, values: Values) -> Result:
 
 def exit_(session: Session, values: Values) -> Result:
     return Result(exit=True)
+
+
+def _from_environment(*options: Option) -> tuple[Option, ...]:
+    """The options, each with an environment variable of its name: `--bind-address` has PYWAN_BIND_ADDRESS."""
+    return tuple(replace(o, variable="PYWAN_" + o.name.upper().replace("-", "_")) for o in options)
 
 
 def _group(name: str, *commands: Command) -> tuple[Command, ...]:
@@ -960,7 +1026,7 @@ COMMANDS: tuple[Command, ...] = (
             "start locator",
             "a locator as a process of its own",
             start_locator,
-            (
+            _from_environment(
                 *START_OPTIONS,
                 Option("port", "where it listens (10334)"),
                 Option("distributed-system-id", "the site's id, 0 to 255"),
@@ -971,7 +1037,7 @@ COMMANDS: tuple[Command, ...] = (
             "start server",
             "a server as a process of its own",
             start_server,
-            (
+            _from_environment(
                 *START_OPTIONS,
                 Option("cache-xml-file", "its senders, regions and receiver"),
                 Option(
@@ -979,6 +1045,7 @@ COMMANDS: tuple[Command, ...] = (
                     "classes that may be named over the network: package.*, package.module, package.module:Class (none)",
                 ),
                 Option("server-port", "where it listens (a free port)"),
+                Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
                 WAIT_OPTION,
             ),
         ),

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pywan.config.options import Option as Option
 from pywan.errors import ConfigurationError
 
+FROM_ENVIRONMENT = "from environment"  # No option has that key.
+
 
 class GrammarError(ConfigurationError):
-    """A line is no command, or its options are not those of the command."""
+    """A line is no command, or its options are not those of the command. `topic`: what `help` can be asked about then."""
+
+    def __init__(self, text: str, topic: str = "") -> None:
+        super().__init__(text)
+        self.topic = topic
 
 
 @dataclass(frozen=True)
@@ -119,13 +127,19 @@ def tokenize(line: str) -> list[str]:
     return words
 
 
-def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, dict[str, Any]]:
-    """The command and its options' values (texts; flags alone are "true"). GrammarError with the nearest that exists."""
+def parse(
+    words: Sequence[str], commands: Iterable[Command], environment: Mapping[str, str] = os.environ
+) -> tuple[Command, dict[str, Any]]:
+    """The command and its options' values (texts; flags alone are "true"). GrammarError with the nearest that exists.
+
+    An option that is not given has the value of its environment variable, if it has one. The values then hold
+    `FROM_ENVIRONMENT`: the variables that were used, by the option's key.
+    """
     table = {command.name: command for command in commands}
     names = [word for word in words[: first_option(words)]]
     command = next((table[" ".join(names[:n])] for n in range(len(names), 0, -1) if " ".join(names[:n]) in table), None)
     if command is None:
-        raise GrammarError(_no_such_command(" ".join(names) or " ".join(words), table))
+        raise _no_such_command(" ".join(names) or " ".join(words), table)
     rest = list(words[len(command.name.split()) :])
     values: dict[str, Any] = {}
     position = 0
@@ -136,18 +150,14 @@ def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, d
             if command.name == "help":
                 values.setdefault("topic", []).append(word)
                 continue
-            raise GrammarError(f"{command.name}: {word!r} is no option; write --name=value ({command.usage()})")
+            raise GrammarError(f"{command.name}: {word!r} is no option; write --name=value", command.name)
         name, has_value, value = word[2:].partition("=")
         option = command.option(name)
         if option is None:
             known = [o.name for o in command.options if not o.hidden]
             near = difflib.get_close_matches(name, known, 1)
-            hint = (
-                f"did you mean --{near[0]}?"
-                if near
-                else (f"there are {', '.join(f'--{n}' for n in known)}" if known else "it has none")
-            )
-            raise GrammarError(f"{command.name}: no option --{name}; {hint}")
+            hint = f"; did you mean --{near[0]}?" if near else ""
+            raise GrammarError(f"{command.name}: no option --{name:.60}{hint}", command.name)
         if not has_value:
             if (
                 position < len(rest)
@@ -159,49 +169,78 @@ def parse(words: Sequence[str], commands: Iterable[Command]) -> tuple[Command, d
             elif option.flag:
                 value = "true"
             else:
-                raise GrammarError(f"{command.name}: --{name} needs a value: --{name}=value")
+                raise GrammarError(f"{command.name}: --{name} needs a value: --{name}=value", command.name)
         if option.many:
             values.setdefault(option.key, []).append(value)
         elif option.key in values:
-            raise GrammarError(f"{command.name}: --{name} is given twice")
+            raise GrammarError(f"{command.name}: --{name} is given twice", command.name)
         else:
             values[option.key] = value
+    _add_environment(command, values, environment)
     for option in command.options:
         if option.required and values.get(option.key) in (None, ""):
-            raise GrammarError(f"{command.name}: --{option.name} is required ({option.help})")
+            also = f", or the environment variable {option.variable}" if option.variable else ""
+            raise GrammarError(f"{command.name}: --{option.name} is required ({option.help}){also}", command.name)
     return command, values
+
+
+def _add_environment(command: Command, values: dict[str, Any], environment: Mapping[str, str]) -> None:
+    used: dict[str, str] = {}
+    for option in command.options:
+        text = environment.get(option.variable, "").strip() if option.variable else ""
+        if not text or option.key in values:
+            continue
+        if option.flag and text.lower() not in ("true", "false"):
+            raise GrammarError(f"{command.name}: {option.variable}={text:.60} must be true or false", command.name)
+        try:
+            values[option.key] = shlex.split(text) if option.many else text
+        except ValueError as error:
+            raise GrammarError(f"{command.name}: {option.variable}: {error}", command.name) from None
+        used[option.key] = option.variable
+    if used:
+        values[FROM_ENVIRONMENT] = used
 
 
 def first_option(words: Sequence[str]) -> int:
     return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
 
 
-def _no_such_command(text: str, table: dict[str, Command]) -> str:
+def _no_such_command(text: str, table: dict[str, Command]) -> GrammarError:
     begun = sorted(name for name in table if name.startswith(text + " "))
     if begun:
-        return f"{text!r} is not a whole command; there are {', '.join(begun)}"
+        return GrammarError(f"{text!r} is not a whole command; there are {', '.join(begun)}", text)
     near = difflib.get_close_matches(text, table, 3, 0.5)
-    return f"there is no command {text[:60]!r}; " + (
-        f"did you mean {' or '.join(near)}?" if near else "`help` lists them"
-    )
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return GrammarError(f"there is no command {text[:60]!r}{hint}")
 
 
-def complete(line: str, commands: Iterable[Command]) -> list[str]:
-    """What could follow: whole lines that begin with `line`, for the interactive shell."""
+def complete(
+    line: str, commands: Iterable[Command], values_of: Callable[[Command, Option, str], Iterable[str]] | None = None
+) -> list[str]:
+    """What could follow: whole lines that begin with `line`. `values_of` gives the values that an option could have,
+    from what was already written of the value."""
     commands = list(commands)
     command = max(
         (c for c in commands if line == c.name or line.startswith(c.name + " ")),
         key=lambda c: len(c.name),
         default=None,
     )
-    words = line.split(" ")
-    if command is not None and line != command.name:
-        head, last = " ".join(words[:-1]), words[-1]
-        if "=" in last:
+    head, _, last = line.rpartition(" ")
+    if command is None or line == command.name:
+        return sorted(c.name for c in commands if c.name.startswith(line))
+    if command.name == "help":
+        topic = line.removeprefix("help ")
+        return sorted(f"help {c.name}" for c in commands if c.name.startswith(topic))
+    if "=" in last:
+        name, _, begun = last.partition("=")
+        option = command.option(name.removeprefix("--"))
+        if option is None or values_of is None:
             return []
-        return [
-            f"{head} --{o.name}" + ("" if o.flag else "=")
-            for o in command.options
-            if not o.hidden and f"--{o.name}".startswith(last) and (o.many or f"--{o.name}=" not in head)
-        ]
-    return sorted(c.name for c in commands if c.name.startswith(line))
+        # The last of several values with commas between them.
+        before, comma, _ = begun.rpartition(",")
+        return [f"{head} {name}={before}{comma}{value}" for value in values_of(command, option, begun)]
+    return [
+        f"{head} --{o.name}" + ("" if o.flag else "=")
+        for o in command.options
+        if not o.hidden and f"--{o.name}".startswith(last) and (o.many or f"--{o.name}=" not in head)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ import click
 import pywan
 from pywan.errors import PywanError
 
+INTERRUPTED = 130  # The exit status after Ctrl-C, as shells have it.
 _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
@@ -23,7 +25,12 @@ _CONTEXT = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
     metavar="COMMAND",
     help="Run this command; may be given several times. Stops at the first that fails.",
 )
-@click.option("--locator", metavar="HOST[PORT]", help="The locator to ask, as `connect` would.")
+@click.option(
+    "--locator",
+    metavar="HOST[PORT]",
+    envvar="PYWAN_LOCATOR",
+    help="The locator to ask, as `connect` would (or the environment variable PYWAN_LOCATOR).",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each command.")
 @click.version_option(pywan.__version__, prog_name="pywan")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
@@ -42,6 +49,8 @@ def program(lines: tuple[str, ...], locator: str | None, as_json: bool, words: t
 
 
 def _run(lines: Sequence[str], locator: str | None, as_json: bool, words: list[str]) -> bool:
+    # What this process logs itself is shown as a note. A member in the foreground sets up a log of its own.
+    logging.basicConfig(level=logging.WARNING, format="note: %(message)s", stream=sys.stderr)
     from pywan.cli import shell
     from pywan.cli.commands import COMMANDS
     from pywan.cli.output import Output
@@ -54,6 +63,7 @@ def _run(lines: Sequence[str], locator: str | None, as_json: bool, words: list[s
     if lines:
         return all(session.done or session.run_line(line) for line in lines)
     if words:
+        session.help_command = "pywan help"
         return session.run(words)
     return shell.run(session)
 
@@ -61,10 +71,16 @@ def _run(lines: Sequence[str], locator: str | None, as_json: bool, words: list[s
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point: exit status 0 only if everything worked."""
     try:
-        program.main(args=list(arguments) if arguments is not None else None, prog_name="pywan")
+        program.main(args=list(arguments) if arguments is not None else None, prog_name="pywan", standalone_mode=False)
+    except click.UsageError as error:
+        click.echo(f"error: {error.format_message()}\nhelp:  pywan --help", err=True)
+        sys.exit(2)
     except PywanError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
 
 
 def gfsh_main() -> None:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import datetime
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from pywan.base.amounts import duration_text, moment_text, size_text
 from pywan.base.names import printable, printable_json
+from pywan.cli.layout import Sheet, Table, cell_text, layout
 
-
-@dataclass
-class Table:
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    title: str = ""
+PLAIN_WIDTH = 200  # Of a table that goes into a file or a pipe.
 
 
 @dataclass
 class Result:
-    """A command's answer. `data` is for programs; `lines` and `tables` say the same to people. `errors` make it a failure."""
+    """A command's answer. `data` is for programs; `lines` and `tables` say the same to people. `errors` make it a failure.
+    `hint` says where a person finds help after an error."""
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[Table | Sheet] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    hint: str = ""
     exit: bool = False  # Ends the shell or the script.
 
     @property
@@ -52,16 +54,19 @@ class Output:
             }
             if result.notes:
                 body["notes"] = result.notes
+            if result.hint:
+                body["hint"] = result.hint
             print(printable_json(json.dumps(body, default=_jsonable, ensure_ascii=False)), file=self._out, flush=True)
             return
         for note in result.notes:
             self._print(f"note: {note}", self._err)
         for line in result.lines:
             self._print(line, self._out)
-        if result.tables:
-            self._show_tables(result.tables)
-        for error in result.errors:
+        self._show_tables(result.tables)
+        for error in dict.fromkeys(result.errors):
             self._print(f"error: {error}", self._err)
+        if result.hint:
+            self._print(f"help:  {result.hint}", self._err)
         self._out.flush()
         self._err.flush()
 
@@ -89,36 +94,59 @@ class Output:
         """What members, other sites and files said is shown, and not obeyed by the terminal."""
         print(printable(str(text), lines=True), file=to)
 
-    def _show_tables(self, tables: list[Table]) -> None:
-        from rich.console import Console  # Only a table needs it, and it takes its time to load.
-        from rich.table import Table as RichTable
-        from rich.text import Text
+    @property
+    def width(self) -> int:
+        """How wide a line may be: the terminal's columns. In a file or a pipe it is what COLUMNS says, else `PLAIN_WIDTH`."""
+        if self._out.isatty():
+            with contextlib.suppress(OSError, ValueError):
+                return os.get_terminal_size(self._out.fileno()).columns or PLAIN_WIDTH
+        columns = os.environ.get("COLUMNS", "")
+        return int(columns) if columns.isdecimal() and int(columns) else PLAIN_WIDTH
 
-        console = Console(
-            file=self._out, highlight=False, soft_wrap=not self._out.isatty(), width=None if self._out.isatty() else 200
-        )
-        for table in tables:
-            shown = RichTable(title=table.title or None, title_justify="left")
-            for number, column in enumerate(table.columns):
-                numeric = bool(table.rows) and all(
-                    isinstance(row[number], (int, float)) and not isinstance(row[number], bool) for row in table.rows
-                )
-                shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
-            for row in table.rows:
-                shown.add_row(*(Text(printable(_cell(value))) for value in row))
-            console.print(shown)
+    def _show_tables(self, tables: list[Table | Sheet]) -> None:
+        for number, each in enumerate(tables):
+            if number:
+                print(file=self._out)
+            for line in layout(each, self.width):
+                print(line, file=self._out)
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_cell(item) for item in value)
-    if isinstance(value, (bytes, dict)):
-        return value_text(value)
-    return str(value)
+def readable(pairs: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Names and values of a member as people read them: durations, sizes and points in time in words, and items of lists
+    on lines of their own."""
+    return [_readable(name, value) for name, value in pairs]
+
+
+def _readable(name: str, value: Any) -> tuple[str, Any]:
+    shown = name.replace("_", " ")
+    if value in (None, "", [], {}) or (name in _STAMPS and not value):
+        return shown, "none"
+    if isinstance(value, (list, tuple)) and any(isinstance(item, dict) or " " in str(item) for item in value):
+        return shown, "\n".join(cell_text(item) for item in value)
+    if isinstance(value, dict):
+        return shown, "\n".join(f"{key}: {cell_text(item)}" for key, item in value.items())
+    if name in _STAMPS:
+        return shown, _moment(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return shown, value
+    if name == "maximum_shutdown_wait_time":
+        return shown, "until the queues are empty" if value == -1 else duration_text(value)
+    for unit, seconds in (("_seconds", 1), ("_ms", 1000)):
+        if name.endswith(unit):
+            return shown.removesuffix(unit.replace("_", " ")), duration_text(value / seconds)
+    return shown, size_text(value) if name.endswith("_bytes") else value
+
+
+_STAMPS = frozenset({"forgotten_through", "let_go_through"})
+
+
+def _moment(value: Any) -> Any:
+    """A stamp, or the text of a point in time, as local time. A stamp has milliseconds in its upper 48 bits."""
+    if isinstance(value, int):
+        return moment_text(value >> 16)
+    with contextlib.suppress(ValueError, TypeError):
+        return moment_text(datetime.datetime.fromisoformat(value).timestamp() * 1000)
+    return value
 
 
 def value_text(value: Any) -> str:

@@ -1,16 +1,14 @@
-"""Owns where a member's properties come from: the command's options, --J=-Dgemfire.NAME=VALUE, files, the environment."""
+"""Owns the properties of a member beside the options of its command: --J=-Dgemfire.NAME=VALUE, and files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pywan.base.files import FileError, given_path, read_regular
 from pywan.errors import ConfigurationError
 
 FILE_NAME = "gemfire.properties"
-SITE_ID_VARIABLE = "PYWAN_DISTRIBUTED_SYSTEM_ID"
 MAX_FILE_BYTES = 64 * 1024
 GEODE_WAIT_TIME = "GatewaySender.MAXIMUM_SHUTDOWN_WAIT_TIME"  # What Geode calls maximum-shutdown-wait-time.
 
@@ -66,6 +64,7 @@ class Properties:
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
+        self.of_command_line: frozenset[str] = frozenset()  # Names of those that --J gave.
         self.notes: list[str] = []
 
     def add(self, name: str, value: str, source: str) -> None:
@@ -87,11 +86,15 @@ def gather(
     java_options: Iterable[str],
     properties_file: str | None,
     directories: Iterable[Path],
-    environment: Mapping[str, str] = os.environ,
+    weaker_java_options: Iterable[str] = (),
 ) -> Properties:
-    """From the strongest to the weakest: --J, --properties-file, gemfire.properties in the directories, the environment."""
+    """From the strongest to the weakest: --J of the command line, PYWAN_J (`weaker_java_options`), --properties-file,
+    gemfire.properties in the directories."""
     found = Properties()
     for option in java_options:
+        _add_java_option(found, option)
+    found.of_command_line = frozenset(found.values)
+    for option in weaker_java_options:
         _add_java_option(found, option)
     if properties_file is not None:
         _add_file(found, given_path(properties_file))
@@ -99,8 +102,6 @@ def gather(
         file = directory / FILE_NAME
         if file.is_file():
             _add_file(found, file)
-    if environment.get(SITE_ID_VARIABLE, "").strip():
-        found.add("distributed-system-id", environment[SITE_ID_VARIABLE].strip(), SITE_ID_VARIABLE)
     return found
 
 

@@ -40,6 +40,7 @@ class Session:
         self.locator = locator
         self.connected = locator is not None
         self.done = False
+        self.help_command = "help"  # What a person types for help.
         self._scripts: dict[tuple[int, int], str] = {}  # Those that run now, the outermost first.
         self._asked = False  # Whether this command has an answer of another process.
 
@@ -55,6 +56,8 @@ class Session:
             command, values = grammar.parse(words, self.commands)
             name = command.name
             result = command.handler(self, values)
+        except grammar.GrammarError as error:
+            result = self._usage_error(error)
         except PywanError as error:
             result = Result(errors=[str(error)])
         except OSError as error:  # A path that the system does not take.
@@ -77,20 +80,24 @@ class Session:
         """A line of one or several commands; the rest is not run after one that failed."""
         try:
             commands = grammar.split_lines(line)
-        except PywanError as error:
-            self.output.show(line.strip(), Result(errors=[str(error)]))
+        except grammar.GrammarError as error:
+            self.output.show(line.strip(), self._usage_error(error))
             return False
         for _, text in commands:
             try:
                 words = grammar.tokenize(text)
-            except PywanError as error:
-                self.output.show(text, Result(errors=[str(error)]))
+            except grammar.GrammarError as error:
+                self.output.show(text, self._usage_error(error))
                 return False
             if not self.run(words):
                 return False
             if self.done:
                 break
         return True
+
+    def _usage_error(self, error: grammar.GrammarError) -> Result:
+        """Two lines: what is wrong, and how to get help."""
+        return Result(errors=[str(error)], hint=" ".join(filter(None, (self.help_command, error.topic))))
 
     @contextlib.contextmanager
     def script(self, identity: tuple[int, int], path: str) -> Iterator[None]:

@@ -26,6 +26,8 @@ class Option:
     many: bool = False  # May be there several times: the value is a list.
     field: str = ""
     hidden: bool = False  # An older or second name.
+    variable: str = ""  # The environment variable that gives the value where the command line does not.
+    words: tuple[str, ...] = ()  # The values that it can have, for completion; (): they are not known beforehand.
 
     @property
     def key(self) -> str:
@@ -89,7 +91,10 @@ def attribute_options(kind: str, changes: type | None = None) -> tuple[Option, .
     named = [row for row in table(cls) if row.name == naming(cls)]
     options = []
     for row in table(cls) if changes is None else (*named, *table(changes)):
-        options.append(Option(row.option, row.help(), required=row.is_required, flag=row.is_flag, field=row.name))
+        words = row.attribute.words
+        options.append(
+            Option(row.option, row.help(), required=row.is_required, flag=row.is_flag, field=row.name, words=words)
+        )
         options += [Option(alias, field=row.name, hidden=True) for alias in row.attribute.aliases]
     refused = [Option(name.replace("_", "-"), hidden=True) for name in cls.refused] if changes is None else []
     return (*options, *refused)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pywan.base.amounts import duration_text, size_text
 from pywan.base.names import check_name, printable, quoted
 from pywan.config import values
 from pywan.config.attributes import (
@@ -82,7 +83,7 @@ def _lag_text(answer: Answer) -> str:
         return cause or "none"  # A stopped one has none either, and drops what comes.
     cause = f", {cause}" if cause else ""
     size, age = answer["lag"].get("bytes") or 0, answer["lag"].get("seconds") or 0
-    return f"{events:,} event{'s' if events != 1 else ''}, {size:,} bytes, {age:.1f} s{cause}"
+    return f"{events:,} event{'s' if events != 1 else ''}, {size_text(size)}, {duration_text(age)}{cause}"
 
 
 def _directories(answer: Answer) -> list[Answer]:
@@ -95,8 +96,8 @@ _DIRECTORIES: dict[str, str | Callable[[Answer], Any]] = {
     "Name": "store",
     "Member": "member",
     "Directory": "directory",
-    "Max size (MB)": lambda row: row["max_size"] or "",
-    "Bytes": "bytes",
+    "Size": lambda row: size_text(row["bytes"]),
+    "Limit": lambda row: size_text(row["max_size"] << 20) if row["max_size"] else "none",
     "Logs": "logs",
 }
 

@@ -342,7 +342,8 @@ def start(
                 if isinstance(kind_of_error, type) and issubclass(kind_of_error, PywanError)
                 else PywanError
             )
-            raise known(f"{kind} {name!r} did not start: {report['error']}")
+            reason = str(report["error"]).removeprefix(f"{kind} {name}: ").removeprefix(f"member {name}: ")
+            raise known(f"{kind} {name!r} did not start: {reason}")
         reason = reason or f"its process ended with status {child.returncode}"
         raise PywanError(f"{kind} {name!r} did not start: {reason}; log: {files.log_file}{_log_tail(files)}")
     # Whoever lives on after the member must collect it; a program that ends leaves that to init.
