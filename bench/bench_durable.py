@@ -118,7 +118,7 @@ def recovery(events: int, directory: Path, memory: int, name: str) -> None:
         with persistent_queue(directory, synchronous=False) as (queue, region):
             for _ in range(events // len(keys)):
                 region.put_columns(keys, values)
-                while queue.log_state()["staged"] > 100_000:
+                while queue.log_state()["pending"] > 100_000:
                     time.sleep(0.001)
             queue.wait_durable()
 

@@ -112,11 +112,11 @@ def test_what_was_staged_when_its_queue_broke_gets_to_the_disk(tmp_path):
     region = region_of(queue)
     writer = threading.Thread(target=lambda: region.put("k", 1))
     writer.start()
-    eventually(lambda: queue.log_state()["staged"] == 1)
+    eventually(lambda: queue.log_state()["pending"] == 1)
     break_queue(queue)
     assert queue.commit_once()
     writer.join()  # Its event is where it was promised to be: no error.
-    assert queue.log_state()["staged"] == 0
+    assert queue.log_state()["pending"] == 0
 
 
 def test_a_broken_sender_neither_drops_its_events_nor_starts_without_them(network):

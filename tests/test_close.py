@@ -197,7 +197,7 @@ def test_a_log_that_cannot_be_written_is_told_once_by_its_own_reason(ny, tmp_pat
     ny.new_cache(dir=tmp_path / "member")
     data = ny.region(type="REPLICATE_PERSISTENT", senders=[], disk_synchronous=False)
     data["k"] = 1
-    eventually(lambda: core_of(data).log_state()["staged"] == 0)
+    eventually(lambda: core_of(data).log_state()["pending"] == 0)
     for file in (tmp_path / "member" / "disk-store-DEFAULT" / "region-data").glob("*.seg"):
         file.unlink()
     data["k"] = 2

@@ -71,15 +71,15 @@ class Log:
 
     def begin(self, key: str) -> Future[None]:
         """A caller changes something, and has staged it when this returns."""
-        before = self.staged
+        before = self.pending
         caller = self._callers.submit(self.change, key)
-        eventually(lambda: self.staged > before or caller.done())
+        eventually(lambda: self.pending > before or caller.done())
         return caller
 
     @property
-    def staged(self) -> int:
+    def pending(self) -> int:
         """Changes that wait for the disk."""
-        return self.logged.log_state()["staged"]
+        return self.logged.log_state()["pending"]
 
     @property
     def failing(self) -> str | None:
@@ -148,10 +148,10 @@ def test_a_round_that_fails_is_tried_again_and_nothing_is_taken_meanwhile(waited
         eventually(lambda: log.failing is not None)
         with pytest.raises(PywanError):
             log.change("refused")
-        assert log.staged == 1 and not second.done()
+        assert log.pending == 1 and not second.done()
         log.disk.heal()
         second.result()
-        assert log.failing is None and log.staged == 0
+        assert log.failing is None and log.pending == 0
         log.change("third")
     assert log.keys_after_power_cut() == {"first", "second", "third"}
 
@@ -162,23 +162,23 @@ def test_a_wait_for_a_disk_that_takes_nothing_ends_in_vain_and_what_is_staged_is
         log.disk.error_rate = 1.0
         with pytest.raises(DiskError, match="not on the disk yet"):
             log.change("late")
-        assert log.staged == 1
+        assert log.pending == 1
         log.disk.heal()
-        eventually(lambda: log.staged == 0)
+        eventually(lambda: log.pending == 0)
     assert log.keys_after_power_cut() == {"late"}
 
 
 def test_a_committer_that_is_told_to_stop_writes_what_is_staged_first(waited_for):
     log = waited_for
     callers = [log.begin(f"k{n}") for n in range(10)]
-    assert log.staged == 10 and log.rounds == 0
+    assert log.pending == 10 and log.rounds == 0
     log.logged.stop_log()
     with pytest.raises(IllegalStateError, match="the log is closed"):
         log.change("refused")
     log.logged.commit_loop()
     for caller in callers:
         caller.result()
-    assert log.staged == 0 and log.rounds == 1
+    assert log.pending == 0 and log.rounds == 1
     assert log.keys_after_power_cut() == {f"k{n}" for n in range(10)}
 
 
@@ -190,7 +190,7 @@ def test_a_committer_that_is_told_to_stop_gives_up_a_disk_that_takes_nothing(wai
     log.logged.commit_loop()
     with pytest.raises(DiskError, match="not on the disk yet"):
         caller.result()
-    assert log.staged == 1 and log.failing is not None
+    assert log.pending == 1 and log.failing is not None
     log.disk.heal()
     assert log.keys_after_power_cut() == set()
 
@@ -212,7 +212,7 @@ def test_rounds_of_several_threads_come_one_after_the_other(log):
     def change_and_commit(number: int) -> None:
         for n in range(30):
             log.change(f"{number}-{n}")
-            if not log.logged.commit_once() or log.staged > len(threads):  # The others' newest may be staged.
+            if not log.logged.commit_once() or log.pending > len(threads):  # The others' newest may be staged.
                 failed.append(log.failing)
 
     threads = [threading.Thread(target=change_and_commit, args=(number,)) for number in range(4)]
@@ -222,7 +222,7 @@ def test_rounds_of_several_threads_come_one_after_the_other(log):
             thread.start()
         for thread in threads:
             thread.join()
-        assert not failed and log.staged == 0
+        assert not failed and log.pending == 0
     log.disk.meanwhile = None
     assert most == 1
     assert log.keys_after_power_cut() == {f"{number}-{n}" for number in range(4) for n in range(30)}
@@ -245,9 +245,9 @@ def test_what_is_staged_while_a_round_writes_is_in_the_next_one(log):
         log.disk.meanwhile = None
         for n in range(50):
             log.change(f"meanwhile-{n}")
-        assert log.staged == 51
+        assert log.pending == 51
         goes_on.set()
-        eventually(lambda: log.staged == 0)
+        eventually(lambda: log.pending == 0)
         assert log.rounds - before == 2  # The one that was held, and one for all the others.
 
 

@@ -463,11 +463,11 @@ def test_what_an_old_connection_applied_and_is_not_on_the_disk_yet_is_not_acknow
     )
     successor.start()
     successor.join(0.3)
-    assert answers == [] and region.log_state()["staged"] == 1
+    assert answers == [] and region.log_state()["pending"] == 1
     committer = threading.Thread(target=region.commit_loop)
     committer.start()
     successor.join()
-    assert [frame.type for frame in split_frames(answers[0])] == [FRAME_ACK] and region.log_state()["staged"] == 0
+    assert [frame.type for frame in split_frames(answers[0])] == [FRAME_ACK] and region.log_state()["pending"] == 0
     old.join()
     region.stop_log()
     committer.join()

@@ -432,7 +432,7 @@ def test_a_region_whose_directory_vanishes_says_which(ny, tmp_path):
     ny.new_cache(dir=tmp_path)
     data = ny.region(type="REPLICATE_PERSISTENT", disk_synchronous=False)
     data["before"] = b"v"
-    eventually(lambda: core_of(data).log_state()["staged"] == 0)
+    eventually(lambda: core_of(data).log_state()["pending"] == 0)
     shutil.rmtree(tmp_path / "disk-store-DEFAULT")
     data["after"] = b"v"
     eventually(lambda: core_of(data).log_state()["failing"])

@@ -351,7 +351,7 @@ def test_what_waits_for_room_when_its_log_is_closed_is_written_when_there_is_som
         closed.open_log(place.folder, log_id=6, synchronous=False, log_budget=place.budget, log_known=place.known)
         while closed.commit_once():
             closed.put(len(closed), ROW)
-    assert closed.log_state()["failing"] and closed.log_state()["staged"]
+    assert closed.log_state()["failing"] and closed.log_state()["pending"]
     committer = threading.Thread(target=closed.commit_loop)
     committer.start()
     closed.stop_log()
@@ -360,7 +360,7 @@ def test_what_waits_for_room_when_its_log_is_closed_is_written_when_there_is_som
     assert filled.commit_once() and filled.commit_once()
     committer.join(30)
     state = closed.log_state()
-    assert not committer.is_alive() and state["staged"] == 0 and not state["failing"]
+    assert not committer.is_alive() and state["pending"] == 0 and not state["failing"]
 
 
 def test_a_log_whose_disk_stays_full_is_closed_all_the_same(tmp_path):

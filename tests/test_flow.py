@@ -228,7 +228,7 @@ def test_lag_names_a_slow_disk_and_one_that_takes_nothing(network, monkeypatch, 
         for n in range(1000):
             ny.data[n] = b"y" * 10_000
             eventually(
-                lambda: sender._core.queue.log_state()["failing"] or not sender._core.queue.log_state()["staged"]
+                lambda: sender._core.queue.log_state()["failing"] or not sender._core.queue.log_state()["pending"]
             )
     assert sender.lag()["cause"].startswith("disk: ") and "limit" in sender.lag()["cause"]
     standing.open.set()

@@ -253,7 +253,7 @@ def full_of_versions(store: Store) -> _core.RegionCore:
 def test_a_region_whose_changes_wait_for_room_keeps_of_their_keys_only_what_a_crash_would_need():
     region = full_of_versions(Store(1 * MIB))
     eventually(region.commit_once)
-    assert region.log_state()["staged"] == 0
+    assert region.log_state()["pending"] == 0
 
 
 @pytest.mark.parametrize("calls", range(1, 200, 7))
@@ -306,5 +306,5 @@ def test_a_region_that_never_found_room_for_its_first_change_takes_it_when_there
     queue.peek(0, 1000)
     queue.remove(0, queue.positions()[0][1])
     assert store.commit() and store.commit()
-    assert region.log_state()["staged"] == 0
+    assert region.log_state()["pending"] == 0
     feeder.attach([])

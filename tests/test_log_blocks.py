@@ -46,7 +46,7 @@ def test_a_commit_larger_than_a_segment_is_recovered(tmp_path, rows):
         committer = threading.Thread(target=commit, args=(queue,))
         staged = threading.Thread(target=region.put_columns, args=(keys, [ROW] * count))
         staged.start()
-        while queue.log_state()["staged"] < count:
+        while queue.log_state()["pending"] < count:
             pass
         committer.start()
         staged.join()

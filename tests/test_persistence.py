@@ -272,7 +272,7 @@ def fill(queue, value=b"v" * 5000, keys=10_000):
         except QueueFullError as error:
             if queue.queue.log_state()["failing"]:
                 return str(error)
-            eventually(lambda: queue.queue.log_state()["failing"] or not queue.queue.log_state()["staged"])
+            eventually(lambda: queue.queue.log_state()["failing"] or not queue.queue.log_state()["pending"])
     raise AssertionError("the log never came to its limit")
 
 
@@ -284,7 +284,7 @@ def test_a_log_at_its_limit_refuses_by_name_and_goes_on_when_events_have_left(tm
     while sent < queued:
         eventually(
             lambda: (
-                queue.queue.log_state()["staged"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2]
+                queue.queue.log_state()["pending"] == 0 or queue.queue.positions()[0][1] < queue.queue.positions()[0][2]
             )
         )
         sent += len(queue.send(50))
@@ -344,7 +344,7 @@ def test_a_burst_that_the_disk_has_yet_to_take_is_held_up_and_not_dropped(tmp_pa
     )  # Twice what may be staged.
     writer.start()
     for _ in range(2):
-        eventually(lambda: queue.queue.log_state()["staged"] == 4)
+        eventually(lambda: queue.queue.log_state()["pending"] == 4)
         queue.commit()
     writer.join()
     assert len(queue.queue) == 8 and queue.queue.counts()["dropped_newest"] == 0

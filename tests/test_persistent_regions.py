@@ -67,7 +67,7 @@ def test_the_log_of_keys_updated_for_long_stays_within_a_few_times_what_lives(ne
         data.put_columns(keys, [value] * len(keys))
     data.put_columns(keys, [b"last"] * len(keys))
     # Live, three times over, and the segments made ahead.
-    eventually(lambda: core_of(data).log_state()["staged"] == 0 and core_of(data).log_state()["bytes"] < 100 << 20)
+    eventually(lambda: core_of(data).log_state()["pending"] == 0 and core_of(data).log_state()["bytes"] < 100 << 20)
     data = reopened(ny, tmp_path, "REPLICATE_PERSISTENT")
     assert len(data) == 10_000 and set(data.values()) == {b"last"}
 

@@ -29,7 +29,7 @@ class Member:
         return self.sender._core.queue.log_state()["commits"] + core_of(self.data).log_state()["commits"]
 
     def is_on_the_disk(self):
-        return self.sender._core.queue.log_state()["staged"] == core_of(self.data).log_state()["staged"] == 0
+        return self.sender._core.queue.log_state()["pending"] == core_of(self.data).log_state()["pending"] == 0
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def test_changes_are_done_while_the_disk_syncs(on_slow_disk):
     queue, region, may_sync = on_slow_disk
     for n in range(200):
         region.put(f"k{n}", "v")
-        assert queue.log_state()["staged"] == 0 and queue.log_state()["durable"] == [n + 2]
+        assert queue.log_state()["pending"] == 0 and queue.log_state()["durable"] == [n + 2]
     with pytest.raises(DiskError, match="the disk did not answer"):
         queue.wait_durable(timeout=0.05)
     may_sync.set()
@@ -232,7 +232,7 @@ def test_threads_write_for_each_other(on_slow_disk):
         thread.start()
     for thread in threads:
         thread.join()
-    assert queue.log_state()["staged"] == 0 and queue.positions()[0][2] == 1201
+    assert queue.log_state()["pending"] == 0 and queue.positions()[0][2] == 1201
     queue.wait_durable()
 
 

@@ -11,7 +11,7 @@ from pywan._core.c_system cimport *
 from pywan._core.event_queue cimport EventQueue
 from pywan._core.in_flight cimport InFlight, flight
 from pywan._core.lz4 cimport lz4_bound, lz4_load, lz4_pack
-from pywan._core.queue cimport dispatcher_signal, queue_refresh_pending
+from pywan._core.queue cimport dispatcher_signal, queue_refresh_ready
 from pywan._core.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.session cimport GOES_AGAIN, GOES_ON, Session
 from pywan._core.status cimport report_unraisable
@@ -70,7 +70,7 @@ cdef class BatchBuilder:
             if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
                 wan_queue_rewind(&self.gateway.queue, p)
             p += self.gateway.dispatchers
-        queue_refresh_pending(self.gateway, self.index)
+        queue_refresh_ready(self.gateway, self.index)
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
@@ -78,7 +78,7 @@ cdef class BatchBuilder:
 
     cdef bint is_due(self, uint64_t now_us) noexcept nogil:
         """Whether there are events for a batch: enough of them, or some that waited long enough."""
-        cdef uint64_t pending = wan_read(&self.gateway.signals[self.index].pending)
+        cdef uint64_t pending = wan_read(&self.gateway.signals[self.index].ready)
         if pending == 0:
             self.waiting_since_us = 0
             return False
@@ -112,9 +112,9 @@ cdef class BatchBuilder:
         cdef int how = GOES_ON
         wan_lock_take(&self.gateway.lock)
         if may_leave and self.may_build(now_us):
-            if own.pending == 0:
+            if own.ready == 0:
                 own.wake_at = 1
-            elif own.pending >= self.options.events_max or not self.waiting_since_us:
+            elif own.ready >= self.options.events_max or not self.waiting_since_us:
                 how = GOES_AGAIN
             else:
                 own.wake_at = self.options.events_max
@@ -140,7 +140,7 @@ cdef class BatchBuilder:
         cdef uint32_t wanted = self.options.events_max
         cdef bint asked
         if self.records_capacity < wanted:
-            if not grow_records(self, <uint32_t>min(<uint64_t>wanted, wan_read(&self.gateway.signals[self.index].pending) + 1)):
+            if not grow_records(self, <uint32_t>min(<uint64_t>wanted, wan_read(&self.gateway.signals[self.index].ready) + 1)):
                 return 0
             wanted = min(wanted, self.records_capacity)
         if self.gateway.queue.partition_count <= self.index:
@@ -181,7 +181,7 @@ cdef class BatchBuilder:
             total += size
         self.next_partition = (self.next_partition + 1) % mine
         # Counted anew: conflation takes events out without saying so here.
-        queue_refresh_pending(self.gateway, self.index)
+        queue_refresh_ready(self.gateway, self.index)
         wan_lock_release(&self.gateway.lock)
         self.waiting_since_us = 0
         if count == 0:
@@ -293,7 +293,7 @@ cdef void note_readable(BatchBuilder self, const wan_section *section, bint read
         self.unreadable[0] = 0
     else:
         wan_queue_unpeek(&self.gateway.queue, section.partition, section.first - 1)
-        queue_refresh_pending(self.gateway, self.index)
+        queue_refresh_ready(self.gateway, self.index)
         strncpy(self.unreadable, wan_detail, sizeof(self.unreadable) - 1)
         self.unreadable_partition = section.partition
     wan_lock_release(&self.gateway.lock)
@@ -332,7 +332,7 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
             wan_lock_take(&self.gateway.lock)
             for s in range(sections):
                 wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
-            queue_refresh_pending(self.gateway, self.index)
+            queue_refresh_ready(self.gateway, self.index)
             wan_lock_release(&self.gateway.lock)
             return False
         if len(verdicts) != len(raw):

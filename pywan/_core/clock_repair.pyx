@@ -16,7 +16,7 @@ from pywan._core.committer cimport committer_wake
 from pywan._core.enqueue cimport ENQUEUE_ASK, ENQUEUE_ENTERS, decide_enqueue, enqueue_decision
 from pywan._core.event_queue cimport EventQueue, check_whole
 from pywan._core.queue cimport (
-    gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition_of, queue_refresh_pending,
+    gateway_queue, queue_can_read, queue_commit, queue_note_copy, queue_partition_of, queue_refresh_ready,
     queue_reserve)
 from pywan._core.queue_committer cimport FOR_REPAIR
 from pywan._core.region cimport RegionCore
@@ -300,7 +300,7 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
         taken += 1
     source.counts.restamped += taken
     for n in range(source.dispatchers):
-        queue_refresh_pending(source, <uint32_t>n)
+        queue_refresh_ready(source, <uint32_t>n)
     wan_lock_release(&source.lock)
     if source != to:
         wan_lock_take(&to.lock)

@@ -18,11 +18,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.disk_log cimport LogBudget
-from pywan._core.log_stage cimport log_stage
+from pywan._core.log_pending cimport log_pending
 
 cdef enum:
-    STAGED_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
-    STAGED_PART_OF_LIMIT = 8                # Less where the log may not be large: what waits has to fit into it.
+    PENDING_BYTES_MAX = 64 << 20             # More than this waiting for the disk: enqueues are refused (queue full) until it caught up.
+    PENDING_PART_OF_LIMIT = 8                # Less where the log may not be large: what waits has to fit into it.
     DISK_PATIENCE_US = 5000000              # Who waits for a disk that takes nothing is told after so long.
     WAIT_SLICE_US = 100000                  # After so long a caller that waits looks at the process's signals.
     IDLE_MS = 100                           # So long the committer sleeps at most, also between rounds that fail.
@@ -76,9 +76,10 @@ cdef struct log_owner:
 
 cdef struct log_committer:
     # Looked at for each event, under the owner's lock.
-    uint64_t staged, durable                # Records staged, and of those as durable as the level says; who waits compares them.
+    # Records given to the log so far, and of these how many are as durable as the level says. A wait compares the two.
+    uint64_t given, durable
     uint64_t synced                         # Of those certainly on the disk.
-    uint64_t staged_max                     # Bytes of records that may be staged.
+    uint64_t pending_max                     # Bytes of records that may be staged.
     uint64_t record_max                     # Bytes of the longest record that the log takes.
     int waiting                             # The committer sleeps, or is about to.
     int stop                                # Nothing is staged any more. Set under the owner's lock.
@@ -97,24 +98,24 @@ cdef struct log_committer:
     wan_log log                             # Of who has the role. Its id, the incarnation in it and its limits are read by others too.
 
 
-cdef inline bint committer_is_behind(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil:
+cdef inline bint committer_is_behind(const log_committer *committer, const log_pending *records, uint64_t length) noexcept nogil:
     """Under the owner's lock: so many bytes more have to wait until the disk has taken some of what is staged, which it does."""
-    return not committer.view.failing and records.staged.used != 0 and records.staged.used + length > committer.staged_max
+    return not committer.view.failing and records.pending.used != 0 and records.pending.used + length > committer.pending_max
 
 
-cdef wan_status committer_refuse(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil
+cdef wan_status committer_refuse(const log_committer *committer, const log_pending *records, uint64_t length) noexcept nogil
 
 
-cdef inline wan_status committer_reserve(const log_committer *committer, log_stage *records, uint64_t length) noexcept nogil:
+cdef inline wan_status committer_reserve(const log_committer *committer, log_pending *records, uint64_t length) noexcept nogil:
     """Under the owner's lock: records of `length` bytes can be staged afterwards."""
     if wan_flag_read(&committer.stop) or committer.view.failing or length > committer.record_max or committer_is_behind(committer, records, length):
         return committer_refuse(committer, records, length)
-    return wan_buffer_reserve(&records.staged, length)
+    return wan_buffer_reserve(&records.pending, length)
 
 
-cdef inline void committer_staged(log_committer *committer, uint32_t count) noexcept nogil:
+cdef inline void committer_note_pending(log_committer *committer, uint32_t count) noexcept nogil:
     """Under the owner's lock: so many records more are staged. The first one wakes a committer that sleeps; the others need not."""
-    committer.staged += count
+    committer.given += count
     if wan_flag_read(&committer.waiting):
         wan_flag_set(&committer.waiting, 0)
         wan_signal_change(&committer.work)
@@ -155,7 +156,7 @@ cdef wan_status committer_write_now(log_committer *committer) noexcept nogil
 cdef uint8_t level_of(object synchronous) except 255
 cdef object level_name(uint8_t level)
 cdef int committer_wait(log_committer *committer, disk_wait *wait, str whose, str meanwhile) except -1
-cdef uint64_t committer_staged_now(log_committer *committer) noexcept nogil
+cdef uint64_t committer_given(log_committer *committer) noexcept nogil
 cdef bint committer_has_written(log_committer *committer, uint64_t staged) noexcept nogil
 cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil
 cdef dict committer_state(log_committer *committer)

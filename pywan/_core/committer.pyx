@@ -6,7 +6,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.disk_log cimport LogBudget
-from pywan._core.log_stage cimport log_stage
+from pywan._core.log_pending cimport log_pending
 from pywan._core.status cimport detail_text, raise_for
 
 
@@ -28,7 +28,7 @@ cdef void committer_init(log_committer *committer, const log_owner *owner, uint8
     """Before the log is opened. The rest of it is zeros."""
     committer.owner = owner[0]
     committer.synchronous, committer.flush_ms = synchronous, flush_ms
-    committer.staged_max = STAGED_BYTES_MAX
+    committer.pending_max = PENDING_BYTES_MAX
     committer.record_max = NO_LIMIT
 
 
@@ -47,7 +47,7 @@ cdef int committer_opened(log_committer *committer, wan_status status, str whose
 cdef int committer_share(log_committer *committer, LogBudget budget, uint64_t known, bint may_use_reserve) except -1:
     """The log takes its room out of a budget that counts `known` bytes of it already; None: the disk is its limit."""
     if budget is not None:
-        committer.staged_max = min(<uint64_t>STAGED_BYTES_MAX, budget.budget.limit // STAGED_PART_OF_LIMIT)
+        committer.pending_max = min(<uint64_t>PENDING_BYTES_MAX, budget.budget.limit // PENDING_PART_OF_LIMIT)
         wan_log_share(&committer.log, &budget.budget, known, may_use_reserve)
         committer.record_max = wan_log_record_bytes(&committer.log)
     return 0
@@ -268,7 +268,7 @@ cdef void committer_made_durable(log_committer *committer, uint64_t staged) noex
     show(committer, WAN_OK)
 
 
-cdef wan_status committer_refuse(const log_committer *committer, const log_stage *records, uint64_t length) noexcept nogil:
+cdef wan_status committer_refuse(const log_committer *committer, const log_pending *records, uint64_t length) noexcept nogil:
     """Why so many bytes cannot be staged. They may be taken later, unless the record is too long, or our own check failed: the detail says which."""
     cdef const log_view *view = &committer.view
     if wan_flag_read(&committer.stop):
@@ -285,7 +285,7 @@ cdef wan_status committer_refuse(const log_committer *committer, const log_stage
         wan_note(WAN_TOO_LARGE, "%llu bytes are over the %llu that a disk store of this size takes of one change; give the disk store more room",
                  <unsigned long long>length, <unsigned long long>committer.record_max)
         return WAN_TOO_LARGE
-    wan_note(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.staged.used)
+    wan_note(WAN_FULL, "the disk is slower than the changes come; %llu bytes wait for it", <unsigned long long>records.pending.used)
     return WAN_FULL
 
 
@@ -299,9 +299,9 @@ cdef dict committer_state(log_committer *committer):
     cdef log_view view
     cdef uint64_t waits, unsynced
     wan_lock_take(committer.owner.lock)
-    view, waits, unsynced = committer.view, committer.staged - committer.durable, committer.durable - committer.synced
+    view, waits, unsynced = committer.view, committer.given - committer.durable, committer.durable - committer.synced
     wan_lock_release(committer.owner.lock)
-    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "staged": waits, "unsynced": unsynced, "failing": failure_of(&view)}
+    return {"bytes": view.bytes, "segments": view.segments, "commits": view.commits, "pending": waits, "unsynced": unsynced, "failing": failure_of(&view)}
 
 
 cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcept nogil:
@@ -313,11 +313,11 @@ cdef uint64_t committer_failing_since(log_committer *committer, int but) noexcep
     return since
 
 
-cdef uint64_t committer_staged_now(log_committer *committer) noexcept nogil:
+cdef uint64_t committer_given(log_committer *committer) noexcept nogil:
     """What is staged now is on the disk once so many records are."""
     cdef uint64_t staged
     wan_lock_take(committer.owner.lock)
-    staged = committer.staged
+    staged = committer.given
     wan_lock_release(committer.owner.lock)
     return staged
 
@@ -337,7 +337,7 @@ cdef disk_wait committer_begin_wait(log_committer *committer, int what, uint64_t
     """For all that is staged now."""
     cdef disk_wait wait
     wait.what, wait.failing_since_us, wait.deadline_us = what, 0, wan_monotonic_us() + limit_us
-    wait.wanted = committer_staged_now(committer)
+    wait.wanted = committer_given(committer)
     return wait
 
 

@@ -19,7 +19,7 @@ from pywan._core.committer cimport (
 from pywan._core.disk_log cimport LogBudget, damage_list
 from pywan._core.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_pending, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_partition_of, dispatcher_signal, queue_refresh_ready, wake_dispatchers)
 from pywan._core.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue_recovery cimport (
@@ -133,7 +133,7 @@ cdef class EventQueue:
                 status = durable_recover(self.gateway)
             if status == WAN_OK and not salvage:
                 status = durable_mount(self.gateway)
-            self.gateway.queue.holes, self.gateway.queue.superseded = &durable.holes.staged, &durable.superseded.staged
+            self.gateway.queue.holes, self.gateway.queue.superseded = &durable.holes.pending, &durable.superseded.pending
             if status == WAN_OK and conflates and not salvage:
                 status = wan_queue_start_conflating(&self.gateway.queue)
         committer_opened(&durable.committer, status, f"queue {self.name!r}")
@@ -454,7 +454,7 @@ cdef class EventQueue:
             status = wan_queue_clear(&self.gateway.queue, &dropped)
             self.gateway.counts.dropped_cleared += dropped
             for d in range(self.gateway.dispatchers):
-                queue_refresh_pending(self.gateway, d)
+                queue_refresh_ready(self.gateway, d)
             wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.name!r}")
         return dropped
@@ -555,7 +555,7 @@ cdef class EventQueue:
                 status = wan_store_check(self.gateway.queue.store, &span)
             if status != WAN_OK:
                 wan_queue_unpeek(&self.gateway.queue, partition, before)
-            queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
             wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not with_positions:
@@ -584,7 +584,7 @@ cdef class EventQueue:
             before = self.gateway.queue.events
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
-            queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+            queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
         wan_lock_release(&self.gateway.lock)
         check_whole(self)
 
@@ -593,7 +593,7 @@ cdef class EventQueue:
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
         wan_queue_rewind(&self.gateway.queue, partition)
-        queue_refresh_pending(self.gateway, partition % self.gateway.dispatchers)
+        queue_refresh_ready(self.gateway, partition % self.gateway.dispatchers)
         wan_lock_release(&self.gateway.lock)
 
     def lowest_copied(self, bint until_empty=False):

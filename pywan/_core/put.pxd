@@ -9,7 +9,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
-from pywan._core.committer cimport committer_reserve, committer_staged
+from pywan._core.committer cimport committer_reserve, committer_note_pending
 from pywan._core.enqueue cimport (
     ENQUEUE_ENTERS, ENQUEUE_NO_ROOM, decide_enqueue, enqueue_decision, enters_straight, note_not_entered)
 from pywan._core.queue cimport (
@@ -312,7 +312,7 @@ cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_c
             replaced = region_log_replaced(region.log, shard, change)
             outcome[0] = wan_table_apply(shard, change)
             if outcome[0] <= WAN_DESTROYED:
-                region_log_stage(region.log, change, 0, replaced)
+                region_log_add(region.log, change, 0, replaced)
         wan_lock_release(&region.log.lock)
         if status != WAN_OK:
             return status
@@ -405,7 +405,7 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
     return entry.stamp
 
 
-cdef inline void region_log_stage(region_log *log, const wan_change *change, uint8_t kinds,
+cdef inline void region_log_add(region_log *log, const wan_change *change, uint8_t kinds,
                                   uint64_t other) noexcept nogil:
     """Under the log's lock, when there is room for it. `kinds`: WAN_LOGGED_*. `other`: of `region_log_replaced`; of a
     mark, what it says beside its stamp."""
@@ -419,10 +419,10 @@ cdef inline void region_log_stage(region_log *log, const wan_change *change, uin
     if other and not kinds & WAN_LOGGED_MARK:
         head.kinds |= WAN_LOGGED_RESTAMPED
         set_bit(log.unwritten.restamped, change.hash >> (64 - UNWRITTEN_BITS))
-    wan_logged_write(log.records.staged.bytes + log.records.staged.used, length, head, change.key, change.value)
-    log.records.staged.used += length
-    log.records.staged.count += 1
-    committer_staged(&log.committer, 1)
+    wan_logged_write(log.records.pending.bytes + log.records.pending.used, length, head, change.key, change.value)
+    log.records.pending.used += length
+    log.records.pending.count += 1
+    committer_note_pending(&log.committer, 1)
 
 
 cdef inline void set_bit(uint64_t *bits, uint64_t bit) noexcept nogil:

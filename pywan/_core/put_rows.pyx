@@ -11,7 +11,7 @@ from pywan._core.c_system cimport *
 from pywan._core.column_views cimport COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_STR, ColumnView, column_rows
 from pywan._core.enqueue cimport only_queue
 from pywan._core.put cimport operation_of, origin_local, region_apply, region_change, write_record
-from pywan._core.queue cimport durable_reserve, durable_stage, gateway_queue, queue_note_rows, queue_partition
+from pywan._core.queue cimport durable_reserve, durable_add, gateway_queue, queue_note_rows, queue_partition
 from pywan._core.region_state cimport attachment, origin, region_core
 
 
@@ -358,7 +358,7 @@ cdef uint32_t region_forward_rows(region_core *region, const ColumnView *key_col
     gateway.counts.received += done
     if gateway.durable != NULL:           # Its dispatchers hear of it when it is on the disk.
         for n in range(done):
-            durable_stage(gateway, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
+            durable_add(gateway, partitions[n] if many else 0, sequences[n], <const wan_record *>run.at)
             run.at += lengths[n]
     else:
         wake = queue_note_rows(gateway, partitions if many else NULL, done)

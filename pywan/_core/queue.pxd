@@ -8,13 +8,13 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_system cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.committer cimport committer_is_behind, committer_reserve, committer_staged, log_committer
-from pywan._core.log_stage cimport log_stage
+from pywan._core.committer cimport committer_is_behind, committer_reserve, committer_note_pending, log_committer
+from pywan._core.log_pending cimport log_pending
 
 cdef struct dispatcher_signal:
-    # One dispatcher's. A producer writes the eventfd when `pending` reaches `wake_at`, once: the dispatcher sets
+    # One dispatcher's. A producer writes the eventfd when `ready` reaches `wake_at`, once: the dispatcher sets
     # it to 1 when idle, to its batch size while it waits for a batch to fill, and to DO_NOT_WAKE while it works.
-    uint64_t pending        # Events of its partitions that were not peeked. May be read without the lock: wan_read.
+    uint64_t ready          # Events of its partitions that may be sent and were not peeked. May be read without the lock: wan_read.
     uint64_t wake_at
     int file
 
@@ -67,11 +67,11 @@ cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
     wan_lock_release(&gateway.lock)
 
 
-cdef inline int queue_note_pending(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
+cdef inline int queue_note_ready(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
     # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
     cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1 else partition % gateway.dispatchers]
-    wan_add_guarded(&signal.pending, count)
-    if signal.pending >= signal.wake_at:
+    wan_add_guarded(&signal.ready, count)
+    if signal.ready >= signal.wake_at:
         signal.wake_at = DO_NOT_WAKE
         return signal.file
     return -1
@@ -82,9 +82,9 @@ cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitio
     # the last.
     cdef int wake = -1, file
     if partitions == NULL:
-        return queue_note_pending(gateway, 0, count) if count else -1
+        return queue_note_ready(gateway, 0, count) if count else -1
     for n in range(count):
-        file = queue_note_pending(gateway, partitions[n], 1)
+        file = queue_note_ready(gateway, partitions[n], 1)
         if file >= 0:
             if wake >= 0:
                 eventfd_write(wake, 1)
@@ -92,7 +92,7 @@ cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitio
     return wake
 
 
-cdef void queue_refresh_pending(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil
+cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil
 
 
@@ -117,9 +117,9 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     cdef int wake = -1
     wan_queue_commit(&gateway.queue, reservation)
     if gateway.durable != NULL:
-        durable_stage(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+        durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
     else:
-        wake = queue_note_pending(gateway, reservation.partition, 1)
+        wake = queue_note_ready(gateway, reservation.partition, 1)
     if reservation.beyond:
         queue_make_room(gateway, reservation.partition)
     return wake
@@ -162,7 +162,7 @@ cdef inline bint queue_can_read(const gateway_queue *gateway, uint32_t partition
 cdef struct durable_log:
     log_committer committer
     # What is staged, and what a round took of it. `positions`: a wan_position for each of `records`, which are as they are in the queue and on the wire.
-    log_stage records, positions, holes, names, superseded
+    log_pending records, positions, holes, names, superseded
     # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
     uint16_t *log_numbers
     uint16_t *process_numbers               # Number in the log -> region number of this process.
@@ -213,8 +213,8 @@ cdef inline wan_status durable_reserve(gateway_queue *gateway, uint64_t length, 
     cdef durable_log *durable = gateway.durable
     cdef wan_status status = committer_reserve(&durable.committer, &durable.records, length)
     if status == WAN_OK:
-        status = wan_buffer_reserve(&durable.positions.staged, count * sizeof(wan_position))
-    return wan_buffer_reserve(&durable.names.staged, 8 + 1024 + 8) if status == WAN_OK else status
+        status = wan_buffer_reserve(&durable.positions.pending, count * sizeof(wan_position))
+    return wan_buffer_reserve(&durable.names.pending, 8 + 1024 + 8) if status == WAN_OK else status
 
 cdef inline uint16_t new_log_number(const durable_log *durable, uint16_t own) noexcept nogil:
     """For a region of this process that the log does not know: its own number, if that is free there."""
@@ -226,7 +226,7 @@ cdef inline uint16_t new_log_number(const durable_log *durable, uint16_t own) no
     return <uint16_t>number
 
 
-cdef inline void durable_stage(gateway_queue *gateway, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
+cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
     """Under the queue's lock, after the record became the newest of its partition, at this sequence."""
     cdef durable_log *durable = gateway.durable
     cdef uint16_t number = durable.log_numbers[record.region]
@@ -241,13 +241,13 @@ cdef inline void durable_stage(gateway_queue *gateway, uint32_t partition, uint6
         memset(item, 0, 8 + length + 8)
         (<uint16_t *>item)[0], (<uint16_t *>item)[1] = number, length
         memcpy(item + 8, wan_region_names[record.region].text, length)
-        wan_buffer_put(&durable.names.staged, item, 8 + wan_align8(length))
-    staged = <wan_record *>wan_buffer_put(&durable.records.staged, record, wan_record_length(record))
+        wan_buffer_put(&durable.names.pending, item, 8 + wan_align8(length))
+    staged = <wan_record *>wan_buffer_put(&durable.records.pending, record, wan_record_length(record))
     if number != record.region:
         staged.region = number
     position.partition, position.count, position.first = partition, 1, sequence
-    wan_buffer_put(&durable.positions.staged, &position, sizeof(position))
-    committer_staged(&durable.committer, 1)
+    wan_buffer_put(&durable.positions.pending, &position, sizeof(position))
+    committer_note_pending(&durable.committer, 1)
 
 cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:
     """Whether who enqueues is answered only when others have the event too: the disk, or the copies at other members."""

@@ -6,13 +6,13 @@ from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 
 
-cdef void queue_refresh_pending(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil:
+cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil:
     cdef uint64_t pending = 0
     cdef uint32_t p = dispatcher
     while p < gateway.queue.partition_count:
         pending += wan_partition_ready(&gateway.queue.partitions[p])
         p += gateway.dispatchers
-    wan_set(&gateway.signals[dispatcher].pending, pending)
+    wan_set(&gateway.signals[dispatcher].ready, pending)
 
 
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil:
@@ -49,14 +49,14 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
     while wan_store_is_over(gateway.queue.store) and queue_drop_oldest(gateway, partition):
         pass
     for n in range(gateway.dispatchers):
-        queue_refresh_pending(gateway, n)
+        queue_refresh_ready(gateway, n)
 
 
 cdef void wake_dispatchers(gateway_queue *gateway) noexcept nogil:
     """Under the queue's lock: more events count."""
     cdef uint32_t n
     for n in range(gateway.dispatchers):
-        queue_refresh_pending(gateway, n)
-        if gateway.signals[n].pending >= gateway.signals[n].wake_at:
+        queue_refresh_ready(gateway, n)
+        if gateway.signals[n].ready >= gateway.signals[n].wake_at:
             gateway.signals[n].wake_at = DO_NOT_WAKE
             eventfd_write(gateway.signals[n].file, 1)

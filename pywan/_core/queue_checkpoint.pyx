@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_tables cimport *
-from pywan._core.log_stage cimport swap_buffers
+from pywan._core.log_pending cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue
 
 

@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport (
     WORK_CHECKPOINT, WORK_NOW, committer_begin_wait, committer_init, disk_wait, log_owner)
-from pywan._core.log_stage cimport stage_rest
+from pywan._core.log_pending cimport pending_rest
 from pywan._core.queue cimport durable_log, gateway_queue, removed_sum
 from pywan._core.queue_checkpoint cimport CHECKPOINT_EVENTS, CHECKPOINT_US, repairs_of
 from pywan._core.queue_log cimport durable_commit, durable_write_block, has_taken
@@ -28,7 +28,7 @@ cdef uint32_t work_of_queue(void *itself, bint stopping) noexcept nogil:
     cdef uint64_t removed, now
     cdef bint waits, checkpoint, repaired, is_long
     wan_lock_take(&gateway.lock)
-    waits = durable.records.staged.used != 0 or durable.holes.staged.used != 0 or durable.superseded.staged.used != 0 or has_taken(durable)
+    waits = durable.records.pending.used != 0 or durable.holes.pending.used != 0 or durable.superseded.pending.used != 0 or has_taken(durable)
     removed = removed_sum(gateway)
     repaired = gateway.counts.clock_repairs != repairs_of(&durable.state)
     wan_lock_release(&gateway.lock)
@@ -84,10 +84,10 @@ cdef void rest_of_queue(void *itself) noexcept nogil:
     cdef durable_log *durable = gateway.durable
     cdef uint64_t now = wan_monotonic_us()
     wan_buffer_rest(&durable.joined[1], &durable.positions.use, 0, now)
-    stage_rest(&durable.records, &gateway.lock, now)
-    stage_rest(&durable.positions, &gateway.lock, now)
-    stage_rest(&durable.holes, &gateway.lock, now)
-    stage_rest(&durable.superseded, &gateway.lock, now)
+    pending_rest(&durable.records, &gateway.lock, now)
+    pending_rest(&durable.positions, &gateway.lock, now)
+    pending_rest(&durable.holes, &gateway.lock, now)
+    pending_rest(&durable.superseded, &gateway.lock, now)
 
 
 cdef wan_status seal_queue(void *itself) noexcept nogil:

@@ -5,7 +5,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
-from pywan._core.log_stage cimport stage_settle, stage_take
+from pywan._core.log_pending cimport pending_written, pending_take
 from pywan._core.queue cimport durable_log, gateway_queue, wake_dispatchers
 from pywan._core.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
 
@@ -127,10 +127,10 @@ cdef void settle_commit(gateway_queue *gateway, uint64_t staged, bint checkpoint
     cdef durable_log *durable = gateway.durable
     cdef uint64_t used = durable.positions.taken.used, now = wan_monotonic_us()
     cdef uint32_t p
-    stage_settle(&durable.records, now)
-    stage_settle(&durable.positions, now)
-    stage_settle(&durable.holes, now)
-    stage_settle(&durable.names, now)
+    pending_written(&durable.records, now)
+    pending_written(&durable.positions, now)
+    pending_written(&durable.holes, now)
+    pending_written(&durable.names, now)
     wan_buffer_empty(&durable.joined[1])
     wan_buffer_rest(&durable.joined[1], &durable.positions.use, used, now)
     durable.written = durable.written_count = 0
@@ -144,7 +144,7 @@ cdef void settle_commit(gateway_queue *gateway, uint64_t staged, bint checkpoint
     committer_made_durable(&durable.committer, staged)
     wake_dispatchers(gateway)
     wan_lock_release(&gateway.lock)
-    stage_settle(&durable.superseded, now)
+    pending_written(&durable.superseded, now)
     committer_tell(&durable.committer)
 
 
@@ -161,10 +161,10 @@ cdef wan_status durable_write_block(gateway_queue *gateway) noexcept nogil:
 
 cdef bint is_one_write(const durable_log *durable) noexcept nogil:
     """Under the queue's lock: what is staged is one block, and the log takes it as it is. Most of the positions join in the block, so it is no longer."""
-    cdef uint64_t length = durable.records.staged.used + durable.positions.staged.used
+    cdef uint64_t length = durable.records.pending.used + durable.positions.pending.used
     if has_taken(durable) or wan_read(&durable.wanted_incarnation) or length > wan_log_block_bytes(&durable.committer.log):
         return False
-    return wan_log_takes(&durable.committer.log, length + durable.holes.staged.used + durable.names.staged.used + 3 * sizeof(wan_part_head))
+    return wan_log_takes(&durable.committer.log, length + durable.holes.pending.used + durable.names.pending.used + 3 * sizeof(wan_part_head))
 
 
 cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *moved, bint in_one_write) noexcept nogil:
@@ -180,18 +180,18 @@ cdef wan_status commit(gateway_queue *gateway, bint checkpoint, wan_buffer *move
         wan_lock_release(&gateway.lock)
         return WAN_SLOW
     if not has_taken(durable):
-        stage_take(&durable.records)
-        stage_take(&durable.positions)
-        stage_take(&durable.holes)
-        stage_take(&durable.names)
-        stage_take(&durable.superseded)
+        pending_take(&durable.records)
+        pending_take(&durable.positions)
+        pending_take(&durable.holes)
+        pending_take(&durable.names)
+        pending_take(&durable.superseded)
         for p in range(gateway.queue.partition_count):
             durable.appended[p] = gateway.queue.partitions[p].taken = gateway.queue.partitions[p].appended
-    staged = durable.committer.staged - durable.records.staged.count
+    staged = durable.committer.given - durable.records.pending.count
     if durable.names.taken.used:
         status = wan_buffer_add(&durable.dictionary, durable.names.taken.bytes, durable.names.taken.used)
     # A state says what the queue is once everything taken is applied; with records still staged behind it that would be another queue.
-    checkpoint = checkpoint and durable.records.staged.used == 0 and durable.holes.staged.used == 0
+    checkpoint = checkpoint and durable.records.pending.used == 0 and durable.holes.pending.used == 0
     if status == WAN_OK and checkpoint:
         note_newest_stamp(gateway)
         status = take_state(gateway, durable.committer.log.commit + 1, &gateway.counts, gateway.queue.conflated)

@@ -8,7 +8,7 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.disk_log cimport LOG_SEGMENTS_KEPT, MOVED_SEGMENTS_MAX
-from pywan._core.queue cimport FULL_DROP_OLDEST, durable_log, gateway_queue, queue_drop_oldest, queue_refresh_pending
+from pywan._core.queue cimport FULL_DROP_OLDEST, durable_log, gateway_queue, queue_drop_oldest, queue_refresh_ready
 from pywan._core.queue_checkpoint cimport (
     count_hole, note_newest_stamp, state_is_durable, state_is_newest, state_positions, take_state)
 from pywan._core.queue_log cimport durable_commit
@@ -93,7 +93,7 @@ cdef wan_status durable_move_oldest(gateway_queue *gateway, uint64_t last) noexc
     if status != WAN_OK:
         return status
     wan_lock_take(&gateway.lock)
-    staged = durable.records.staged.used + durable.positions.staged.used + durable.records.taken.used + durable.positions.taken.used - durable.written
+    staged = durable.records.pending.used + durable.positions.pending.used + durable.records.taken.used + durable.positions.taken.used - durable.written
     wan_lock_release(&gateway.lock)
     # Written in part, it would only be there twice.
     if (wan_log_reserve_room(&durable.committer.log)
@@ -170,7 +170,7 @@ cdef wan_status durable_relieve(gateway_queue *gateway) noexcept nogil:
         not_durable += gateway.queue.partitions[p].appended - gateway.queue.partitions[p].durable
     counts.queued -= not_durable
     counts.received -= min(not_durable, counts.received)
-    forget_holes(gateway, &conflated, &counts, &durable.holes.staged)
+    forget_holes(gateway, &conflated, &counts, &durable.holes.pending)
     forget_holes(gateway, &conflated, &counts, &durable.holes.taken)
     status = take_state(gateway, durable.committer.log.commit, &counts, conflated)
     if status == WAN_OK:
@@ -217,6 +217,6 @@ cdef bint durable_drop_oldest(gateway_queue *gateway) noexcept nogil:
         dropped = dropped and gateway.queue.partitions[p].peeked == gateway.queue.partitions[p].removed
     dropped = dropped and queue_drop_oldest(gateway, gateway.queue.partition_count) != 0
     for p in range(gateway.dispatchers):
-        queue_refresh_pending(gateway, p)
+        queue_refresh_ready(gateway, p)
     wan_lock_release(&gateway.lock)
     return dropped

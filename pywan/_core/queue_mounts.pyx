@@ -5,7 +5,7 @@ from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport committer_tell
-from pywan._core.log_stage cimport swap_buffers
+from pywan._core.log_pending cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue
 from pywan._core.status cimport corrupt
 

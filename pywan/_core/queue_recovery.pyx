@@ -8,10 +8,10 @@ from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.disk_log cimport keep_damage
-from pywan._core.log_stage cimport stage_close
+from pywan._core.log_pending cimport pending_close
 from pywan._core.names cimport region_number
 from pywan._core.queue cimport (
-    durable_log, gateway_queue, queue_note_copy, queue_refresh_pending, removed_sum)
+    durable_log, gateway_queue, queue_note_copy, queue_refresh_ready, removed_sum)
 from pywan._core.queue_checkpoint cimport count_hole
 from pywan._core.status cimport corrupt, report_unraisable
 
@@ -40,11 +40,11 @@ cdef durable_log *durable_log_new(const gateway_queue *gateway) except NULL:
 cdef void durable_log_close(durable_log *durable) noexcept nogil:
     """Nobody writes it any more, or it could not be opened."""
     wan_log_close(&durable.committer.log)
-    stage_close(&durable.records)
-    stage_close(&durable.positions)
-    stage_close(&durable.holes)
-    stage_close(&durable.names)
-    stage_close(&durable.superseded)
+    pending_close(&durable.records)
+    pending_close(&durable.positions)
+    pending_close(&durable.holes)
+    pending_close(&durable.names)
+    pending_close(&durable.superseded)
     wan_buffer_close(&durable.joined[0])
     wan_buffer_close(&durable.joined[1])
     wan_buffer_close(&durable.dictionary)
@@ -285,5 +285,5 @@ cdef wan_status durable_recover(gateway_queue *gateway) noexcept nogil:
     durable.removed_at_checkpoint = removed_sum(gateway)
     durable.checkpoint_us = wan_monotonic_us()
     for p in range(gateway.dispatchers):
-        queue_refresh_pending(gateway, p)
+        queue_refresh_ready(gateway, p)
     return WAN_OK

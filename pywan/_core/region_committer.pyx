@@ -3,7 +3,7 @@ from libc.stdint cimport uint8_t, uint32_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
 from pywan._core.committer cimport WORK_IDLE, WORK_NOW, committer_init, log_owner
-from pywan._core.log_stage cimport stage_rest
+from pywan._core.log_pending cimport pending_rest
 from pywan._core.region_log cimport region_log_write
 from pywan._core.region_log_move cimport (
     region_log_end_moving, region_log_make_way, region_log_may_shrink, region_log_shorten, region_log_wants_way,
@@ -25,7 +25,7 @@ cdef uint32_t work_of_region(void *itself, bint stopping) noexcept nogil:
     cdef region_log *log = <region_log *>itself
     cdef bint waits
     wan_lock_take(&log.lock)
-    waits = log.records.staged.used != 0 or log.records.taken.used != 0
+    waits = log.records.pending.used != 0 or log.records.taken.used != 0
     wan_lock_release(&log.lock)
     if waits:
         return WORK_NOW
@@ -56,7 +56,7 @@ cdef wan_status write_block_of_region(void *itself) noexcept nogil:
 
 cdef void rest_of_region(void *itself) noexcept nogil:
     cdef region_log *log = <region_log *>itself
-    stage_rest(&log.records, &log.lock, wan_monotonic_us())
+    pending_rest(&log.records, &log.lock, wan_monotonic_us())
 
 
 cdef wan_status seal_region(void *itself) noexcept nogil:

@@ -8,7 +8,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
-from pywan._core.log_stage cimport stage_settle, stage_take
+from pywan._core.log_pending cimport pending_written, pending_take
 from pywan._core.region_state cimport region_log
 
 
@@ -44,7 +44,7 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
 
 cdef bint is_one_write(const region_log *log) noexcept nogil:
     """Under the log's lock: what is staged is one block, and the log takes it as it is. Not while records are moved: these come first."""
-    cdef uint64_t length = log.records.staged.used
+    cdef uint64_t length = log.records.pending.used
     if log.records.taken.used != 0 or log.moving.segments != 0 or length > most_of_block(log):
         return False
     return wan_log_takes(&log.committer.log, length + sizeof(wan_part_head))
@@ -59,14 +59,14 @@ cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept no
         wan_lock_release(&log.lock)
         return WAN_SLOW
     if log.records.taken.used == 0:
-        stage_take(&log.records)
-    staged = log.committer.staged - log.records.staged.count
+        pending_take(&log.records)
+    staged = log.committer.given - log.records.pending.count
     wan_lock_release(&log.lock)
     status = region_log_write_blocks(log, WAN_PART_RECORDS, &log.records.taken, &log.written)
     if status != WAN_OK:
         return status
     log.written = 0
-    stage_settle(&log.records, wan_monotonic_us())
+    pending_written(&log.records, wan_monotonic_us())
     wan_lock_take(&log.lock)
     committer_made_durable(&log.committer, staged)
     wan_lock_release(&log.lock)

@@ -170,7 +170,7 @@ cdef bint region_log_staged_fits(region_log *log) noexcept nogil:
     one."""
     cdef uint64_t staged
     wan_lock_take(&log.lock)
-    staged = log.records.staged.used + log.records.taken.used - log.written
+    staged = log.records.pending.used + log.records.taken.used - log.written
     wan_lock_release(&log.lock)
     return wan_log_room(&log.committer.log) >= staged + 2 * wan_log_segment_bytes(&log.committer.log)
 

@@ -6,7 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
-from pywan._core.committer cimport committer_staged_now
+from pywan._core.committer cimport committer_given
 from pywan._core.put cimport set_bit
 from pywan._core.region_state cimport UNWRITTEN_BITS, region_log
 
@@ -67,7 +67,7 @@ cdef void region_log_mark(uint64_t *bits, const wan_buffer *stage, uint64_t at, 
 cdef void region_log_mark_unwritten(region_log *log) noexcept nogil:
     memset(log.unwritten.keys, 0, sizeof(log.unwritten.keys))
     wan_lock_take(&log.lock)
-    region_log_mark(log.unwritten.keys, &log.records.staged, 0, 0)
+    region_log_mark(log.unwritten.keys, &log.records.pending, 0, 0)
     wan_lock_release(&log.lock)
     region_log_mark(log.unwritten.keys, &log.records.taken, log.written, 0)
 
@@ -76,7 +76,7 @@ cdef void region_log_mark_restamped(region_log *log) noexcept nogil:
     """Notes the records that are staged. The caller looks through the log for the others."""
     wan_lock_take(&log.lock)
     memset(log.unwritten.restamped, 0, sizeof(log.unwritten.restamped))
-    region_log_mark(log.unwritten.restamped, &log.records.staged, 0, WAN_LOGGED_RESTAMPED)
+    region_log_mark(log.unwritten.restamped, &log.records.pending, 0, WAN_LOGGED_RESTAMPED)
     region_log_mark(log.unwritten.restamped, &log.records.taken, 0, WAN_LOGGED_RESTAMPED)
     wan_lock_release(&log.lock)
 
@@ -129,7 +129,7 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t n
-    cdef uint64_t staged = committer_staged_now(&log.committer)
+    cdef uint64_t staged = committer_given(&log.committer)
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_note_newest
@@ -192,7 +192,7 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
 
 cdef bint region_log_may_keep_less(region_log *log) noexcept nogil:
     """More was staged since the last look, so another one may find less that has to be kept."""
-    return log.unwritten.looked != 0 and log.unwritten.looked != committer_staged_now(&log.committer)
+    return log.unwritten.looked != 0 and log.unwritten.looked != committer_given(&log.committer)
 
 
 cdef void region_log_forget_look(region_log *log) noexcept nogil:

@@ -6,7 +6,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.disk_log cimport keep_damage
-from pywan._core.log_stage cimport stage_close
+from pywan._core.log_pending cimport pending_close
 from pywan._core.region_state cimport region_core, region_log
 from pywan._core.region_walk cimport region_lower_tombstones
 
@@ -77,7 +77,7 @@ cdef region_log *region_log_new(region_core *region) except NULL:
 cdef void region_log_close(region_log *log) noexcept nogil:
     """Nobody writes it any more, or it could not be opened."""
     wan_log_close(&log.committer.log)
-    stage_close(&log.records)
+    pending_close(&log.records)
     wan_buffer_close(&log.moving.records)
     wan_buffer_close(&log.moving.superseded)
     wan_buffer_close(&log.unwritten.newest)

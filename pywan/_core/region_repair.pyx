@@ -11,7 +11,7 @@ from pywan._core.c_region cimport *
 from pywan._core.clock cimport AHEAD_MS
 from pywan._core.codec cimport described, encode_key, encoded
 from pywan._core.enqueue cimport known_decisions, read_origin
-from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_stage
+from pywan._core.put cimport origin_local, region_change_held, region_log_reserve, region_log_add
 from pywan._core.region cimport RegionCore
 from pywan._core.region_state cimport decision, origin, region_core
 from pywan._core.region_walk cimport region_lower_tombstones, region_raise_mark
@@ -186,8 +186,8 @@ cdef class RegionRepair(RepairStamps):
                 wan_lock_take(&core.log.lock)
                 status = region_log_reserve(core.log, &change)
                 if status == WAN_OK:
-                    region_log_stage(core.log, &change, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
-                    core.log.reset_staged = core.log.committer.staged
+                    region_log_add(core.log, &change, WAN_LOGGED_MARK | WAN_LOGGED_FORGET, mark)
+                    core.log.reset_staged = core.log.committer.given
                 wan_lock_release(&core.log.lock)
             if status == WAN_OK:
                 wan_set(&core.mark, mark)
@@ -284,7 +284,7 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint want
                 wan_lock_take(&region.log.lock)
                 status = region_log_reserve(region.log, &change)
                 if status == WAN_OK:
-                    region_log_stage(region.log, &change, WAN_LOGGED_INVALID, entry.stamp)
+                    region_log_add(region.log, &change, WAN_LOGGED_INVALID, entry.stamp)
                 wan_lock_release(&region.log.lock)
             if status == WAN_OK:
                 entry.stamp, entry.stamp_site = change.stamp, change.stamp_site

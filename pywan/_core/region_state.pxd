@@ -5,7 +5,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
 from pywan._core.committer cimport log_committer
-from pywan._core.log_stage cimport log_stage
+from pywan._core.log_pending cimport log_pending
 from pywan._core.queue cimport gateway_queue
 
 cdef enum:
@@ -128,7 +128,7 @@ cdef struct log_unwritten:
 cdef struct region_log:
     wan_lock lock               # Guards what is staged, and of the committer what is under its owner's lock. Taken after entry and queue locks.
     log_committer committer
-    log_stage records           # Changes, each a wan_logged.
+    log_pending records           # Changes, each a wan_logged.
     uint64_t written            # Bytes of the records taken that are in the log already. Who has the committer's role touches it.
     # The change with which a repair of the clock replaces a later version now, whose stamp was `replaced`; NULL: none.
     # Under the entry lock of its key and the lock; one at a time.

@@ -4,7 +4,7 @@ from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
 from pywan._core.clock cimport Bell
-from pywan._core.committer cimport committer_has_written, committer_staged_now
+from pywan._core.committer cimport committer_has_written, committer_given
 from pywan._core.region_state cimport tombstone_counts
 from pywan._core.region_scans cimport RegionScans
 from pywan._core.region_walk cimport (
@@ -121,7 +121,7 @@ cdef class RegionTombstones(RegionScans):
 
     cdef uint64_t staged_now(self):
         """What is staged now is on the disk once so many records are."""
-        return committer_staged_now(&self.state.region.log.committer) if self.state.region.log != NULL else 0
+        return committer_given(&self.state.region.log.committer) if self.state.region.log != NULL else 0
 
     cdef bint is_on_disk(self, uint64_t staged):
         return self.state.region.log == NULL or committer_has_written(&self.state.region.log.committer, staged)

@@ -6,7 +6,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.put cimport region_apply, region_log_reserve, region_log_stage, way_of
+from pywan._core.put cimport region_apply, region_log_reserve, region_log_add, way_of
 from pywan._core.region_state cimport STAMPS_SAMPLED, WAY_CLOSED, attachment, region_core, tombstone_counts
 from pywan._core.status cimport raise_for
 
@@ -53,7 +53,7 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
             elif wan_table_invalidate(shard, change) == WAN_OUT_OF_MEMORY:
                 status = WAN_NO_MEMORY
             if status == WAN_OK and region.log != NULL:
-                region_log_stage(region.log, change, flag, 0)
+                region_log_add(region.log, change, flag, 0)
         if region.log != NULL:
             wan_lock_release(&region.log.lock)
     wan_lock_release(&shard.lock)
@@ -155,7 +155,7 @@ cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t fl
         wan_lock_take(&region.log.lock)
         status = region_log_reserve(region.log, &change)
         if status == WAN_OK:
-            region_log_stage(region.log, &change, WAN_LOGGED_MARK | flag, 0)
+            region_log_add(region.log, &change, WAN_LOGGED_MARK | flag, 0)
         wan_lock_release(&region.log.lock)
     if status == WAN_OK:
         wan_set(&region.let_go, max(mark, region.let_go))

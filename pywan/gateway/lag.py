@@ -73,7 +73,7 @@ class Lag:
                 return f"link down: {each.hung_reason}"
         if trouble:
             return f"clock: {trouble.text}"
-        if log_state and log_state["staged"] * 2 >= events and seconds > DISK_SLOW_S:
+        if log_state and log_state["pending"] * 2 >= events and seconds > DISK_SLOW_S:
             return "disk slow"
         return self._busy_cause(seconds)
 

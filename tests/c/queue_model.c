@@ -37,7 +37,7 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
 {
     p->events[p->appended++] = *event;
     if (!m->conflate || event->operation != WAN_UPDATE) return;
-    uint64_t old = p->index[event->key]; /* May have left the queue, or have been punched. */
+    uint64_t old = p->index[event->key]; /* May have left the queue, or be a hole. */
     if (old > p->peeked && p->events[old - 1].alive) {
         const model_event *there =
             &p->events[old

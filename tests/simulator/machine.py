@@ -150,7 +150,7 @@ class Machine:
 
         def waits() -> bool:
             state = log.log_state()
-            return state["staged"] > 0 or (for_disk and state["unsynced"] > 0)
+            return state["pending"] > 0 or (for_disk and state["unsynced"] > 0)
 
         if self.synchronous == "written" and not for_disk and not self.disk.is_off and self.rng.random() < 0.9:
             log.write_once()
@@ -183,7 +183,7 @@ class Machine:
 
     def stop(self) -> bool:
         """As a process that is stopped: everything is written, if the disk takes it."""
-        return all(self.commit(log) and log.log_state()["staged"] == 0 for log in self.logs)
+        return all(self.commit(log) and log.log_state()["pending"] == 0 for log in self.logs)
 
     # After a restart
 

@@ -20,7 +20,7 @@ from .world import World
 FIRST_MS = 1_000_000_000_000  # When the simulation begins.
 COPIES_MAX = 4  # That are kept; the oldest goes.
 MACHINES_MAX = 6  # With clones.
-STAGED_MAX = (
+PENDING_MAX = (
     4  # Changes that wait for the disk at a site before its committer gets a turn; a full stage would hold them up.
 )
 
@@ -475,7 +475,7 @@ class MachinesWorld(World):
         """A change at a persistent region waits long for a log that is behind; it is not made then."""
         for log in machine.logs:
             state = log.log_state()
-            if (state["staged"] > STAGED_MAX and not machine.commit(log, False)) or (
+            if (state["pending"] > PENDING_MAX and not machine.commit(log, False)) or (
                 state["failing"] is not None and machine.region_is_persistent
             ):
                 return False
