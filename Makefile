@@ -14,12 +14,13 @@
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
+#   make docs      the documentation as a site in build/site; a broken link fails
 #   make clean     removes what the others made, .venv included
 
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables wheel install build clean
+.PHONY: help demo test bench ctest fuzz fuzz-core fuzz-python libfuzzer simulate crash sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -61,6 +62,10 @@ build: $(STAMP)-build
 
 tables: build
 	$(PY) tests/tables.py
+
+docs: $(STAMP)-tools
+	$(PIP) install -q $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 $(PY) -m mkdocs build -q --strict
 
 # The wheel is built from the sdist, in an environment of its own, so the sdist is complete.
 wheel: $(STAMP)-tools

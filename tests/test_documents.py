@@ -1,12 +1,20 @@
-"""Numbers in the documents are those of the code."""
+"""The documents are right: numbers are those of the code; links, tests and commands that they name are there."""
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from pywan.cli import grammar
+from pywan.cli.commands import COMMANDS
+from pywan.config import attributes, cache_xml
+from pywan.testing import TwoSites, eventually, two_sites
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
@@ -31,10 +39,8 @@ def values_of(name: str) -> set[float]:
     found = set()
     for source in SOURCES:
         for expression in re.findall(
-            (
-                rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )([0-9][0-9_.]*u?(?: ?(?:\*|<<) "
-                r"?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))"
-            ),
+            rf"^\s*(?:#define\s+{name}\s+|{name}(?:: \w+)? = )"
+            r"([0-9][0-9_.]*u?(?: ?(?:\*|<<) ?[0-9][0-9_]*u?)*|\([0-9][0-9u <]*\))",
             source,
             re.MULTILINE,
         ):
@@ -67,16 +73,9 @@ def test_the_table_of_limits_says_what_the_code_has(limit, value, names):
         )
 
 
-def test_the_wait_for_room_at_commit_is_told_alike_everywhere():
-    from pywan.member.staging import FULL_WAIT_S
-
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    assert f"the rest waits, up to {FULL_WAIT_S:.0f} s" in text
-
-
 @pytest.mark.parametrize(
     "page",
-    [path for pattern in ("README.md", "docs/*.md", "docs/decisions/*.md") for path in sorted(ROOT.glob(pattern))],
+    [path for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md") for path in sorted(ROOT.glob(pattern))],
     ids=lambda path: path.name,
 )
 def test_a_link_between_documents_leads_somewhere(page):
@@ -90,3 +89,122 @@ def test_a_link_between_documents_leads_somewhere(page):
                 if line.startswith("#")
             }
             assert place in headings, f"{page.name} links to {target}#{place}, and there is no such heading"
+
+
+# Numbers in sentences: (page, the words around the number, the constant). A number may stand before or behind words.
+SAID = [
+    ("architecture.md", "the rest waits, up to {} without a row that goes in", "FULL_WAIT_S"),
+    ("architecture.md", "no progress for {} with something in flight", "SILENCE_US"),
+    ("architecture.md", "retry after {}, then twice as long", "FIRST_RETRY_S"),
+    ("architecture.md", "dispatcher not back after {}", "JOIN_TIMEOUT_S"),
+    ("architecture.md", "lease {}", "LEASE_MS"),
+    ("cli.md", "{} by SIGTERM", "STOP_TIMEOUT_S"),
+    ("cli.md", "{} more by SIGKILL", "SIGNAL_TIMEOUT_S"),
+    ("cli.md", "a regular file of at most {}", "MAX_SCRIPT_BYTES"),
+    ("coming-from-geode.md", "{} without progress of the receiver", "SILENCE_US"),
+    ("coming-from-geode.md", "{} at first, then up to `retry-interval-ms`", "FIRST_RETRY_S"),
+    ("coming-from-geode.md", "off its list after {} without word", "LEASE_MS"),
+    ("coming-from-kafka.md", "`total-num-buckets` is {} unless", "RegionAttributes.total_num_buckets"),
+    ("configuration.md", "`socket-read-timeout` | 0 ms | 1 or more; 0: {}", "SILENCE_US"),
+    ("discovery.md", "length of the payload, at most {}", "MAX_PAYLOAD_BYTES"),
+    ("discovery.md", "a frame not whole after {}", "FRAME_TIMEOUT_S"),
+    ("discovery.md", "{} without a request", "IDLE_TIMEOUT_S"),
+    ("operations.md", "{} is Geode's default", "SenderAttributes.batch_size"),
+    ("operations.md", "more than {} ahead of the receiver's clock", "DRIFT_MS"),
+    ("operations.md", "more than {} ahead of the time that has passed", "WAN_CLOCK_TRUST_MS"),
+    ("operations.md", "receiver every {} a **floor**", "HOUSEKEEPING_S"),
+    ("security.md", "has {} from accept on", "OPENING_TIMEOUT_S"),
+    ("security.md", "{} connections of a port may be half open", "MAX_OPENINGS"),
+    ("security.md", "has {} from its first byte", "FRAME_TIMEOUT_S"),
+    ("wire_format.md", "the other side waits {} for it", "OPENING_TIMEOUT_S"),
+    ("wire_format.md", "`value_length`: length of the value, at most {}", "WAN_VALUE_BYTES_MAX"),
+]
+
+
+def default_of(name: str) -> float:
+    kind, _, attribute = name.partition(".")
+    return float(getattr(getattr(attributes, kind), attribute))
+
+
+@pytest.mark.parametrize("page, words, name", SAID, ids=lambda text: re.sub(r"[^a-zA-Z_. ]", "", text)[:40].strip())
+def test_a_number_in_a_sentence_is_that_of_the_code(page, words, name):
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    values = {default_of(name)} if "." in name else values_of(name)
+    assert values, f"the code has no {name}"
+    ways = sorted(set().union(*(written(name, value) for value in values)))
+    assert any(words.format(way) in text for way in ways), f"{page} does not say {words.format(ways[0])!r} ({name})"
+
+
+def test_defaults_of_calls_are_those_of_the_code():
+    text = (ROOT / "docs" / "python.md").read_text()
+    for name, call in (("settle", TwoSites.settle), ("eventually", eventually), ("two_sites", two_sites)):
+        said = re.search(rf"`(?:sites\.)?{name}\((.*?)\)`", text)
+        assert said, f"python.md does not show the arguments of {name}"
+        found = inspect.signature(call).parameters
+        for argument, value in re.findall(r"(\w+)=([^,)]+)", said[1]):
+            assert repr(found[argument].default) == value, f"{name}({argument}={value})"
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_the_tests_that_a_page_names_are_there(page):
+    for file, name in re.findall(r"(tests/test_\w+\.py)(?:::(\w+))?", page.read_text()):
+        assert (ROOT / file).exists(), f"{page.name} names {file}"
+        assert f"def {name}(" in (ROOT / file).read_text() if name else True, f"{page.name} names {file}::{name}"
+
+
+STATUSES = ("shown", "later: several members", "not in this version: ", "no test yet")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "conformance").glob("*.md")), ids=lambda path: path.name)
+def test_each_row_of_a_conformance_list_has_its_status_and_what_is_shown_its_test(page):
+    rows = re.findall(r"^\| ((?:C-)?\d+) \| ([^|]+) \| ([^|]+) \| ([^|]*)\|$", page.read_text(), re.MULTILINE)
+    assert len(rows) > 30 and len({row for row, *_ in rows}) == len(rows)
+    for row, _words, status, test in rows:
+        assert status.startswith(STATUSES), f"{page.name} {row}: {status}"
+        assert "::test_" in test or not status.startswith("shown"), f"{page.name} {row} names no test"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_block_of_code_can_be_read(page):
+    for kind, block in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        if kind == "python":
+            compile(block, page.name, "exec")
+        elif kind == "xml":
+            classes = r"<(gateway-event-filter|gateway-conflict-resolver|cache-listener)>.*?</\1>"
+            cache_xml.parse_bytes(re.sub(classes, "", block, flags=re.DOTALL).encode())  # They cannot be imported here.
+        elif kind == "sh":
+            read = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True, check=False)
+            assert read.returncode == 0, read.stderr
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """The lines of a page that run the program, put together where they go on."""
+    text = page.read_text().replace("\\\n", " ")
+    code = "\n".join(re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    code += "\n".join(re.findall(r"^ {4}.*$", text, re.MULTILINE))
+    yield from re.findall(r"^\s*(?:\w+=\S+ )?(?:pywan|gfsh) ([-\w].*)$", code, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_a_line_of_the_shell_fits_the_grammar(page):
+    for line in shell_lines(page):
+        words = shlex.split(line, comments=True)
+        if words[0] in ("demo", "-e") or words[0].startswith("--locator="):
+            commands = [words[place + 1] for place, word in enumerate(words) if word == "-e"]
+            commands = commands or [shlex.join(words[1:])] * (words[0] != "demo")
+        else:
+            commands = [shlex.join(words)]
+        for command in commands:
+            grammar.parse(grammar.tokenize(command), COMMANDS)
+
+
+def test_every_page_is_in_the_navigation():
+    settings = (ROOT / "mkdocs.yml").read_text()
+    navigation = settings.partition("\nnav:\n")[2]
+    named = re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE)
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT}
+    assert len(named) == len(set(named))
+    assert set(named) == pages | {"start.md", "contributing.md", "changelog.md"}
