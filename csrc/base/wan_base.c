@@ -1,4 +1,4 @@
-/* The error detail of a thread, and what becomes of a handle in which we found a bug of ours. */
+/* Owns the error detail of each thread, and what happens to a handle in which a check of ours failed. */
 #include "base/wan_base.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Owns the vocabulary of all C parts: status values, the error detail of this thread, and checks of our own arithmetic.
- */
+/* Owns the vocabulary that all C parts share: status values, the error detail of each thread, and the checks of our own
+ * arithmetic. */
 #ifndef WAN_BASE_H
 #define WAN_BASE_H
 #include <inttypes.h>
@@ -10,57 +10,63 @@
 #    error "records and frames are little-endian and used in place; a big-endian build needs conversion first"
 #endif
 
-#define WAN_RECORD_FORMAT 3u /* Of records, batches and logs: it changes with any of them. */
+/* The version of the formats of records, batches and logs. It changes when any of them changes. */
+#define WAN_RECORD_FORMAT 3u
 
 typedef enum {
     WAN_OK = 0,
-    WAN_EMPTY,     /* Nothing there to take: a result, not an error. */
-    WAN_FULL,      /* No room within the limits, or on the disk; nothing was changed. */
-    WAN_TOO_LARGE, /* A key, value or record over its limit; nothing was changed. */
-    WAN_CORRUPT,   /* Bytes that are not what they should be. */
-    WAN_IO,        /* The operating system refused; the detail names the file and the reason. */
+    WAN_EMPTY,     /* There is nothing to take. This is a result, not an error. */
+    WAN_FULL,      /* There is no room within the limits, or on the disk. Nothing was changed. */
+    WAN_TOO_LARGE, /* A key, value or record is over its limit. Nothing was changed. */
+    WAN_CORRUPT,   /* The bytes are not what they should be. */
+    WAN_IO,        /* The operating system refused. The detail names the file and the reason. */
     WAN_NO_MEMORY,
-    WAN_INVALID, /* The caller's argument. */
-    WAN_SLOW,    /* The change has to go through the user's Python; nothing was changed. */
-    WAN_CLOSED,  /* What it is for was closed; nothing was changed. */
-    WAN_BROKEN,  /* A check of our own failed on this handle, now or earlier: it is not used any more. The detail says
-                    where. */
+    WAN_INVALID, /* An argument of the caller is wrong. */
+    WAN_SLOW,    /* The change has to go through the user's Python. Nothing was changed. */
+    WAN_CLOSED,  /* The object of the call was closed. Nothing was changed. */
+    /* A check of our own failed on this handle, now or earlier. The handle is not used any more. The detail says
+     * where. */
+    WAN_BROKEN,
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512
 extern _Thread_local char wan_detail[WAN_DETAIL_BYTES];
-extern _Thread_local wan_status wan_detail_status; /* What the detail is about: of a change that finds no room
-                                                      (WAN_FULL) because a log fails, that failure. */
+/* The status that the detail explains. It can differ from the status of the call: when a change finds no room
+ * (WAN_FULL) because a log fails, the detail explains the log's failure. */
+extern _Thread_local wan_status wan_detail_status;
 
-/* Notes why, for whoever turns the status into an error; returns `status`. */
+/* Notes the reason of a failure in the thread's detail, for the caller that turns the status into an error. Returns
+ * `status`. */
 wan_status wan_fail(wan_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define WAN_FAIL(status, ...) wan_fail((status), __VA_ARGS__)
-/* The same for who returns something else, or nothing. */
+/* The same for a function that returns something else than a status, or nothing. */
 #define wan_note(status, ...) ((void)wan_fail((status), __VA_ARGS__))
 
-/* Our own arithmetic: a failure is a bug, and going on with this handle would spoil data. The handle (a queue, a log)
- * keeps in `broken` where it failed first, and refuses every later call; the process goes on with its other handles.
- * Debug and sanitizer builds stop at once. */
+/* The place of a check of our own arithmetic. A check that fails is a bug of ours, and going on with its handle would
+ * spoil data. The handle (a queue, a log) keeps the first failure in `broken` and refuses every later call. The process
+ * goes on with its other handles. Debug and sanitizer builds stop at once. */
 typedef struct {
     const char *condition, *file;
     int line;
 } wan_breakage;
 
 #ifdef WAN_DEBUG
-extern int wan_stops_at_breakage; /* 1; a test of what becomes of a broken handle sets it to 0. */
+/* 1 by default. A test that uses a broken handle sets it to 0. */
+extern int wan_stops_at_breakage;
 #endif
-/* Notes the first breakage of a handle and tells it on stderr; returns WAN_BROKEN. Under the lock that guards the
- * handle. */
+/* Notes the first breakage of a handle, and prints it on stderr. Returns WAN_BROKEN. The caller holds the lock that
+ * guards the handle. */
 wan_status wan_break(const wan_breakage **broken, const wan_breakage *at);
-/* The first breakage of a handle, or NULL; also without its lock. */
+/* The first breakage of a handle, or NULL. The caller need not hold the handle's lock. */
 static inline const wan_breakage *wan_breakage_of(const wan_breakage *const *broken)
 {
     return __atomic_load_n(broken, __ATOMIC_ACQUIRE);
 }
-/* The refusal of a later call: WAN_BROKEN with the words of the first breakage. */
+/* Refuses a later call on a broken handle: returns WAN_BROKEN, and the detail repeats the first breakage. */
 wan_status wan_refuse_broken(const wan_breakage *broken);
 
-/* Leaves the function with the value that follows (none in a void one), before anything is changed. */
+/* Leaves the function when `holds` is false, and returns the value that follows (no value in a void function). It
+ * stands before anything is changed. */
 #define WAN_CHECK(handle, holds, ...)                                                                                  \
     do {                                                                                                               \
         if (__builtin_expect(!(holds), 0)) {                                                                           \
@@ -70,8 +76,8 @@ wan_status wan_refuse_broken(const wan_breakage *broken);
         }                                                                                                              \
     } while (0)
 
-/* Where it costs too much to stay on, and where memory is damaged if it does not hold: in debug and sanitizer builds,
- * which stop. */
+/* A check that only debug and sanitizer builds make; it stops them. It is for checks that cost too much for every
+ * build, and for conditions without which memory is already damaged. */
 #ifdef WAN_DEBUG
 _Noreturn void wan_check_failed(const char *condition, const char *file, int line);
 #    define WAN_DEBUG_CHECK(condition)                                                                                 \
@@ -82,11 +88,11 @@ _Noreturn void wan_check_failed(const char *condition, const char *file, int lin
 #    define WAN_DEBUG_CHECK(condition) ((void)0)
 #endif
 
-/* The largest number stands for "none", under the name of what it is none of. */
+/* The largest number means "none". It has a name for each thing that can be missing. */
 #define WAN_NEVER       UINT64_MAX /* A time that does not come. */
-#define WAN_NO_LIMIT    UINT64_MAX /* A number of bytes or items that is not limited. */
-#define WAN_NO_STAMP    UINT64_MAX /* Instead of a stamp: there is none. */
-#define WAN_NO_SEQUENCE UINT64_MAX /* Instead of a sequence: there is none. */
+#define WAN_NO_LIMIT    UINT64_MAX /* A number of bytes or items without a limit. */
+#define WAN_NO_STAMP    UINT64_MAX /* Stands for a stamp where there is none. */
+#define WAN_NO_SEQUENCE UINT64_MAX /* Stands for a sequence where there is none. */
 
 #define wan_prefetch(at) __builtin_prefetch(at)
 #define WAN_LIKELY(x)    __builtin_expect(!!(x), 1)

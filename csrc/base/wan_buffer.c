@@ -1,4 +1,4 @@
-/* Growing of buffers, and giving back. */
+/* Owns how buffers grow, and how they give memory back. */
 #include "base/wan_buffer.h"
 
 #include <stdlib.h>

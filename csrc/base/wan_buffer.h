@@ -1,6 +1,6 @@
-/* Owns a run of bytes that grows: what is staged for the disk until a commit takes it, or what came over a connection,
- * or leaves by one. What is in it lies from `start` to `used`; whoever takes from its front raises `start`. Guarded by
- * its owner's lock. */
+/* Owns a run of bytes that grows. It holds what is pending for a log until a commit takes it, or the bytes that came
+ * over a connection, or that leave by one. The content lies from `start` to `used`. Who takes from the front raises
+ * `start`. The lock of the buffer's owner guards it. */
 #ifndef WAN_BUFFER_H
 #define WAN_BUFFER_H
 #include <string.h>
@@ -8,34 +8,36 @@
 #include "base/wan_base.h"
 
 typedef struct {
-    uint8_t *bytes;       /* 16-aligned. */
+    uint8_t *bytes;       /* Aligned to 16. */
     uint64_t start, used; /* start <= used <= capacity. */
     uint64_t capacity;
-    uint32_t count; /* Items that were put in, where they are counted. */
+    uint32_t count; /* Items that were put in. Only wan_buffer_put and wan_buffer_add count them. */
 } wan_buffer;
 
 wan_status wan_buffer_grow(wan_buffer *buffer, uint64_t length);
 
-/* Takes memory for just `length` bytes, for a buffer that has none: its owner knows how many there will be.
- * WAN_NO_MEMORY: nothing changed. */
+/* Takes memory for exactly `length` bytes, for a buffer that has none. It is for an owner that knows how many bytes
+ * will come. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_buffer_begin(wan_buffer *buffer, uint64_t length);
 
-/* Makes sure that `length` more bytes fit behind `used`; nothing moves to the front. WAN_NO_MEMORY: nothing changed. */
+/* Makes sure that `length` more bytes fit behind `used`. It does not move the content to the front. WAN_NO_MEMORY:
+ * nothing changed. */
 static inline wan_status wan_buffer_reserve(wan_buffer *buffer, uint64_t length)
 {
     return WAN_LIKELY(buffer->capacity - buffer->used >= length) ? WAN_OK : wan_buffer_grow(buffer, length);
 }
 
-/* The same for what is taken from the front: what is there moves to it first, and there are never more than `most`
- * bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing changed but that. */
+/* The same for a buffer from whose front somebody takes. It moves the content to the front first where that is needed.
+ * The buffer never holds more than `most` bytes. WAN_TOO_LARGE, WAN_NO_MEMORY: nothing else changed. */
 wan_status wan_buffer_make_room(wan_buffer *buffer, uint64_t length, uint64_t most);
 
-/* Copies an item behind the others; it has been reserved for. Returns where it went. */
+/* Copies an item behind the others. The caller has reserved the room. Returns where the item lies. */
 static inline uint8_t *wan_buffer_put(wan_buffer *buffer, const void *bytes, uint64_t length)
 {
     WAN_DEBUG_CHECK(buffer->capacity - buffer->used >= length);
     uint8_t *to = buffer->bytes + buffer->used;
-    if (length) memcpy(to, bytes, length); /* Nothing may come from, and go to, nowhere. */
+    /* `bytes` may be NULL where `length` is 0, and memcpy does not allow that. */
+    if (length) memcpy(to, bytes, length);
     buffer->used += length;
     buffer->count++;
     return to;
@@ -55,23 +57,26 @@ static inline void wan_buffer_empty(wan_buffer *buffer)
 }
 void wan_buffer_close(wan_buffer *buffer);
 
-/* Its content was used; it gives its memory back if that is more than `kept`. */
+/* Empties a buffer whose content was used. The buffer gives its memory back if it has more than `kept` bytes. */
 static inline void wan_buffer_trim(wan_buffer *buffer, uint64_t kept)
 {
     wan_buffer_empty(buffer);
     if (WAN_UNLIKELY(buffer->capacity > kept)) wan_buffer_close(buffer);
 }
 
-#define WAN_BUFFER_KEPT_BYTES (1u << 20) /* An empty buffer that rests keeps so much in any case; */
-#define WAN_BUFFER_KEPT_TIMES 4u         /* more only up to so many times what was in use of late, */
-#define WAN_BUFFER_LATE_US    1000000u   /* in so long or twice that. */
+/* A buffer that is empty and not in use keeps up to this many bytes in any case. It keeps more only up to a multiple of
+ * what was in use lately. "Lately" means in this period and in the one before. */
+#define WAN_BUFFER_KEPT_BYTES (1u << 20)
+#define WAN_BUFFER_KEPT_TIMES 4u       /* That multiple. */
+#define WAN_BUFFER_LATE_US    1000000u /* The length of a period. */
 
-/* How much of a buffer was in use of late: in the time before this one, and so far in this one. */
+/* The most bytes of a buffer that were in use in one moment of the period before (`before`), and so far of this period
+ * (`now`). */
 typedef struct {
     uint64_t began_us, before, now;
 } wan_buffer_use;
 
-/* Notes that `used` bytes were, and gives back what an empty buffer has beyond what it keeps. */
+/* Notes that `used` bytes were in use. If the buffer is empty now, it gives back the memory that it need not keep. */
 void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us);
 
 #endif

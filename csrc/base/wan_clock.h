@@ -1,28 +1,32 @@
-/* Owns the hybrid logical clock of a member: 48 bits of milliseconds, 16 of counter (Kulkarni et al., "Logical
- * Physical Clocks"). Invariant: never hands out a stamp twice, nor one that is not above all it has seen, until an
- * operator has it lowered. It does not follow a wall clock that jumps ahead. */
+/* Owns the hybrid logical clock of a member: 48 bits of milliseconds and 16 bits of counter (Kulkarni et al., "Logical
+ * Physical Clocks"). Invariant: it hands out no stamp twice, and each stamp is above all stamps that it has seen, until
+ * an operator lowers the clock. It does not follow a wall clock that jumps ahead. */
 #ifndef WAN_CLOCK_H
 #define WAN_CLOCK_H
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 
-/* The wall clock is believed as long as it is not further ahead of the time that has passed since the start: several
- * steps of a time service, and far below the 300 s that receivers let a stamp be ahead. */
+/* The clock believes the wall clock as long as the wall clock is not further ahead of the time that has really passed.
+ * This is several steps of a time service, and far below the 300 s that receivers let a stamp be ahead. */
 #define WAN_CLOCK_TRUST_MS 60000
 
 typedef struct {
     _Atomic uint64_t last;
-    _Atomic uint64_t set_ms; /* The time as a simulation set it; 0: the system's. */
-    _Atomic uint64_t
-        set_boot_ms; /* The same of the clock that only runs forward; 0 with set_ms: nothing is judged by it. */
-    _Atomic uint64_t base_ms; /* The wall clock minus the clock that only runs forward, when the wall clock was believed
-                                 last; 0: not looked at yet. */
-    _Atomic uint64_t good_until_ms;    /* A wall clock up to this is believed without a look at the other one. */
-    _Alignas(64) _Atomic uint64_t low; /* wan_clock_low. Away from `last`, which every change writes. */
+    _Atomic uint64_t set_ms; /* The time as a simulation set it. 0: the system's time counts. */
+    /* The same for the clock that only runs forward. If it is 0 and `set_ms` is not, the wall clock is always
+     * believed. */
+    _Atomic uint64_t set_boot_ms;
+    /* The wall clock minus the clock that only runs forward, at the moment when the wall clock was last believed. 0:
+     * not compared yet. */
+    _Atomic uint64_t base_ms;
+    _Atomic uint64_t good_until_ms; /* A wall clock up to this time is believed without a look at the other clock. */
+    /* See wan_clock_low. It lies in another cache line than `last`, which every change writes. */
+    _Alignas(64) _Atomic uint64_t low;
 } wan_clock;
 
-/* Milliseconds since 1970. The coarse clock: it moves once a timer tick (1-4 ms) and costs no more than a load. */
+/* Milliseconds since 1970, by the coarse clock: it moves once in a timer tick (1-4 ms) and costs no more than a
+ * load. */
 static inline uint64_t wan_now_ms(void)
 {
     struct timespec now;
@@ -39,14 +43,14 @@ static inline uint64_t wan_monotonic_us(void)
 
 static inline uint64_t wan_stamp_ms(uint64_t stamp) { return stamp >> 16; }
 
-/* The wall clock, right or wrong. */
+/* The wall clock, whether it is right or wrong. */
 static inline uint64_t wan_clock_wall_ms(wan_clock *clock)
 {
     uint64_t set_ms = atomic_load_explicit(&clock->set_ms, memory_order_relaxed);
     return __builtin_expect(set_ms == 0, 1) ? wan_now_ms() : set_ms;
 }
 
-/* Whether only the wall clock is simulated: then it is believed whatever it says. */
+/* Whether only the wall clock is simulated. Such a wall clock is believed whatever it says. */
 static inline int wan_clock_is_always_believed(wan_clock *clock)
 {
     return atomic_load_explicit(&clock->set_ms, memory_order_relaxed) != 0
@@ -63,8 +67,8 @@ static inline uint64_t wan_clock_boot_ms(wan_clock *clock)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* `wan_clock_now_ms` of a wall clock that is past what is believed without a look. The base stays when the wall clock
- * goes back: it may come forward again. */
+/* Does the work of `wan_clock_now_ms` for a wall clock that is past `good_until_ms`. The base stays the same when the
+ * wall clock goes back, because the wall clock may come forward again. */
 static __attribute__((noinline, unused)) uint64_t wan_clock_check_wall(wan_clock *clock, uint64_t wall_ms)
 {
     if (wan_clock_is_always_believed(clock)) return wall_ms;
@@ -78,8 +82,8 @@ static __attribute__((noinline, unused)) uint64_t wan_clock_check_wall(wan_clock
     return wall_ms;
 }
 
-/* The member's time: what physical half of a stamp is made of. The wall clock, unless that has jumped ahead: then the
- * time that has passed since it was believed. */
+/* The member's time, which is the physical half of a stamp. It is the wall clock. If the wall clock has jumped ahead,
+ * it is the time that has passed since the wall clock was last believed. */
 static inline uint64_t wan_clock_now_ms(wan_clock *clock)
 {
     uint64_t wall_ms = wan_clock_wall_ms(clock);
@@ -88,14 +92,14 @@ static inline uint64_t wan_clock_now_ms(wan_clock *clock)
                : wan_clock_check_wall(clock, wall_ms);
 }
 
-/* The time by which a receiver judges how far a stamp is ahead. */
+/* The time by which a receiver decides how far a stamp is ahead. */
 static inline uint64_t wan_clock_receiving_ms(wan_clock *clock)
 {
     return wan_clock_is_always_believed(clock) ? wan_now_ms() : wan_clock_now_ms(clock);
 }
 
-/* Hears a stamp that the clock of another site gave a short while ago. If it agrees with our wall clock, that one is
- * right and is followed again. */
+/* Takes notice of a stamp that the clock of another site gave a short while ago. If the stamp agrees with our wall
+ * clock, our wall clock is right, and the clock follows it again. */
 static inline void wan_clock_hear(wan_clock *clock, uint64_t stamp)
 {
     uint64_t wall_ms = wan_clock_wall_ms(clock), heard_ms = wan_stamp_ms(stamp);
@@ -106,7 +110,7 @@ static inline void wan_clock_hear(wan_clock *clock, uint64_t stamp)
     atomic_store_explicit(&clock->good_until_ms, wall_ms + WAN_CLOCK_TRUST_MS, memory_order_relaxed);
 }
 
-/* The first of `count` consecutive stamps that nobody else gets, at or after `now_ms`. */
+/* Takes `count` consecutive stamps at or after `now_ms`, which nobody else gets. Returns the first. */
 static inline uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed), first;
@@ -117,20 +121,21 @@ static inline uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_
     return first;
 }
 
-/* The highest stamp handed out or seen. */
+/* The highest stamp that was handed out or seen. */
 static inline uint64_t wan_clock_last(wan_clock *clock)
 {
     return atomic_load_explicit(&clock->last, memory_order_relaxed);
 }
 
-/* No local change is made any more with a stamp below this, but for one that a caller gave: who holds an entry lock and
- * finds that its stamp is lower takes another. */
+/* No local change is made any more with a stamp below this one, except with a stamp that a caller gave. A thread that
+ * holds an entry lock and finds that its stamp is lower takes another stamp. */
 static inline uint64_t wan_clock_low(wan_clock *clock)
 {
     return atomic_load_explicit(&clock->low, memory_order_relaxed);
 }
 
-/* Raises it to now, and returns it. It holds for a region when every entry lock was held once since. */
+/* Raises that limit to the present time, and returns it. It holds for a region as soon as every entry lock was held
+ * once since then. */
 static inline uint64_t wan_clock_raise_low(wan_clock *clock)
 {
     uint64_t low = wan_clock_take(clock, wan_clock_now_ms(clock), 1);
@@ -138,8 +143,8 @@ static inline uint64_t wan_clock_raise_low(wan_clock *clock)
     return low;
 }
 
-/* Sets a clock whose stamps are more than `most_ms` ahead of the time back to the time, and says whether it did. The
- * wall clock is taken as right: what is ahead of it is stamped anew, and nothing is taken from it
+/* Sets the clock back to the member's time if its stamps are more than `most_ms` ahead of it. Returns whether it did.
+ * The wall clock is taken as right. The caller gives a new stamp to everything that has a stamp ahead of it
  * (pywan/_core/clock_repair.pyx). */
 static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
 {
@@ -159,7 +164,8 @@ static inline int wan_clock_lower(wan_clock *clock, uint64_t most_ms)
     return 1;
 }
 
-/* Sees a stamp of another site (or one raised over a stored stamp), so that the next local one is above it. */
+/* Sees a stamp of another site, or a stamp that was raised over a stored one, so that the next local stamp is above
+ * it. */
 static inline void wan_clock_see(wan_clock *clock, uint64_t stamp)
 {
     uint64_t last = atomic_load_explicit(&clock->last, memory_order_relaxed);

@@ -1,16 +1,19 @@
-/* CRC32C. The fast form runs three independent streams, because the instruction takes three cycles
- * but starts one every cycle, and joins them with the zero-shift operator of Adler's crc32c.c method:
+/* Owns the two ways to compute CRC32C. The fast one runs three independent streams, because the instruction takes three
+ * cycles and a new one can start every cycle. It joins the streams with the zero-shift operator of Adler's crc32c.c:
  * crc(A || B) = shift(crc(A), |B|) xor crc(B). */
 #include "base/wan_crc32c.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#define POLYNOMIAL   0x82f63b78u
-#define STREAM_BYTES 1024u /* Each of the three streams; 3 KB is well under a batch and fits in L1. */
+#define POLYNOMIAL 0x82f63b78u
+/* Bytes of each of the three streams. Together they are 3 KB, which is well below a batch and fits into the L1
+ * cache. */
+#define STREAM_BYTES 1024u
 
 static uint32_t byte_table[8][256];
-static uint32_t shift_table[4][256]; /* Moves a crc over STREAM_BYTES zero bytes, a byte of it at a time. */
+/* Moves a crc over STREAM_BYTES zero bytes, one byte of the crc at a time. */
+static uint32_t shift_table[4][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
 static uint32_t matrix_times(const uint32_t *matrix, uint32_t vector)
@@ -38,11 +41,11 @@ static void build_tables(void)
             byte_table[k][n] = byte_table[0][byte_table[k - 1][n] & 0xff] ^ (byte_table[k - 1][n] >> 8);
 
     uint32_t odd[32], even[32];
-    odd[0] = POLYNOMIAL; /* Operator for one zero bit. */
+    odd[0] = POLYNOMIAL; /* The operator for one zero bit. */
     for (int n = 1; n < 32; n++) odd[n] = 1u << (n - 1);
-    matrix_square(even, odd); /* two bits */
-    matrix_square(odd, even); /* four bits */
-    /* Each square doubles the zeros: from 4 bits to STREAM_BYTES * 8 bits. */
+    matrix_square(even, odd); /* For two bits. */
+    matrix_square(odd, even); /* For four bits. */
+    /* Each square doubles the number of zero bits, from 4 bits to STREAM_BYTES * 8 bits. */
     uint32_t *now = odd, *next = even;
     for (uint64_t bits = 4; bits < (uint64_t)STREAM_BYTES * 8; bits *= 2) {
         matrix_square(next, now);

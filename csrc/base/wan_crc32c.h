@@ -8,7 +8,7 @@
  * Uses the SSE4.2 or ARMv8 instruction where the processor has it, else eight tables. */
 uint32_t wan_crc32c(uint32_t crc, const void *bytes, size_t length);
 
-/* The table form, always; the instruction's oracle in tests. */
+/* The form with tables, on every processor. Tests compare the instruction with it. */
 uint32_t wan_crc32c_portable(uint32_t crc, const void *bytes, size_t length);
 
 #endif

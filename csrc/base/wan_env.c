@@ -1,4 +1,4 @@
-/* The real file system. */
+/* Owns the calls to the real file system. */
 #include "base/wan_env.h"
 
 #include <dirent.h>
@@ -12,16 +12,18 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_READ /* Older headers do not know it. */
+/* Older headers do not have it. */
+#ifndef MADV_POPULATE_READ
 #    define MADV_POPULATE_READ 22
 #endif
-#define PIECES_AT_ONCE 1024u /* As many as the kernel takes. */
+#define PIECES_AT_ONCE 1024u /* The most pieces that the kernel takes in one call. */
 
 static int open_nameless(const char *directory)
 {
     int file = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
-    char path[4096]; /* A file system without O_TMPFILE: a name for as long as it takes to remove it. */
+    /* This file system has no O_TMPFILE. The file gets a name, and the name is removed at once. */
+    char path[4096];
     if (snprintf(path, sizeof path, "%s/overflow-XXXXXX", directory) >= (int)sizeof path) {
         errno = ENAMETOOLONG;
         return -1;
@@ -39,7 +41,8 @@ static wan_status map_overflow(const wan_env *env, const char *directory, uint64
         return WAN_FAIL(reason == ENOSPC || reason == EDQUOT ? WAN_FULL : WAN_IO,
                         "cannot create an overflow file in %s: %s", directory, strerror(reason));
     }
-    /* Reserved before it is mapped: a full disk is an error here, never a SIGBUS at the first write. */
+    /* The room is reserved before the file is mapped. So a full disk is an error here, and never a SIGBUS at the first
+     * write. */
     int reason = posix_fallocate(file, 0, (off_t)bytes);
     if (reason != 0) {
         close(file);
@@ -48,7 +51,7 @@ static wan_status map_overflow(const wan_env *env, const char *directory, uint64
     }
     void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     reason = errno;
-    close(file); /* The mapping keeps the file. */
+    close(file); /* The mapping keeps the file alive. */
     if (mapping == MAP_FAILED)
         return WAN_FAIL(WAN_IO, "cannot map an overflow file of %" PRIu64 " bytes in %s: %s", bytes, directory,
                         strerror(reason));
@@ -63,7 +66,8 @@ static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t
     void *mapping = bytes ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
     if (mapping == MAP_FAILED)
         return WAN_FAIL(WAN_IO, "cannot map a file of %" PRIu64 " bytes: %s", bytes, strerror(errno));
-    /* Tells of what cannot be read, where touching the page would be a SIGBUS. Not there before Linux 5.14. */
+    /* This call reports what cannot be read, where a touch of the page would be a SIGBUS. Linux before 5.14 does not
+     * have it. */
     if (madvise(mapping, bytes, MADV_POPULATE_READ) == 0) {
         *base = mapping;
         return WAN_OK;
@@ -72,8 +76,8 @@ static wan_status map_file(const wan_env *env, int file, uint64_t bytes, uint8_t
     return WAN_FAIL(WAN_IO, "cannot fetch a file of %" PRIu64 " bytes into memory", bytes);
 }
 
-/* The end of a file inside a page is no fault: it reads as zeros. A file that is not there any more was removed by its
- * log, and nobody cuts it by its name. */
+/* Checks that the file is not shorter than its mapping. Without this check the rest of the file's last page would read
+ * as zeros, without a fault. A file that is not there was removed by its log, and nobody can cut it by its name. */
 static wan_status look_whether_cut(const char *path, uint64_t mapped)
 {
     struct stat now;
@@ -103,7 +107,8 @@ static wan_status fetch_mapped(const wan_env *env, const char *path, const uint8
     return status == WAN_OK ? populate(path, base + at, bytes) : status;
 }
 
-/* By the kernel: it meets a page that is not to be had with an error, where a copy of ours would meet a SIGBUS. */
+/* The kernel makes the copy. Where a page cannot be had the kernel returns an error, and a copy of our own would end in
+ * a SIGBUS. */
 static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t mapped, const struct iovec *pieces,
                               uint32_t count, uint8_t *to)
 {
@@ -112,7 +117,8 @@ static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t map
         struct iovec into = {to, 0};
         for (uint32_t n = 0; n < some; n++) into.iov_len += pieces[n].iov_len;
         ssize_t done = process_vm_readv(getpid(), &into, 1, pieces, some, 0);
-        if (done < 0 && (errno == ENOSYS || errno == EPERM)) { /* Not let: checked, and copied at once. */
+        /* The system does not allow that call. We check each piece and copy it at once. */
+        if (done < 0 && (errno == ENOSYS || errno == EPERM)) {
             for (uint32_t n = 0; n < some; n++) {
                 wan_status status = populate(path, pieces[n].iov_base, pieces[n].iov_len);
                 if (status != WAN_OK) return status;
@@ -128,7 +134,8 @@ static wan_status copy_mapped(const wan_env *env, const char *path, uint64_t map
         pieces += some;
         count -= some;
     }
-    return look_whether_cut(path, mapped); /* Behind the copy, so that no zeros are in it. */
+    /* This look comes after the copy, so that no zeros of a cut file are in the copy. */
+    return look_whether_cut(path, mapped);
 }
 
 static wan_status failed(int reason, const char *what, const char *path)
@@ -153,7 +160,7 @@ static wan_status create_file(const wan_env *env, const char *path, uint64_t byt
 
 static wan_status open_file(const wan_env *env, const char *path, int writable, int *file, uint64_t *bytes)
 {
-    /* A link could lead out of the store, and a pipe's opening would wait for its other end. */
+    /* A symbolic link could lead out of the store, and opening a pipe would wait for its other end. */
     int opened = open(path, (writable ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (opened < 0 && errno == ELOOP)
         return WAN_FAIL(WAN_IO, "cannot open %s: it is a symbolic link, and a log has only files of its own", path);
@@ -205,10 +212,10 @@ static wan_status read_file(const wan_env *env, int file, const char *path, uint
         ssize_t done = pread(file, next, bytes, (off_t)at);
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return failed(errno, "read", path);
-        if (done == 0) {
+        if (done == 0) { /* The file was cut. Its missing bytes read as zeros. */
             memset(next, 0, bytes);
             return WAN_OK;
-        } /* Cut short: what is missing reads as zeros. */
+        }
         next += done;
         at += (uint64_t)done;
         bytes -= (uint64_t)done;
@@ -221,7 +228,8 @@ static wan_status sync_file(const wan_env *env, int file, const char *path)
     while (fdatasync(file) < 0)
         if (errno != EINTR) return failed(errno, "sync", path);
     struct stat now;
-    if (fstat(file, &now) == 0 && now.st_nlink == 0) /* Written and synced, and gone with the process all the same. */
+    /* The file was written and synced, but it will be gone when the process is. */
+    if (fstat(file, &now) == 0 && now.st_nlink == 0)
         return WAN_FAIL(WAN_IO, "%s was removed while it was in use; restore its folder and start the member again",
                         path);
     return WAN_OK;

@@ -1,10 +1,11 @@
-/* Whole files, mapped or read, ahead by a thread. */
+/* Owns how a whole file is mapped or read, by the caller or by a thread of its own. */
 #include "base/wan_file_read.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ZEROS 4096u /* Behind the end of what was read: a file that was cut may lack its header. */
+/* Zeros behind the end of what was read. A reader may look there for a header that a cut file lacks. */
+#define ZEROS 4096u
 
 static wan_status own_room(wan_file_read *read)
 {
@@ -27,7 +28,8 @@ static wan_status fetch(wan_file_read *read)
         && read->env->map_file(read->env, file, read->length, &mapping) == WAN_OK) {
         read->bytes = mapping;
         read->mapped = 1;
-    } else { /* Of another length, or not to be had as a mapping: reading says why, or does without. */
+    } else {
+        /* The file has another length, or cannot be mapped. Reading it gives the reason, or succeeds. */
         status = own_room(read);
         if (status == WAN_OK) status = read->env->read(read->env, file, read->path, 0, read->own, read->length);
         if (status == WAN_OK) memset(read->own + read->length, 0, ZEROS);
@@ -41,8 +43,8 @@ static void *fetch_in_thread(void *argument)
 {
     wan_file_read *read = argument;
     read->status = fetch(read);
-    if (read->status != WAN_OK)
-        memcpy(read->detail, wan_detail, sizeof read->detail); /* The reason is this thread's. */
+    /* The detail belongs to this thread, and the caller may be another one. */
+    if (read->status != WAN_OK) memcpy(read->detail, wan_detail, sizeof read->detail);
     return NULL;
 }
 

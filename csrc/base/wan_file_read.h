@@ -1,6 +1,6 @@
-/* Owns one whole file's bytes: mapped, where the system can do it without a surprise later, else read into memory that
- * serves again; at once, or by another thread, so that the next file comes from the disk while this one is looked at.
- */
+/* Owns all bytes of one file. It maps the file where the system can do that without an error at a later touch.
+ * Otherwise it reads the file into memory that also serves the next file. Another thread can do this, so that the next
+ * file comes from the disk while the caller looks at this one. */
 #ifndef WAN_FILE_READ_H
 #define WAN_FILE_READ_H
 #include <pthread.h>
@@ -9,12 +9,14 @@
 
 typedef struct {
     const wan_env *env;
-    char path[4096];      /* The caller's to write, before begin. */
-    const uint8_t *bytes; /* After end: `length` of them; behind those that were not mapped a page of zeros. */
-    uint64_t length;      /* Of the file. */
-    uint64_t expected;    /* Only a file of this length is mapped. */
-    int map;              /* Wanted. */
-    int mapped;           /* `bytes` are a mapping. Who keeps it sets this to 0, and unmaps it some day. */
+    char path[4096]; /* The caller writes it before wan_file_read_begin. */
+    /* Valid after wan_file_read_end: `length` bytes. A page of zeros lies behind bytes that were read and not
+     * mapped. */
+    const uint8_t *bytes;
+    uint64_t length;   /* Bytes of the file. */
+    uint64_t expected; /* The file is mapped only if it has this length. */
+    int map;           /* Whether the caller wants a mapping. */
+    int mapped;        /* `bytes` are a mapping. A caller that keeps the mapping sets this to 0, and unmaps it later. */
     uint8_t *own;
     uint64_t own_room;
     pthread_t thread;
@@ -24,9 +26,10 @@ typedef struct {
 } wan_file_read;
 
 void wan_file_read_begin(wan_file_read *read, const wan_env *env, uint64_t expected, int map, int in_thread);
-/* Waits for it. WAN_EMPTY: there is no such file. WAN_IO, WAN_NO_MEMORY. */
+/* Waits until the file is there. WAN_EMPTY: there is no such file. WAN_IO, WAN_NO_MEMORY: it could not be read. */
 wan_status wan_file_read_end(wan_file_read *read);
-/* Unmaps, unless the mapping was kept; what is its own serves the next file. */
+/* Ends the use of `bytes`. A mapping is unmapped unless the caller kept it. Memory that the file was read into serves
+ * the next file. */
 void wan_file_read_done(wan_file_read *read);
 void wan_file_read_close(wan_file_read *read);
 

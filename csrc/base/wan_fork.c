@@ -1,4 +1,4 @@
-/* Counting forks. */
+/* Owns the counting of forks. */
 #include "base/wan_fork.h"
 
 #include <pthread.h>

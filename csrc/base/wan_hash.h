@@ -1,5 +1,6 @@
-/* Owns nothing: the hash of keys. It decides a key's bucket, so it is part of the format: golden values are in the
- * tests. 64-bit multiply-and-fold mixing in the manner of wyhash (Wang Yi), written for keys of 4 to 64 bytes. */
+/* Owns nothing. These are the hashes of keys. wan_hash decides the bucket of a key, so it is part of the format, and
+ * the tests hold golden values of it. It mixes by 64-bit multiply-and-fold in the manner of wyhash (Wang Yi), and is
+ * written for keys of 4 to 64 bytes. */
 #ifndef WAN_HASH_H
 #define WAN_HASH_H
 #include <stddef.h>
@@ -54,9 +55,9 @@ static inline uint64_t wan_hash(const void *bytes, size_t length, uint64_t seed)
     return wan_hash_fold(WAN_HASH_A ^ length, wan_hash_fold(a ^ WAN_HASH_B, b ^ state));
 }
 
-/* Where a key sits in an index of this process: the same function with secrets in the place of its constants, drawn
- * when the process begins. The hash above is part of the format, and whoever knows it can make keys that collide; not
- * of this one. */
+/* The hash that decides where a key lies in an index of this process. It is the same function, with secrets instead of
+ * its constants. The process draws the secrets when it begins. Everybody who knows wan_hash can make keys that collide
+ * in it. Nobody outside can make keys that collide here. */
 extern uint64_t wan_hash_secrets[4];
 static inline uint64_t wan_secret_hash(const void *data, size_t length, uint64_t form)
 {
@@ -75,13 +76,14 @@ static inline uint64_t wan_secret_hash(const void *data, size_t length, uint64_t
     return wan_hash_fold(secret[3] ^ length, wan_hash_fold(a ^ secret[1], b ^ state));
 }
 
-/* The same key in another form (b"k", "k") is another key. */
+/* The same bytes in another form are another key: b"k" and "k" are two keys. */
 static inline uint64_t wan_key_hash(const void *key, size_t length, uint8_t form)
 {
     return wan_hash(key, length, form);
 }
 
-/* A number below `count`, from the high bits, so that it does not repeat the low bits that the table uses. */
+/* A number below `count`. It comes from the high bits of the hash, because the table uses the low bits inside a
+ * bucket. */
 static inline uint32_t wan_hash_bucket(uint64_t hash, uint32_t count)
 {
     return (uint32_t)(((hash >> 32) * (uint64_t)count) >> 32);

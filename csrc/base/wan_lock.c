@@ -1,17 +1,19 @@
-/* Waiting for a lock that is held. */
+/* Owns the waiting for a lock that another thread holds. */
 #include "base/wan_lock.h"
 
 #include <errno.h>
 #include <linux/membarrier.h>
 
-/* To sleep costs the sleeper, the threads of his process and whoever wakes him some ten microseconds together: he spins
- * as long before. A pause takes 10 to 50 ns, as the processor has it: so the clock says how long. */
+/* A sleep costs about ten microseconds: for the sleeper, the other threads of the process and the thread that wakes it
+ * together. So a waiter spins as long before it sleeps. One pause takes 10 to 50 ns, depending on the processor.
+ * Therefore the clock says how long the waiter spins, and not a count. */
 #define SPIN_NS      10000
 #define SPINS_A_LOOK 16
 
 static const struct timespec LOOK_AGAIN = {0, 1000000};
 
-/* Every running thread of the process passes a full barrier before this returns. 0: the system does not offer it. */
+/* Makes every running thread of the process pass a full barrier before it returns. Returns 0 if the system does not
+ * offer that. */
 static int order_all_threads(void)
 {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return 1;
@@ -40,8 +42,8 @@ void wan_lock_wait(wan_lock *lock)
         if (until == 0) until = now + SPIN_NS;
     } while (now < until);
     atomic_fetch_add(&lock->sleepers, 1);
-    /* Who released it before the barrier is seen to have done so; who releases it after that sees a sleeper, and wakes
-     * him. */
+    /* If the holder released the lock before the barrier, we see that the lock is free. If the holder releases it after
+     * the barrier, the holder sees a sleeper and wakes it. */
     int ordered = order_all_threads();
     while (!wan_lock_try(lock))
         syscall(SYS_futex, &lock->state, FUTEX_WAIT_PRIVATE, 1, ordered ? (void *)0 : (void *)&LOOK_AGAIN, (void *)0,

@@ -1,9 +1,12 @@
-/* Owns nothing: a small lock for critical sections of tens of nanoseconds. Spins briefly, then sleeps in the kernel, so
- * that a holder that lost its processor does not cost its waiters theirs. Releasing it is a plain store and a look for
- * sleepers, with no atomic operation and no fence: who is about to sleep pays instead, by having every thread of the
- * process pass a barrier (membarrier(2)), so that either he sees the lock free or its holder sees him. The primitives
- * take no locks themselves: the layer above says which lock guards what; and whoever releases a lock keeps what it lies
- * in alive until that has returned. */
+/* Owns nothing. This is a small lock for critical sections of some tens of nanoseconds. A waiter spins for a short time
+ * and then sleeps in the kernel, so that a holder that lost its processor does not cost its waiters theirs.
+ *
+ * To release the lock is a plain store and a look for sleepers, with no atomic operation and no fence. A thread that is
+ * about to sleep pays instead: it makes every thread of the process pass a barrier (membarrier(2)). After that either
+ * the sleeper sees the lock free, or the holder sees the sleeper.
+ *
+ * The C primitives do not take locks that guard their callers' data. The layer above says which lock guards what. A
+ * thread that releases a lock keeps the lock's memory alive until wan_lock_release has returned. */
 #ifndef WAN_LOCK_H
 #define WAN_LOCK_H
 #include <linux/futex.h>
@@ -15,10 +18,10 @@
 
 typedef struct {
     _Atomic uint32_t state;    /* 1: held. */
-    _Atomic uint32_t sleepers; /* Who sleeps until it is free, or is about to. */
+    _Atomic uint32_t sleepers; /* Threads that sleep until the lock is free, or are about to. */
 } wan_lock;
 
-void wan_lock_wait(wan_lock *lock); /* Takes a lock that is held. */
+void wan_lock_wait(wan_lock *lock); /* Takes a lock that another thread holds. */
 void wan_lock_wake(wan_lock *lock);
 
 static inline int wan_lock_try(wan_lock *lock)
@@ -36,12 +39,12 @@ static inline void wan_lock_take(wan_lock *lock)
 static inline void wan_lock_release(wan_lock *lock)
 {
     atomic_store_explicit(&lock->state, 0, memory_order_release);
-    atomic_signal_fence(
-        memory_order_seq_cst); /* For the compiler; the processor may look before others see the store. */
+    /* This orders the compiler only. The processor may look for sleepers before others see the store. */
+    atomic_signal_fence(memory_order_seq_cst);
     if (__builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0)) wan_lock_wake(lock);
 }
 
-/* Waits until *word is no longer `seen`, or for `timeout_ms`. */
+/* Waits until *word is not `seen` any more, but no longer than `timeout_ms`. */
 static inline void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeout_ms)
 {
     struct timespec limit = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
@@ -49,7 +52,7 @@ static inline void wan_wait_change(uint32_t *word, uint32_t seen, uint32_t timeo
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &limit, (void *)0, 0);
 }
 
-/* Changes *word and wakes all who wait for it. */
+/* Changes *word and wakes all threads that wait for it. */
 static inline void wan_signal_change(uint32_t *word)
 {
     __atomic_fetch_add(word, 1, __ATOMIC_ACQ_REL);

@@ -1,4 +1,4 @@
-/* Trimming of the heap. */
+/* Owns the trimming of the heap. */
 #include "base/wan_memory.h"
 
 #include <malloc.h>

@@ -1,5 +1,5 @@
-/* Owns nothing: SipHash-2-4 (Aumasson, Bernstein), a keyed hash of short inputs: who does not know the key cannot make
- * bytes that fit it. */
+/* Owns nothing. This is SipHash-2-4 (Aumasson, Bernstein), a keyed hash of short inputs. Without the key nobody can
+ * make bytes that fit a hash. */
 #ifndef WAN_SIPHASH_H
 #define WAN_SIPHASH_H
 #include <stddef.h>

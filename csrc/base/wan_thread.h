@@ -1,4 +1,5 @@
-/* Owns the number of each thread that makes events, and its count of them: two thirds of an event's identity. */
+/* Owns the number of each thread that makes events, and the thread's count of its events. These are two of the three
+ * parts of an event's identity. The file also has the ways in which threads share counters and flags. */
 #ifndef WAN_THREAD_H
 #define WAN_THREAD_H
 #include <stdatomic.h>
@@ -11,14 +12,14 @@ typedef struct {
 } wan_thread;
 extern _Thread_local wan_thread wan_thread_own __attribute__((visibility("hidden")));
 
-/* This thread, which has its number. To be asked once for both, or for many events: it is a call into the dynamic
- * linker. */
+/* The data of this thread; it has a number after this call. A caller asks once and keeps the pointer, because each
+ * access is a call into the dynamic linker. */
 static inline wan_thread *wan_thread_self(void)
 {
     wan_thread *self = &wan_thread_own;
-    __asm__(
-        ""
-        : "+r"(self)); /* Else the compiler, who knows what it points to, asks for it again instead of keeping it. */
+    /* Without this the compiler, which knows what `self` points to, asks the dynamic linker again instead of keeping
+     * `self`. */
+    __asm__("" : "+r"(self));
     if (__builtin_expect(self->number == 0, 0)) self->number = atomic_fetch_add(&wan_thread_count, 1) + 1;
     return self;
 }
@@ -26,14 +27,14 @@ static inline uint32_t wan_thread_number(void) { return wan_thread_self()->numbe
 static inline uint64_t wan_thread_next_event(void) { return ++wan_thread_own.events; }
 
 static inline void wan_add_shared(uint64_t *counter, uint64_t by) { __atomic_fetch_add(counter, by, __ATOMIC_RELAXED); }
-/* A number with one writer at a time (under its lock), which others read without the lock by wan_read. */
+/* Adds to a number that has one writer at a time, under a lock. Other threads read it without the lock, by wan_read. */
 static inline void wan_add_guarded(uint64_t *counter, uint64_t by)
 {
     __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 static inline void wan_set(uint64_t *counter, uint64_t value) { __atomic_store_n(counter, value, __ATOMIC_RELAXED); }
 static inline uint64_t wan_read(const uint64_t *counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
-/* Takes `by` from a number. Whether it fell below 0 with that. */
+/* Takes `by` from a number. Returns whether the number fell below 0 by that. */
 static inline int wan_falls_short(int64_t *number, int64_t by)
 {
     int64_t before = __atomic_fetch_sub(number, by, __ATOMIC_RELAXED);

@@ -1,4 +1,4 @@
-/* The log as it is written: segments, blocks, manifest. */
+/* Owns the writing of a log: its segments, blocks and manifests. */
 #include "log/wan_log_inner.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@ uint64_t wan_parts_length(const wan_part *parts, uint32_t count)
     return length;
 }
 
-/* Manifest. */
+/* The manifest. */
 
-/* The file of the next manifest. Its room was kept when the last one was written, where that could be: a log on a full
- * disk can be shortened, which is what makes room. */
+/* Opens the file of the next manifest. The last writing of a manifest reserved room for it, if it could. So a log on a
+ * full disk can still be shortened, and that makes room. */
 static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, int *file)
 {
     uint64_t kept;
@@ -34,10 +34,11 @@ static wan_status create_fresh(wan_log *log, const char *path, uint64_t length, 
 static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t state_bytes)
 {
     uint64_t length = sizeof(manifest_head) + log->count * 16ull + log->identity.used + state_bytes;
-    wan_status status = wan_log_sync(log); /* The manifest knows of all blocks, and they are to be found then. */
+    /* The manifest names the newest block, so all blocks must be on the disk first. */
+    wan_status status = wan_log_sync(log);
     if (status != WAN_OK) return status;
-    if (state_bytes > WAN_LOG_STATE_BYTES_MAX
-        || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX) /* It could not be read again. */
+    /* A longer one could not be read again. */
+    if (state_bytes > WAN_LOG_STATE_BYTES_MAX || log->identity.used > WAN_LOG_IDENTITY_BYTES_MAX)
         return WAN_FAIL(WAN_TOO_LARGE,
                         "the log in %.300s has a state of %" PRIu64
                         " bytes, and at most %u can be kept; the log stays as it is",
@@ -76,8 +77,8 @@ static wan_status write_manifest(wan_log *log, const uint8_t *state, uint64_t st
     if (file >= 0) log->env->close(log->env, file);
     free(bytes);
     if (status != WAN_OK) return status;
-    log->manifest_unsure =
-        1; /* Renamed, and not known to be on the disk: after a crash it may be this one or the one before. */
+    /* From here on a crash may leave the new manifest or the old one, because the rename may not be on the disk. */
+    log->manifest_unsure = 1;
     status = log->env->replace(log->env, fresh, path, log->directory);
     if (status != WAN_OK) return status;
     log->manifest_unsure = 0;
@@ -99,7 +100,7 @@ wan_status wan_log_grow_segments(wan_log *log, uint32_t wanted)
     return WAN_OK;
 }
 
-/* Segments. */
+/* The segments. */
 
 uint64_t wan_log_segment_bytes(const wan_log *log)
 {
@@ -174,7 +175,8 @@ void wan_log_share(wan_log *log, wan_log_budget *budget, uint64_t known, int may
 {
     log->budget = budget;
     log->may_use_reserve = may_use_reserve != 0;
-    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED); /* Wraps around where it is less. */
+    /* Wraps around where log->bytes is less than `known`. */
+    __atomic_add_fetch(&budget->used, log->bytes - known, __ATOMIC_RELAXED);
 }
 
 static wan_status make_segment(wan_log *log, uint64_t bytes);
@@ -202,7 +204,7 @@ static wan_status make_segment(wan_log *log, uint64_t bytes)
 
     char path[4096];
     segment_path(log, segment->number, path, sizeof path);
-    status = log->env->remove(log->env, path); /* A left-over that no manifest names. */
+    status = log->env->remove(log->env, path); /* A left-over file that no manifest names. */
     if (status == WAN_OK) status = log->env->create(log->env, path, bytes, &segment->file);
     if (status != WAN_OK) {
         free(segment->highest);
@@ -259,13 +261,13 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     wan_status status = WAN_OK;
     if (log->for_reading) return only_for_reading(log);
     if (log->broken) return wan_refuse_broken(log->broken);
-    if (log->manifest_unsure || !log->has_manifest)
-        status = write_manifest(log, state, state_bytes); /* A segment is there only beside a manifest. */
+    /* A segment may exist only beside a manifest. */
+    if (log->manifest_unsure || !log->has_manifest) status = write_manifest(log, state, state_bytes);
     if (status != WAN_OK) return status;
     for (uint32_t n = log->writing; n < log->count; n++)
         if (room_left(&log->segments[n]) >= need) return WAN_OK;
-    /* A few segments at once, so that a manifest is not written for each. The first must succeed, the others may wait.
-     */
+    /* Makes a few segments at once, so that not each of them needs a manifest. The first must succeed. The others may
+     * wait. */
     uint64_t bytes = wan_log_segment_bytes(log);
     if (need + WAN_LOG_PAGE > bytes) bytes = (need + 2 * WAN_LOG_PAGE - 1) & ~(uint64_t)(WAN_LOG_PAGE - 1);
     uint32_t before = log->count;
@@ -276,8 +278,8 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
             || add_segment(log, wan_log_segment_bytes(log)) != WAN_OK)
             break;
     status = write_manifest(log, state, state_bytes);
-    if (status == WAN_OK || log->manifest_unsure)
-        return status; /* Unsure: the manifest that is found may name them, so they stay. */
+    /* If it is unsure which manifest is on the disk, that manifest may name the new segments. So they stay. */
+    if (status == WAN_OK || log->manifest_unsure) return status;
     while (log->count > before) {
         char path[4096];
         segment_path(log, log->segments[log->count - 1].number, path, sizeof path);
@@ -287,7 +289,7 @@ wan_status wan_log_make_room(wan_log *log, uint64_t length, const uint8_t *state
     return status;
 }
 
-/* The segments before `index` are synced; they are not written again. */
+/* Closes the segments before `index`. They are synced, and nothing is written to them any more. */
 static void leave_segments(wan_log *log, uint32_t index)
 {
     for (uint32_t n = log->writing; n < index; n++) {
@@ -299,7 +301,8 @@ static void leave_segments(wan_log *log, uint32_t index)
 
 static void note_lost(wan_log *log);
 
-/* An attempt that failed may have left a whole block behind the last one that counts; its commit goes elsewhere now. */
+/* An attempt that failed may have left a whole block behind the last one that counts. The commit of that block is now
+ * used for another block. So this writes zeros over the head of the left block. */
 wan_status wan_log_clean_end(wan_log *log, wan_log_segment *segment)
 {
     static const uint8_t zeros[sizeof(wan_block_head)];
@@ -335,7 +338,7 @@ static uint64_t gather_block(uint8_t *to, const wan_block_head *head, const wan_
     return filled;
 }
 
-#define GATHERED_BYTES (64u << 10) /* A block up to there is written by one call. */
+#define GATHERED_BYTES (64u << 10) /* A block up to this size is written by one call. */
 
 static wan_status write_block(wan_log *log, const wan_log_segment *segment, const char *path,
                               const wan_block_head *head, const wan_part *parts, uint32_t count)
@@ -363,7 +366,7 @@ static wan_status write_block(wan_log *log, const wan_log_segment *segment, cons
 
 /* Syncing. */
 
-/* Everything up to `commit` is on the disk, and the first `bytes` of what was not synced with it. */
+/* Everything up to `commit` is on the disk. With it are the first `bytes` bytes of `unsynced`. */
 static void note_synced(wan_log *log, uint64_t commit, uint64_t bytes)
 {
     log->synced_commit = commit;
@@ -373,8 +376,8 @@ static void note_synced(wan_log *log, uint64_t commit, uint64_t bytes)
     wan_buffer_rest(&log->unsynced, &log->unsynced_use, bytes, wan_monotonic_us());
 }
 
-/* After a sync that failed: what the disk may have lost goes there from our own memory, since the system's may have
- * lost it too. */
+/* After a sync that failed, writes all unsynced blocks again from our own copy. The disk may have lost them, and the
+ * system's memory may have lost them too. */
 static wan_status write_lost_again(wan_log *log)
 {
     if (!log->sync_failed) return WAN_OK;
@@ -386,8 +389,8 @@ static wan_status write_lost_again(wan_log *log)
                            log->unsynced.bytes + log->unsynced.start, bytes);
 }
 
-/* A sync failed. What was not synced goes to the system's memory again at once, as far as it takes that: else the end
- * of the process would take it now. */
+/* Notes that a sync failed, and writes the unsynced blocks into the system's memory again at once, as far as the system
+ * takes them. Without this the end of the process could lose them now. */
 static void note_lost(wan_log *log)
 {
     char detail[WAN_DETAIL_BYTES];
@@ -447,8 +450,8 @@ int wan_log_takes(const wan_log *log, uint64_t length)
     return room_left(&log->segments[log->writing]) >= length + sizeof(wan_block_head);
 }
 
-/* Finds the segment that a block of `need` bytes goes to: nothing of an attempt that failed is left in others, and
- * those before it are synced. */
+/* Finds the segment for a block of `need` bytes. After this no other segment holds bytes of an attempt that failed, and
+ * the segments before it are synced. */
 static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
 {
     uint32_t n = log->writing;
@@ -456,8 +459,10 @@ static wan_status find_segment(wan_log *log, uint64_t need, uint32_t *index)
         wan_status status = log->segments[n].torn ? wan_log_clean_end(log, &log->segments[n]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
-    WAN_CHECK(log, n < log->count, WAN_BROKEN);                 /* The caller made room. */
-    for (uint32_t later = n + 1; later < log->count; later++) { /* A longer block was tried there. */
+    /* The caller has made room. */
+    WAN_CHECK(log, n < log->count, WAN_BROKEN);
+    /* A longer block may have been tried there before. */
+    for (uint32_t later = n + 1; later < log->count; later++) {
         wan_status status = log->segments[later].torn ? wan_log_clean_end(log, &log->segments[later]) : WAN_OK;
         if (status != WAN_OK) return status;
     }
@@ -485,7 +490,7 @@ static wan_block_head make_head(const wan_log *log, const wan_log_segment *segme
     return head;
 }
 
-/* Writes a block, with a copy of it in `unsynced` or a sync behind it. */
+/* Writes a block, and then either syncs it or keeps a copy of it in `unsynced`. */
 static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count, int syncs, uint32_t *index)
 {
     uint64_t length = wan_parts_length(parts, count), need = length + sizeof(wan_block_head);
@@ -495,8 +500,8 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
     if (log->for_reading) return only_for_reading(log);
     WAN_CHECK(log, !log->manifest_unsure, WAN_BROKEN);
     wan_status status = find_segment(log, need, &n);
-    if (status == WAN_OK && log->sync_failed)
-        status = wan_log_sync(log); /* What comes behind it must not be all that is there. */
+    /* The blocks before this one may be lost. They must be on the disk before a block stands behind them. */
+    if (status == WAN_OK && log->sync_failed) status = wan_log_sync(log);
     if (status != WAN_OK) return status;
     status = syncs ? WAN_OK : wan_buffer_make_room(&log->unsynced, need, WAN_NO_LIMIT);
     if (status != WAN_OK) return status;
@@ -511,12 +516,12 @@ static wan_status put_block(wan_log *log, const wan_part *parts, uint32_t count,
         status = log->env->write(log->env, segment->file, path, segment->used, copy,
                                  gather_block(copy, &head, parts, count));
     }
-    if (status != WAN_OK) {
+    if (status != WAN_OK) { /* These bytes do not count as used, so the next attempt writes over them. */
         segment->torn = 1;
         return status;
-    } /* Not counted as used: the next attempt writes over it. */
+    }
     if (syncs) {
-        /* After a sync that failed nobody knows what the disk holds, and no later sync tells: all of it is written
+        /* After a sync that failed nobody knows what the disk holds, and no later sync tells. All of it is written
          * again. */
         status = log->env->sync(log->env, segment->file, path);
         if (status != WAN_OK) {
@@ -564,7 +569,8 @@ wan_status wan_log_drop_first(wan_log *log, uint32_t drop, const uint8_t *state,
     for (uint32_t n = log->count; n--;)
         if (log->segments[n].first_commit) log->first_commit = log->segments[n].first_commit;
     status = write_manifest(log, state, state_bytes);
-    if (status != WAN_OK) { /* As before; the next attempt drops them. */
+    /* Everything is as before, and the next attempt drops them. */
+    if (status != WAN_OK) {
         log->first_commit = first_commit;
         memmove(log->segments + drop, log->segments, log->count * sizeof *log->segments);
         memcpy(log->segments, gone, drop * sizeof *gone);

@@ -1,4 +1,4 @@
-/* Opening a log, with its lost end and its damage, and reading it again. */
+/* Owns the opening of a log, how its lost end and its damage are found, and the second reading of a segment. */
 #include "log/wan_log_inner.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static void note_damage(const wan_log_reader *reader, wan_damage *damage, const 
     if (reader->damaged) reader->damaged(reader->owner, damage);
 }
 
-/* Damage: noted, and refused unless it is skipped for salvage. */
+/* Notes a piece of damage, and refuses it unless salvage skips it. */
 static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const char *file, uint64_t offset,
                          const char *reason)
 {
@@ -26,7 +26,7 @@ static wan_status refuse(const wan_log_reader *reader, wan_damage *damage, const
                : WAN_FAIL(WAN_CORRUPT, "%.300s, offset %" PRIu64 ": %s", damage->file, offset, damage->reason);
 }
 
-/* Adds a segment that is on the disk. */
+/* Adds a segment that is on the disk to the list. */
 static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
 {
     wan_status status = wan_log_grow_segments(log, log->count + 1);
@@ -40,7 +40,8 @@ static wan_status know_segment(wan_log *log, uint64_t number, uint64_t bytes)
     return WAN_OK;
 }
 
-/* A checksum that holds makes numbers no truer: what would lead the arithmetic astray. NULL: nothing. */
+/* A checksum that holds does not make the numbers true. This looks for numbers that would lead the arithmetic astray.
+ * NULL: there are none. */
 static const char *contradiction(const manifest_head *head)
 {
     const uint64_t *pair = (const uint64_t *)(head + 1);
@@ -56,7 +57,7 @@ static const char *contradiction(const manifest_head *head)
     return NULL;
 }
 
-/* Nothing reads it any more: what it holds has to leave by the version that wrote it. */
+/* No code reads older formats any more. The version that wrote the log has to empty it. */
 static wan_status older_format(const char *path, uint32_t version)
 {
     return WAN_FAIL(WAN_INVALID,
@@ -66,7 +67,7 @@ static wan_status older_format(const char *path, uint32_t version)
                     path, version, WAN_RECORD_FORMAT);
 }
 
-/* Reads the manifest, if there is one (log->has_manifest). In salvage a damaged one counts as none. */
+/* Reads the manifest if there is one (log->has_manifest says so then). In salvage a damaged manifest counts as none. */
 static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_damage *damage, uint64_t *commit)
 {
     char path[4096];
@@ -74,7 +75,7 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     int file;
     uint64_t bytes;
     wan_status status = log->env->open(log->env, path, 0, &file, &bytes);
-    if (status == WAN_EMPTY) return WAN_OK; /* The caller looks whether segments are. */
+    if (status == WAN_EMPTY) return WAN_OK; /* The caller checks whether there are segments. */
     if (status != WAN_OK) return status;
     uint8_t *all = NULL;
     const char *wrong = NULL;
@@ -144,10 +145,10 @@ static wan_status read_manifest(wan_log *log, const wan_log_reader *reader, wan_
     return status;
 }
 
-/* Reading. */
+/* The reading of blocks. */
 
-/* Whether a block's head stands here that this log wrote here. `segment`: with its secret; in salvage that may be lost,
- * and is not asked for. */
+/* Whether the head of a block that this log wrote stands here. `has_secret`: the segment's secret is known, and the
+ * seal is checked. In salvage the secret may be lost. */
 static int head_is_ours(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes, int has_secret)
 {
     const wan_block_head *head = (const wan_block_head *)(all + at);
@@ -197,7 +198,8 @@ static void begin_segment(wan_log *log, uint32_t index, const wan_log_reader *re
     wan_file_read_begin(file, log->env, segment->bytes, reader->adopt && !reader->salvage, reader->read_ahead);
 }
 
-/* Where the next bytes that are not zero may be, from `at` on: segments made ahead are megabytes of zeros. */
+/* The next offset from `at` on where bytes that are not zero may be. Segments that were made ahead are megabytes of
+ * zeros. */
 static uint64_t behind_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
 {
     for (; at + 64 <= bytes; at += 64) {
@@ -208,7 +210,8 @@ static uint64_t behind_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
     return at;
 }
 
-/* Asked from where `behind_zeros` stopped: it goes on for a few bytes only. */
+/* Whether only zeros lie from `at` on. The caller begins where `behind_zeros` stopped, so this reads only a few
+ * bytes. */
 static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
 {
     while (at < bytes && !all[at]) at++;
@@ -217,13 +220,15 @@ static int is_zeros(const uint8_t *all, uint64_t at, uint64_t bytes)
 
 /* What lies behind a block that is not whole. */
 typedef struct {
-    uint64_t next; /* Where it goes on: at the next whole block, or at the head that says so. `bytes`: there is none. */
-    int was_synced; /* A head that stands behind says that the block was on the disk. */
+    /* The offset of the next whole block, or of the head that proves the damage. The file's length if there is none. */
+    uint64_t next;
+    /* A head further behind says that the block was on the disk. */
+    int was_synced;
 } rest_of_segment;
 
-/* Behind a block that is not whole, at `at`, where number `commit` + 1 is to be. Only a head that says that it was
- * synced proves that it was whole once: of what is not synced, a power cut keeps some pages and takes others.
- * `to_whole`: looks for the next whole block, whatever it says. */
+/* Looks behind a block at `at` that is not whole. The block should have number `commit` + 1. Only a later head that
+ * says that the block was synced proves that it was whole once: a power cut keeps some pages of unsynced blocks and
+ * loses others. `to_whole`: the function goes on to the next whole block, whatever that one says. */
 static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t *all, uint64_t at, uint64_t bytes,
                                    uint64_t commit, int has_secret, int to_whole)
 {
@@ -238,7 +243,8 @@ static rest_of_segment look_behind(const wan_log_segment *segment, const uint8_t
     return rest;
 }
 
-/* Hands out the blocks of one segment, in order. *commit: of the block before, then of its last one. */
+/* Hands out the blocks of one segment, in order. *commit is the commit of the block before, and afterwards of the
+ * segment's last block. */
 static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reader *reader, wan_damage *damage,
                                wan_file_read *file, uint64_t *commit)
 {
@@ -277,14 +283,14 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
         memcpy(segment->secret, head->secret, sizeof segment->secret);
         has_secret = 1;
     }
-    if (status == WAN_OK && has_secret
-        && bytes < segment->bytes) { /* All of it was reserved before it was named: no crash leaves less. */
+    /* The whole file was reserved before the manifest named it, so no crash leaves a shorter file. */
+    if (status == WAN_OK && has_secret && bytes < segment->bytes) {
         snprintf(reason, sizeof reason, "the file ends here, and had %" PRIu64 " bytes", segment->bytes);
         status = refuse(reader, damage, path, bytes, reason);
     }
     for (uint64_t at = WAN_LOG_PAGE; status == WAN_OK && at + sizeof(wan_block_head) <= bytes;) {
         if (!block_is_whole(segment, all, at, bytes, has_secret)) {
-            /* The lost end, or damage: what lies behind it tells which. */
+            /* This is the lost end or damage. The bytes behind it tell which. */
             const uint64_t zeros_end = behind_zeros(all, at, bytes);
             const rest_of_segment rest =
                 look_behind(segment, all, zeros_end, bytes, *commit, has_secret, reader->salvage);
@@ -299,8 +305,8 @@ static wan_status scan_segment(wan_log *log, uint32_t index, const wan_log_reade
             continue;
         }
         const wan_block_head *block = (const wan_block_head *)(all + at);
-        if (block->commit != *commit + 1
-            && (log->has_manifest || *commit)) { /* Without a manifest, the first one is the first that is left. */
+        /* Without a manifest the first block is whatever block is left. */
+        if (block->commit != *commit + 1 && (log->has_manifest || *commit)) {
             snprintf(reason, sizeof reason,
                      "blocks are missing before this one: it is number %" PRIu64 ", and %" PRIu64 " was to come",
                      block->commit, *commit + 1);
@@ -349,7 +355,7 @@ wan_status wan_log_read_segment(wan_log *log, uint32_t index, const wan_log_read
     return status;
 }
 
-/* Zeros behind the last whole block, so that half of an old block can never be joined by new bytes. */
+/* Writes zeros behind the last whole block, so that new bytes can never join half of an old block. */
 static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *path, uint64_t *cut)
 {
     uint8_t zeros[65536] = {0};
@@ -368,9 +374,10 @@ static wan_status cut_tail(wan_log *log, wan_log_segment *segment, const char *p
     return WAN_OK;
 }
 
-/* What no block says to be synced may have been read from the system's memory: the process that wrote it ended before
- * its sync, or that failed, after which no later one writes it. What is taken for durable now has to be. */
-static wan_status write_unsure_again(wan_log *log, const wan_log_segment *segment, const char *path)
+/* Writes the blocks again that no later block calls synced. We may have read them from the system's memory only: the
+ * process that wrote them may have ended before its sync, or its sync failed, and after that no later sync writes them.
+ * What we take for durable now has to be on the disk. */
+static wan_status write_unsynced_again(wan_log *log, const wan_log_segment *segment, const char *path)
 {
     uint8_t bytes[65536];
     uint32_t crc = 0;
@@ -394,7 +401,7 @@ typedef struct {
     wan_damage *damage;
 } file_survey;
 
-/* A file in the log's folder: 0 if it is no segment's. */
+/* The segment number of a file in the log's folder. 0: the file is no segment. */
 static uint64_t segment_number(const char *name)
 {
     uint64_t number = 0;
@@ -403,7 +410,8 @@ static uint64_t segment_number(const char *name)
     return n >= 12 && strcmp(name + n, ".seg") == 0 ? number : 0;
 }
 
-/* The segment file of this name that the log does not know, and its number; 0: it is none, or known. */
+/* The number of the segment with this file name, if the log does not know it, and its path. 0: it is no segment, or the
+ * log knows it. */
 static uint64_t unknown_segment(const wan_log *log, const char *name, char *path, size_t room)
 {
     uint64_t number = segment_number(name);
@@ -413,8 +421,8 @@ static uint64_t unknown_segment(const wan_log *log, const char *name, char *path
     return number;
 }
 
-/* Files that the manifest does not name: what was dropped, or made ahead, when a crash came. One numbered as those that
- * are still to come, and with anything in it, was written under a newer manifest than the one that is here. */
+/* Looks at a segment file that the manifest does not name. It was dropped or made ahead when a crash came, unless its
+ * number is still to come and it holds bytes. Then a newer manifest than the one here was written with it. */
 static wan_status survey_file(void *owner, const char *name)
 {
     const file_survey *survey = owner;
@@ -439,7 +447,8 @@ static wan_status survey_file(void *owner, const char *name)
     return status == WAN_OK ? know_segment(log, number, bytes) : status;
 }
 
-/* Only when all that is named was found whole: a manifest that does not belong here must not cost a file. */
+/* Removes a segment file that the manifest does not name. Called only after everything that is named was found whole,
+ * so that a manifest from elsewhere cannot cost a file. */
 static wan_status clear_file(void *owner, const char *name)
 {
     wan_log *log = owner;
@@ -448,7 +457,7 @@ static wan_status clear_file(void *owner, const char *name)
     return WAN_OK;
 }
 
-/* Salvage without a manifest: every segment file there is. */
+/* Salvage without a manifest takes every segment file that is there. */
 static wan_status adopt_file(void *owner, const char *name)
 {
     wan_log *log = ((file_survey *)owner)->log;
@@ -474,7 +483,7 @@ static int by_number(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-/* All of them, each read while the one before it is handed out. */
+/* Reads all segments. If the reader allows it, one segment is read while the parts of the one before are handed out. */
 static wan_status read_segments(wan_log *log, const wan_log_reader *reader, wan_damage *damage)
 {
     wan_file_read *files = calloc(2, sizeof *files);
@@ -489,7 +498,8 @@ static wan_status read_segments(wan_log *log, const wan_log_reader *reader, wan_
         if (reader->adopted) reader->adopted(reader->owner, n);
         wan_file_read_done(&files[n & 1]);
     }
-    for (; n < begun; n++) { /* Not looked at any more. */
+    /* The rest is not looked at. */
+    for (; n < begun; n++) {
         char detail[WAN_DETAIL_BYTES];
         memcpy(detail, wan_detail, sizeof detail);
         (void)wan_file_read_end(&files[n & 1]);
@@ -518,8 +528,8 @@ static wan_status read_all(wan_log *log, const wan_log_reader *reader, wan_damag
         path_of(log, "MANIFEST", path, sizeof path);
         note_damage(reader, damage, path, 0, "the manifest is gone");
     }
-    if (log->count)
-        qsort(log->segments, log->count, sizeof *log->segments, by_number); /* What salvage came upon is in no order. */
+    /* Salvage found them in no order. */
+    if (log->count) qsort(log->segments, log->count, sizeof *log->segments, by_number);
     if (!log->has_manifest && reader->state) status = reader->state(reader->owner, NULL, 0);
     if (status == WAN_OK && log->has_manifest) log->commit = log->first_commit - 1;
     if (status == WAN_OK) status = read_segments(log, reader, damage);
@@ -560,13 +570,14 @@ wan_status wan_log_open(wan_log *log, const wan_env *env, const char *directory,
         status = log->env->open(log->env, path, 1, &segment->file, &bytes);
         if (status == WAN_EMPTY) status = WAN_IO;
         if (status == WAN_OK && !segment->zeros_behind) status = cut_tail(log, segment, path, cut_bytes);
-        if (status == WAN_OK && n == log->writing) status = write_unsure_again(log, segment, path);
-        /* Also where nothing was written: the zeros of an opening that was killed may be in the system's memory only.
-         */
+        if (status == WAN_OK && n == log->writing) status = write_unsynced_again(log, segment, path);
+        /* The sync is also needed where nothing was written. Another opening may have written the zeros and been
+         * killed, so that they are in the system's memory only. */
         if (status == WAN_OK) status = log->env->sync(log->env, segment->file, path);
     }
     log->synced_commit = log->commit;
-    log->manifest_unsure = log->has_manifest; /* Nor is it known whether the disk has the manifest that was found. */
+    /* It is not known either whether the manifest that was found is on the disk. */
+    log->manifest_unsure = log->has_manifest;
     if (status != WAN_OK) wan_log_close(log);
     return status;
 }

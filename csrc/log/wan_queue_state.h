@@ -1,22 +1,22 @@
-/* Owns what a queue's log says beside its records: whose queue it is, and how far it was. docs/segment_format.md shows
- * both byte by byte. */
+/* Owns what a queue's log says beside its records: which queue it belongs to, and how far the queue was.
+ * docs/segment_format.md shows both byte by byte. */
 #ifndef WAN_QUEUE_STATE_H
 #define WAN_QUEUE_STATE_H
 #include <stdint.h>
 
-/* The identity in the manifest begins with it. The mounts under this incarnation follow, oldest first, as far as they
- * are remembered: each its id, then for each partition the newest sequence that was there when it began. */
+/* The head of the identity in the manifest. Behind it come the mounts of this incarnation, oldest first, as far as they
+ * are remembered. A mount is its id, and for each partition the newest sequence when the mount began. */
 typedef struct {
     uint64_t incarnation;
     uint32_t mounts;
     uint32_t partitions;
 } wan_queue_identity;
 
-/* A state part begins with it. Counters, positions and names follow. */
+/* The head of a state part. Counters, positions and names follow it. */
 typedef struct {
     uint64_t commit;
     uint32_t partitions;
-    uint32_t counters; /* How many wan_counter follow. */
+    uint32_t counters; /* This many wan_counter follow. */
     uint64_t conflated;
     uint64_t names_bytes;
 } wan_queue_state;

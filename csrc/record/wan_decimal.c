@@ -1,4 +1,4 @@
-/* Numbers of up to 256 bits in decimal digits. */
+/* Owns the writing of numbers of up to 256 bits in decimal digits. */
 #include "record/wan_decimal.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #define LIMBS     (WAN_DECIMAL_BYTES_MAX / 8)
 #define TEN_TO_18 1000000000000000000ull
 
-/* Writes `number` so that it ends before `end`, with zeros before it up to `least` digits. Returns where it begins. */
+/* Writes `number` so that it ends before `end`, with leading zeros up to `least` digits. Returns its first digit. */
 static char *digits_before(char *end, uint64_t number, unsigned least)
 {
     char *at = end;
@@ -14,7 +14,7 @@ static char *digits_before(char *end, uint64_t number, unsigned least)
     return at;
 }
 
-/* Divides `limbs` (the lowest first) by 10 to the power 18 and returns the rest. */
+/* Divides a number by 10 to the power 18, and returns the remainder. The number has `count` limbs, the lowest first. */
 static uint64_t divide(uint64_t *limbs, unsigned count)
 {
     unsigned __int128 rest = 0;

@@ -1,7 +1,7 @@
-/* Owns the table of the reasons for which a receiver does not apply an event. The enum, the words that people read and
- * the table of the documents are made of the rows (docs/recipes.md).
+/* Owns the table of the reasons for which a receiver does not apply an event. The enum, the words that people read, and
+ * the table in the documents are made from its rows (docs/recipes.md).
  *
- * X(number, NAME, text): the number is that on the wire, and the partition of the parked queue. */
+ * X(number, NAME, text): the number is the one on the wire, and also the partition of the queue of parked events. */
 #ifndef WAN_FAILURE_H
 #define WAN_FAILURE_H
 
@@ -18,7 +18,9 @@ enum {
 #define WAN_FAILED(number, NAME, text) WAN_FAILED_##NAME = number,
     WAN_FAILURES(WAN_FAILED)
 #undef WAN_FAILED
-        WAN_PARK_PARTITIONS = 8, /* Of the parked queue, one a reason. Part of what lies on the disk. */
+    /* The partitions of the queue of parked events, one for each reason. The number is part of the format on the
+     * disk. */
+    WAN_PARK_PARTITIONS = 8,
 };
 
 #define WAN_FAILED(number, NAME, text)                                                                                 \

@@ -1,12 +1,12 @@
-/* Owns which bytes are a key: the check of a key's content against its form. docs/wire_format.md shows the forms byte
- * by byte. */
+/* Owns which bytes are a key: the check that the content of a key fits its form. docs/wire_format.md shows the forms
+ * byte by byte. */
 #ifndef WAN_FORM_H
 #define WAN_FORM_H
 #include <string.h>
 
 #include "base/wan_base.h"
 
-enum { /* How key, value and callback bytes are to be read. */
+enum { /* The forms: how the bytes of a key, a value or a callback argument are to be read. */
        WAN_FORM_BYTES = 0,
        WAN_FORM_TEXT = 1,
        WAN_FORM_TAGGED = 2,
@@ -17,7 +17,7 @@ enum { /* How key, value and callback bytes are to be read. */
        WAN_FORM_COUNT = 7
 };
 
-enum { /* Extensions of msgpack in the tagged form. */
+enum { /* The extensions of msgpack in the tagged form. */
        WAN_TAG_INSTANT = -1,
        WAN_TAG_BIG_INT = 1,
        WAN_TAG_TUPLE = 2,
@@ -34,13 +34,15 @@ enum { /* Extensions of msgpack in the tagged form. */
        WAN_TAG_USER = 13
 };
 
-#define WAN_TAGGED_DEPTH_MAX      64         /* Containers in containers, of keys and values. */
-#define WAN_TAGGED_CONTAINERS_MAX (1u << 20) /* Of one value: an empty list is a byte here and 64 in memory. */
-#define WAN_KEY_INT_BYTES_MAX     1024 /* Of an integer key: Python prints no integer of more than 4,300 digits. */
+#define WAN_TAGGED_DEPTH_MAX 64 /* The most containers inside one another, in keys and in values. */
+/* The most containers of one value. An empty list takes one byte here, and 64 bytes in memory. */
+#define WAN_TAGGED_CONTAINERS_MAX (1u << 20)
+/* The most bytes of an integer that is a key. Python does not print integers of more than 4,300 digits. */
+#define WAN_KEY_INT_BYTES_MAX 1024
 
 int wan_is_utf8(const uint8_t *at, size_t length);
 
-/* Words that overlap, without a loop for keys of the usual lengths. */
+/* Whether all bytes are ASCII. It reads words that overlap, so that a key of a usual length needs no loop. */
 static inline int wan_is_ascii(const uint8_t *at, size_t length)
 {
     uint64_t first = 0, last = 0, all = 0;
@@ -58,18 +60,18 @@ static inline int wan_is_ascii(const uint8_t *at, size_t length)
     return (all & 0x8080808080808080ull) == 0;
 }
 
-/* Whether a key is of a kind that is checked without a call: what most keys are. */
+/* Whether a key is of a kind that can be checked here without a call. Most keys are. */
 static inline int wan_key_is_plain(const uint8_t *key, size_t length, uint8_t form)
 {
     return form == WAN_FORM_BYTES || (form == WAN_FORM_TEXT && wan_is_ascii(key, length))
            || ((form == WAN_FORM_INT || form == WAN_FORM_FLOAT) && length == 8);
 }
 
-/* `wan_key_check` of all others. */
+/* Does the work of `wan_key_check` for all other keys. */
 wan_status wan_key_check_content(const uint8_t *key, size_t length, uint8_t form);
 
-/* A key's content fits its form and is written in the one way in which its object is written, so that two keys are the
- * same object only if their bytes are the same. WAN_CORRUPT with the reason otherwise. */
+/* Checks that the content of a key fits its form, and is written in the only way in which its object may be written. So
+ * two keys are the same object only if their bytes are the same. WAN_CORRUPT with the reason otherwise. */
 static inline wan_status wan_key_check(const uint8_t *key, size_t length, uint8_t form)
 {
     return WAN_LIKELY(wan_key_is_plain(key, length, form)) ? WAN_OK : wan_key_check_content(key, length, form);

@@ -1,4 +1,4 @@
-/* The checks of frames and batches that come from a socket. */
+/* Owns the checks of frames and batches that come from a socket. */
 #include "record/wan_frame.h"
 
 #include <ctype.h>
@@ -47,7 +47,7 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
         if (section->bytes > length - at || section->bytes % 8)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes does not fit into the batch", n,
                             section->bytes);
-        if (section->first == 0 || section->through < section->first || section->through == UINT64_MAX
+        if (section->first == 0 || section->through < section->first || section->through == WAN_NO_SEQUENCE
             || section->settled >= section->first || section->count > section->through - section->first + 1)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records",
                             n, section->first, section->through, section->count);

@@ -1,13 +1,14 @@
-/* Owns the frame of the data lane: 32 bytes of header, then the payload. docs/wire_format.md shows the same. */
+/* Owns the frame of a data connection: 32 bytes of header, then the payload. docs/wire_format.md shows the same byte by
+ * byte. */
 #ifndef WAN_FRAME_H
 #define WAN_FRAME_H
 #include "base/wan_base.h"
 #include "base/wan_crc32c.h"
 
 #define WAN_FRAME_MAGIC     0x31445750u /* "PWD1" */
-#define WAN_FRAME_BYTES_MAX (64u << 20) /* Payload, on the wire and unpacked. */
+#define WAN_FRAME_BYTES_MAX (64u << 20) /* The most bytes of a payload, on the wire and unpacked. */
 #define WAN_LZ4_RATIO_MAX   255u        /* An lz4 block becomes at most so many times longer. */
-#define WAN_SECTIONS_MAX    65535u      /* Of a batch: one a partition. */
+#define WAN_SECTIONS_MAX    65535u      /* The most sections of a batch: one for each partition. */
 
 enum {
     WAN_FRAME_HELLO = 1,
@@ -33,29 +34,33 @@ typedef struct {
     uint8_t type;
     uint8_t flags;
     uint16_t reserved;
-    uint32_t length;     /* Payload bytes that follow. */
-    uint32_t crc;        /* CRC32C of this header with crc = 0, continued over the payload as sent. */
-    uint32_t raw_length; /* Payload bytes once unpacked. */
-    uint32_t count;      /* BATCH: events in it. ACK: microseconds that the receiver worked on its batch. */
-    uint64_t id;         /* BATCH: batch id; ACK: last batch id that is acknowledged. */
+    uint32_t length;     /* Bytes of the payload, which follows. */
+    uint32_t crc;        /* CRC32C of this header with crc = 0, continued over the payload as it was sent. */
+    uint32_t raw_length; /* Bytes of the payload after unpacking. */
+    /* In a BATCH: its events. In an ACK: the microseconds that the receiver worked on its batch. */
+    uint32_t count;
+    uint64_t id; /* In a BATCH: its id. In an ACK: the id of the last batch that it acknowledges. */
 } wan_frame;
 
 _Static_assert(sizeof(wan_frame) == 32, "the frame header is a format");
 
-/* One run of a partition in a batch; the payload opens with `sections` of them. It says where its records stand: they
- * have the sequences first..through; where those are more than `count`, so that there are holes (conflated, filtered),
- * the run begins with the sequence of each record, 8 bytes each. */
+/* A section: the run of one partition's events in a batch. The payload of a batch begins with `sections` of them. The
+ * section says which sequences its records have: `first` to `through`. If these are more than `count`, there are holes
+ * (conflated, filtered). Then the run begins with the sequence of each record, 8 bytes each. */
 typedef struct {
     uint32_t partition;
-    uint32_t count; /* Records of this run in the batch. */
+    uint32_t count; /* Records of this run. */
     uint64_t first;
     uint64_t through;
-    uint64_t settled;     /* All up to here was acknowledged to the sender: the receiver can forget it. */
-    uint32_t bytes;       /* Bytes of this run: of its sequences, if it has them, and of its records. */
-    uint32_t not_durable; /* Of the last so many that are settled the sender's disk may not know it yet: the receiver
-                           * cannot forget what failed of them. */
-    uint32_t duplicates;  /* The first so many of its records may have been applied before. */
-    uint32_t reserved;    /* 0 */
+    /* The sender has the acknowledgement of all events up to here. The receiver can forget what it remembers of
+     * them. */
+    uint64_t settled;
+    uint32_t bytes; /* Bytes of this run: its records, and their sequences if it has them. */
+    /* The sender's disk may not yet know that the last so many of these events are settled. The receiver must not
+     * forget which of them failed. */
+    uint32_t not_durable;
+    uint32_t duplicates; /* The first so many of its records may have been applied before. */
+    uint32_t reserved;   /* 0 */
 } wan_section;
 
 static inline int wan_section_has_holes(const wan_section *section)
@@ -63,19 +68,19 @@ static inline int wan_section_has_holes(const wan_section *section)
     return section->through - section->first + 1 != section->count;
 }
 
-/* Bytes of the sequences in front of the records. */
+/* Bytes of the sequences in front of the records of a run. */
 static inline uint64_t wan_section_head_bytes(const wan_section *section)
 {
     return wan_section_has_holes(section) ? (uint64_t)section->count * sizeof(uint64_t) : 0;
 }
 
-/* The sequence of record number `n` of a run that was checked and begins at `at`. */
+/* The sequence of record number `n` of a run. The run was checked and begins at `at`. */
 static inline uint64_t wan_section_sequence(const wan_section *section, const uint8_t *at, uint32_t n)
 {
     return wan_section_has_holes(section) ? ((const uint64_t *)at)[n] : section->first + n;
 }
 
-/* Up to here the sender's disk knows that all is settled. */
+/* The sender's disk knows that all events up to here are settled. */
 static inline uint64_t wan_section_durable(const wan_section *section)
 {
     return section->not_durable < section->settled ? section->settled - section->not_durable : 0;
@@ -90,20 +95,23 @@ typedef struct {
 
 _Static_assert(sizeof(wan_batch_head) == 8, "the head of a batch is a format");
 
-typedef struct {            /* Payload of an ACK, followed by `failures` wan_failure. */
-    uint32_t credit_events; /* What the sender may have in flight. */
+/* The payload of an ACK. `failures` wan_failure follow it. */
+typedef struct {
+    uint32_t credit_events; /* The most events that the sender may have on their way. */
     uint32_t failures;
     uint64_t credit_bytes;
 } wan_ack;
 
 _Static_assert(sizeof(wan_ack) == 16, "an acknowledgement is a format");
 
-typedef struct {    /* A PING of a sender may hold some, ascending by origin: below `stamp` it has no event of that site
-                       any more. */
-    uint64_t stamp; /* WAN_NO_STAMP: none of that site come through it at all. */
+/* A floor. The PING of a sender may hold some, ascending by `origin`. The sender has no event of that site any more
+ * with a stamp below `stamp`. */
+typedef struct {
+    uint64_t stamp; /* WAN_NO_STAMP: events of that site never come from this sender. */
     uint8_t origin;
     uint8_t reserved[7];
-    uint8_t reached[32]; /* A bit a site: whom these events reach without the receiver's doing. */
+    /* One bit for each site: the sites that these events reach without this receiver. */
+    uint8_t reached[32];
 } wan_floor;
 
 _Static_assert(sizeof(wan_floor) == 48, "a floor is a format");
@@ -112,7 +120,7 @@ typedef struct {
     uint32_t partition;
     uint32_t reason;
     uint64_t sequence;
-} wan_failure; /* Reasons: wan_failure.h. */
+} wan_failure; /* The reasons are in wan_failure.h. */
 
 _Static_assert(sizeof(wan_failure) == 16, "a failure in an acknowledgement is a format");
 
@@ -120,7 +128,7 @@ typedef struct {
     uint32_t partition;
     uint32_t reserved;
     uint64_t expected;
-} wan_rewind; /* Payload of a REWIND. */
+} wan_rewind; /* The payload of a REWIND. */
 
 _Static_assert(sizeof(wan_rewind) == 16, "a rewind is a format");
 
@@ -131,10 +139,10 @@ static inline uint32_t wan_frame_crc(const wan_frame *frame, const void *payload
     return wan_crc32c(wan_crc32c(0, &head, sizeof head), payload, length);
 }
 
-/* Checks what can be told from the header alone, before its length is believed. */
+/* Checks what the header alone can tell, before anybody uses its length. */
 wan_status wan_frame_check(const wan_frame *frame);
 
-/* Checks a BATCH payload (unpacked): sections, their sums, their sequences, and every record in them. */
+/* Checks the unpacked payload of a BATCH: its sections, their sums, their sequences, and every record. */
 wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t count);
 
 #endif

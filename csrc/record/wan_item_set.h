@@ -1,10 +1,11 @@
-/* Owns a choice among items that lie in a stage: records, one of each key; or positions, one of each event. Open
- * addressing over where they begin. */
+/* Owns a choice of one item among all items that are alike. The items lie in a buffer. They are records, and the set
+ * chooses one for each key; or they are positions, and the set chooses one for each event. It is a hash table with open
+ * addressing, over the offsets of items. */
 #ifndef WAN_ITEM_SET_H
 #define WAN_ITEM_SET_H
 #include "base/wan_buffer.h"
 
-/* The key in an item. */
+/* The key of an item. */
 typedef struct {
     const uint8_t *key;
     uint16_t length;
@@ -12,18 +13,18 @@ typedef struct {
 } wan_item_key;
 
 typedef struct {
-    uint64_t *slots;   /* Where an item begins, plus one; 0: free. */
-    uint64_t capacity; /* Of them: 0 or a power of two, and more than half are free. */
+    uint64_t *slots;   /* The offset of an item plus one. 0: the slot is free. */
+    uint64_t capacity; /* The number of slots: 0 or a power of two. More than half of them are free. */
     uint64_t count;
-    /* Alike are items of one key, which this finds in them. NULL: the items are wan_position of one record each, and
-     * alike are those of one partition and sequence. The owner's. */
+    /* Finds the key of an item. Items with one key are alike. NULL: the items are wan_position of one record each, and
+     * those with the same partition and sequence are alike. The owner sets it. */
     wan_item_key (*key_of)(const uint8_t *item);
 } wan_item_set;
 
-/* *slot: where the chosen item stands that is like `item`; it holds 0 if there is none yet, and is for the caller to
- * fill, with where in `stage` his item begins plus one, by wan_item_set_choose. Good until the next call.
+/* Finds the slot of the chosen item that is like `item`. *slot holds 0 if there is none yet. To choose another item,
+ * the caller stores that item's offset in `items` there, by wan_item_set_choose. The slot is good until the next call.
  * WAN_NO_MEMORY: nothing changed. */
-wan_status wan_item_set_find(wan_item_set *set, const wan_buffer *stage, const void *item, uint64_t **slot);
+wan_status wan_item_set_find(wan_item_set *set, const wan_buffer *items, const void *item, uint64_t **slot);
 
 static inline void wan_item_set_choose(wan_item_set *set, uint64_t *slot, uint64_t at)
 {
@@ -31,6 +32,7 @@ static inline void wan_item_set_choose(wan_item_set *set, uint64_t *slot, uint64
     *slot = at + 1;
 }
 
-void wan_item_set_empty(wan_item_set *set); /* Gives its memory back. */
+/* Empties the set and gives its memory back. */
+void wan_item_set_empty(wan_item_set *set);
 
 #endif

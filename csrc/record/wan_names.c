@@ -1,4 +1,4 @@
-/* The names behind region numbers. */
+/* Owns the names behind the numbers of regions. */
 #include "record/wan_names.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Owns what the numbers of regions stand for in this process: records carry the numbers, connections and logs tell the
+/* Owns the names behind the numbers of regions in this process. Records carry the numbers. Connections and logs say the
  * names. */
 #ifndef WAN_NAMES_H
 #define WAN_NAMES_H
@@ -8,15 +8,16 @@
 #define WAN_REGION_NAME_BYTES_MAX 1024
 
 typedef struct {
-    char *
-        text; /* NULL: no region has this number. Never freed: a record may name it for as long as the process lives. */
+    /* NULL: no region has this number. It is never freed, because a record may use the number as long as the process
+     * lives. */
+    char *text;
     uint16_t length;
 } wan_region_name;
 
-/* A number is given once, under the GIL, before any record carries it; so it is read without a lock. */
+/* A number gets its name once, under the GIL, before any record carries the number. So it is read without a lock. */
 extern wan_region_name wan_region_names[WAN_REGION_NAMES];
 
-/* Gives a number, that nobody has, to a name of up to WAN_REGION_NAME_BYTES_MAX bytes. */
+/* Gives a number that no region has to a name of up to WAN_REGION_NAME_BYTES_MAX bytes. */
 wan_status wan_region_name_give(uint16_t number, const char *text, uint16_t length);
 
 #endif

@@ -1,9 +1,11 @@
-/* Owns where records stand in a queue, as it is said beside them: in what is staged for a log, and in its parts. */
+/* Owns positions: where records stand in a queue. A position lies beside its records, in what is pending for a log and
+ * in the parts of a log. */
 #ifndef WAN_POSITION_H
 #define WAN_POSITION_H
 #include "base/wan_base.h"
 
-typedef struct { /* `count` records that follow each other, in a partition from the sequence `first` on. */
+/* The position of `count` records that follow each other in a partition, from the sequence `first` on. */
+typedef struct {
     uint32_t partition;
     uint32_t count;
     uint64_t first;
@@ -11,7 +13,7 @@ typedef struct { /* `count` records that follow each other, in a partition from 
 
 _Static_assert(sizeof(wan_position) == 16, "a position is a format");
 
-/* Writes `count` positions to `to`, those that follow each other as one. Returns how many that makes. */
+/* Copies `count` positions to `to`, and joins those that follow each other. Returns how many positions that makes. */
 static inline uint32_t wan_positions_join(wan_position *restrict to, const wan_position *restrict positions,
                                           uint32_t count)
 {
@@ -26,15 +28,16 @@ static inline uint32_t wan_positions_join(wan_position *restrict to, const wan_p
     return made;
 }
 
-/* A walk over a part of a queue's log: `items` positions, then their records. */
+/* A walk over a part of a queue's log. The part is positions, then their records. */
 typedef struct {
     const wan_position *position, *end;
-    uint32_t done;     /* Of the records of *position. */
-    const uint8_t *at; /* The next record, */
-    uint64_t left;     /* and how many bytes are from there on. */
+    uint32_t done;     /* The records of *position that the walk has passed. */
+    const uint8_t *at; /* The next record. */
+    uint64_t left;     /* The bytes from there to the end of the part. */
 } wan_position_walk;
 
-/* WAN_CORRUPT if the part is too short for its positions, or one of them is none. */
+/* Begins a walk over a part of `length` bytes with `items` positions. WAN_CORRUPT: the part is too short for its
+ * positions, or one of them is impossible. */
 static inline wan_status wan_positions_begin(wan_position_walk *walk, const uint8_t *part, uint64_t length,
                                              uint32_t items)
 {
@@ -50,7 +53,7 @@ static inline wan_status wan_positions_begin(wan_position_walk *walk, const uint
     return WAN_OK;
 }
 
-/* Where the next record stands; 0: that was the last position. */
+/* Finds the position of the next record. Returns 0 after the last one. */
 static inline int wan_positions_next(wan_position_walk *walk, uint32_t *partition, uint64_t *sequence)
 {
     if (walk->position == walk->end) return 0;
@@ -63,7 +66,7 @@ static inline int wan_positions_next(wan_position_walk *walk, uint32_t *partitio
     return 1;
 }
 
-/* The record of that position was `length` bytes long. */
+/* Moves on to the next record. The record that is passed was `length` bytes long. */
 static inline void wan_positions_pass(wan_position_walk *walk, uint64_t length)
 {
     walk->at += length;

@@ -1,7 +1,7 @@
-/* The check of records that come from a socket or a disk. */
+/* Owns the check of records that come from a socket or a disk. */
 #include "record/wan_record.h"
 
-wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes)
+wan_status wan_record_check_unusual(const uint8_t *at, uint64_t bytes)
 {
     const wan_record *record = (const wan_record *)at;
     if (bytes < sizeof(wan_record))

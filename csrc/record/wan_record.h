@@ -1,5 +1,5 @@
-/* Owns the record: one event in the form in which it waits, travels and lies on disk. docs/wire_format.md shows
- * the same, byte by byte. */
+/* Owns the record: one event in the form in which it waits in memory, travels, and lies on the disk.
+ * docs/wire_format.md shows it byte by byte. */
 #ifndef WAN_RECORD_H
 #define WAN_RECORD_H
 #include <string.h>
@@ -9,14 +9,15 @@
 
 #define WAN_KEY_BYTES_MAX      65535u
 #define WAN_CALLBACK_BYTES_MAX 65535u
-#define WAN_VALUE_BYTES_MAX    (60u << 20) /* A record must fit into one frame (WAN_FRAME_BYTES_MAX). */
+#define WAN_VALUE_BYTES_MAX    (60u << 20) /* So a record fits into one frame (WAN_FRAME_BYTES_MAX). */
 
 enum { WAN_CREATE = 0, WAN_UPDATE = 1, WAN_DESTROY = 2, WAN_OPERATION_COUNT = 3 };
 
 enum {
-    WAN_FLAG_GIVEN = 1,  /* The stamp is one that a caller gave: no sender's floor speaks of it. */
-    WAN_FLAG_FORCED = 2, /* An operator sends it again although its key may have been destroyed later. */
-    WAN_FLAGS = 3        /* All there are. */
+    WAN_FLAG_GIVEN = 1, /* A caller gave the stamp. The floors of senders say nothing about such stamps. */
+    /* An operator sends the event again, although its key may have been destroyed later. */
+    WAN_FLAG_FORCED = 2,
+    WAN_FLAGS = 3 /* All flags. */
 };
 
 /* The fields of a record's head, in their order and without gaps, least significant byte first. The struct, its
@@ -43,9 +44,10 @@ enum {
     HALF(value_form, "form of the value")                                                                              \
     HALF(callback_form, "form of the callback argument")
 
-/* Where a record stands is not in it: a queue's entry, a section of a batch and a part of a log say that beside it. So
- * one record may stand in several queues, and its bytes are the same in memory, on the disk and on the wire. Behind the
- * head: key, value, callback argument, recipients (a byte a site), zeros up to a multiple of 8. */
+/* A record does not say its position. An entry of a queue, a section of a batch, or a part of a log says that beside
+ * the record. So one record may stand in several queues, and its bytes are the same in memory, on the disk and on the
+ * wire. Behind the head come key, value, callback argument, recipients (one byte a site), and zeros up to a multiple of
+ * 8. */
 typedef struct {
 #define WAN_FIELD(type, name, about) type name;
 #define WAN_HALF(name, about)        uint8_t name : 4;
@@ -85,7 +87,7 @@ static inline uint64_t wan_record_size(uint32_t key_length, uint32_t value_lengt
     return wan_align8(sizeof(wan_record) + (uint64_t)key_length + value_length + callback_length + recipients_count);
 }
 
-/* The whole record with its padding: a multiple of 8. */
+/* Bytes of the whole record with its padding. A multiple of 8. */
 static inline uint32_t wan_record_length(const wan_record *record)
 {
     return (uint32_t)wan_record_size(record->key_length, record->value_length, record->callback_length,
@@ -106,9 +108,10 @@ static inline uint8_t *wan_record_recipients(const wan_record *record)
     return wan_record_callback(record) + record->callback_length;
 }
 
-/* The order of contents that two events of one key and one version can have: <0, 0 (the very same), >0. It decides
- * which of them stays, so it has to be alike everywhere: a destroy is behind every value; values go by form, then
- * length, then bytes. A create and an update leave the same behind, and relays make one of the other. */
+/* The order of the contents of two events of one key and one version: <0, 0 (the same content), or >0. It decides which
+ * content stays, so it must be the same on every site. A destroy is later than every value. Values are ordered by form,
+ * then length, then bytes. A create and an update have the same effect, and a relay may turn one into the other, so
+ * they do not differ here. */
 static inline int wan_content_order(int destroys, uint8_t form, const uint8_t *value, uint32_t length,
                                     int other_destroys, uint8_t other_form, const uint8_t *other_value,
                                     uint32_t other_length)
@@ -125,7 +128,7 @@ static inline int wan_version_order(uint64_t stamp, uint8_t site, uint64_t other
     return (int)site - (int)other_site;
 }
 
-/* The order of two records of one key: version, then content. The later one stays. */
+/* The order of two records of one key: first the version, then the content. The later one stays. */
 static inline int wan_record_order(const wan_record *a, const wan_record *b)
 {
     int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
@@ -134,8 +137,9 @@ static inline int wan_record_order(const wan_record *a, const wan_record *b)
                                      b->operation == WAN_DESTROY, b->value_form, wan_record_value(b), b->value_length);
 }
 
-/* Copies a few dozen bytes without a call or a loop: a libc copy through the PLT costs several times as much at these
- * sizes. Two runs, from the front and up to the end, that overlap in the middle. */
+/* Copies a few dozen bytes without a call or a loop. At these sizes the copy of the C library, called through the PLT,
+ * costs several times as much. It copies one run at the front and one run at the end, which may overlap in the
+ * middle. */
 static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
 {
     if (length > 128) {
@@ -164,7 +168,7 @@ static inline void wan_copy_small(uint8_t *restrict to, const uint8_t *restrict 
     }
 }
 
-/* Writes the content behind a head that stands at `to`, whole and with its lengths. */
+/* Writes the content behind the head at `to`. The head is complete, and has the lengths. */
 static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restrict to, const uint8_t *key,
                                                                   const uint8_t *value, const uint8_t *callback,
                                                                   const uint8_t *recipients)
@@ -182,27 +186,27 @@ static inline __attribute__((always_inline)) void wan_record_fill(uint8_t *restr
         wan_copy_small(to, callback, callback_length);
         to += callback_length;
     }
-    if (recipients_count == 1) *to = *recipients; /* What most have. */
+    if (recipients_count == 1) *to = *recipients; /* This is the usual number. */
     else wan_copy_small(to, recipients, recipients_count);
 }
 
 static const wan_record wan_no_head = {0};
 
-/* Begins a record with a head that was not written just now: one that was written in small parts cannot be copied at
- * once without a wait. What differs is set in the record itself, all of it with wan_no_head; then wan_record_fill
- * writes the content. */
+/* Begins a record with a copy of `head`. The head should not have been written just now in small parts, because the
+ * processor would wait before it can copy it at once. The caller then sets the fields that differ in the record itself;
+ * with wan_no_head these are all. Then wan_record_fill writes the content. */
 static inline __attribute__((always_inline)) wan_record *wan_record_begin(uint8_t *to, uint64_t length,
                                                                           const wan_record *head)
 {
     const uint64_t none = 0;
-    memcpy(to + length - 8, &none, 8); /* The padding; what is not padding is written over it. */
+    /* This clears the padding. The content is written over the bytes that are no padding. */
+    memcpy(to + length - 8, &none, 8);
     memcpy(to, head, sizeof *head);
     return (wan_record *)to;
 }
 
-/* Lays a record out at `to`, where `length` bytes are (its size): the head, its parts, and zeros behind them. The head
- * says how long each part is; a part without bytes may be NULL. The one place that does so: whoever makes a record goes
- * through here. */
+/* Writes a record at `to`: the head, its content, and zeros behind it. `length` is the record's size. The head says how
+ * long each part is. A part without bytes may be NULL. */
 static inline __attribute__((always_inline)) void wan_record_write(uint8_t *restrict to, uint64_t length,
                                                                    const wan_record head, const uint8_t *key,
                                                                    const uint8_t *value, const uint8_t *callback,
@@ -213,12 +217,12 @@ static inline __attribute__((always_inline)) void wan_record_write(uint8_t *rest
     wan_record_fill(to, key, value, callback, recipients);
 }
 
-/* `wan_record_check`, one thing after the other: of what is not of the usual kind. */
-wan_status wan_record_check_slow(const uint8_t *at, uint64_t bytes);
+/* Does the work of `wan_record_check` for unusual records, one check after the other. */
+wan_status wan_record_check_unusual(const uint8_t *at, uint64_t bytes);
 
-/* Checks that `bytes` at `at` begin with a whole, well-formed record, whose key fits its form. Bytes from elsewhere go
- * through here before any field is believed; values and callback arguments are believed by nobody until they are read.
- * WAN_CORRUPT with the reason otherwise. */
+/* Checks that a whole, well-formed record begins at `at`, within `bytes` bytes, and that its key fits its form. Bytes
+ * from elsewhere go through this check before any field is used. The check does not read values and callback arguments:
+ * a reader checks them itself. WAN_CORRUPT with the reason otherwise. */
 static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
 {
     const wan_record *record = (const wan_record *)at;
@@ -228,10 +232,10 @@ static inline wan_status wan_record_check(const uint8_t *at, uint64_t bytes)
                    && record->flags <= WAN_FLAGS
                    && wan_key_is_plain(wan_record_key(record), record->key_length, record->key_form)))
         return WAN_OK;
-    return wan_record_check_slow(at, bytes);
+    return wan_record_check_unusual(at, bytes);
 }
 
-/* Whether a record that did not pass at least says where the next one begins. */
+/* Whether a record that did not pass the check at least says where the next record begins. */
 static inline int wan_record_has_end(const wan_record *record, uint64_t bytes)
 {
     return bytes >= sizeof *record && record->value_length <= WAN_VALUE_BYTES_MAX && wan_record_length(record) <= bytes;

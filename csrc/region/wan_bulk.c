@@ -1,4 +1,4 @@
-/* The bulk call of a thread. */
+/* Owns the variables of a thread's bulk call. */
 #include "region/wan_bulk.h"
 
 #include <stddef.h>

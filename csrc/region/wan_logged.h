@@ -1,32 +1,37 @@
-/* Owns a change as it lies in a region's log: what a record of a queue says of who made it and whom it reaches is not
- * there; what recovery has to know is. docs/segment_format.md shows it byte by byte. */
+/* Owns the form of a change in a region's log. It does not say who made the change and whom it reaches, as a record of
+ * a queue does. It says what recovery has to know. docs/segment_format.md shows it byte by byte. */
 #ifndef WAN_LOGGED_H
 #define WAN_LOGGED_H
 #include "record/wan_item_set.h"
 #include "record/wan_record.h"
 
 enum {
-    WAN_LOGGED_FORGET = 1,     /* The entry was taken out on this member only. */
-    WAN_LOGGED_INVALID = 2,    /* The entry of this version has lost its value, on this member only. */
-    WAN_LOGGED_MARK = 4,       /* No entry: destroys with stamps up to this one may have been forgotten. */
-    WAN_LOGGED_LET_GO = 8,     /* With MARK: they were let go, as no site that was known could send anything older. */
-    WAN_LOGGED_RESTAMPED = 16, /* It takes the place of the version whose stamp, a later one, is in `other_stamp`. */
-    WAN_LOGGED_KINDS = 31      /* All there are. MARK with FORGET: no stamp before it counts that is above its own;
-                                * `other_stamp` is then up to where destroys may have been forgotten. */
+    WAN_LOGGED_FORGET = 1, /* The entry was removed on this member only. */
+    /* The entry of this version has lost its value, on this member only. */
+    WAN_LOGGED_INVALID = 2,
+    /* No entry: destroys with stamps up to this one may have been forgotten. */
+    WAN_LOGGED_MARK = 4,
+    /* With MARK: they were forgotten because no known site could still send an older change. */
+    WAN_LOGGED_LET_GO = 8,
+    /* It replaces the version with the stamp `other_stamp`, which is later than its own. */
+    WAN_LOGGED_RESTAMPED = 16,
+    /* All kinds. MARK together with FORGET means: no stamp in the log before this change counts if it is above this
+     * one's. `other_stamp` then says up to which stamp destroys may have been forgotten. */
+    WAN_LOGGED_KINDS = 31
 };
 
 typedef struct {
     uint32_t value_length;
     uint16_t key_length;
-    uint8_t kinds; /* WAN_LOGGED_*; 0: a change as any other. */
+    uint8_t kinds; /* WAN_LOGGED_*. 0: an ordinary change. */
     uint8_t stamp_site;
     uint64_t stamp;
-    uint64_t other_stamp;  /* As `kinds` says; else 0. */
-    uint8_t operation : 4; /* The low half of its byte, */
-    uint8_t key_form : 4;  /* and the high one. */
+    uint64_t other_stamp;  /* `kinds` says what it is. Otherwise 0. */
+    uint8_t operation : 4; /* The low half of a byte. */
+    uint8_t key_form : 4;  /* The high half of the same byte. */
     uint8_t value_form;
     uint8_t reserved[6]; /* 0 */
-    /* Then: key, value, zeros up to a multiple of 8. */
+    /* Key, value, and zeros up to a multiple of 8 follow. */
 } wan_logged;
 
 _Static_assert(sizeof(wan_logged) == 32, "what lies in a region's log is a format");
@@ -36,7 +41,7 @@ static inline uint64_t wan_logged_size(uint32_t key_length, uint32_t value_lengt
     return wan_align8(sizeof(wan_logged) + (uint64_t)key_length + value_length);
 }
 
-/* With its padding. */
+/* Bytes of a logged change with its padding. */
 static inline uint32_t wan_logged_length(const wan_logged *logged)
 {
     return (uint32_t)wan_logged_size(logged->key_length, logged->value_length);
@@ -48,7 +53,7 @@ static inline uint8_t *wan_logged_value(const wan_logged *logged)
     return wan_logged_key(logged) + logged->key_length;
 }
 
-/* Lays one out at `to`, where `length` bytes are (its size). */
+/* Writes a logged change at `to`. `length` is its size. */
 static inline void wan_logged_write(uint8_t *restrict to, uint64_t length, const wan_logged head, const uint8_t *key,
                                     const uint8_t *value)
 {
@@ -59,7 +64,8 @@ static inline void wan_logged_write(uint8_t *restrict to, uint64_t length, const
     wan_copy_small(to + sizeof head + head.key_length, value, head.value_length);
 }
 
-/* Checks that `bytes` at `at` begin with a whole, well-formed one. WAN_CORRUPT with the reason otherwise. */
+/* Checks that a whole, well-formed logged change begins at `at`, within `bytes` bytes. WAN_CORRUPT with the reason
+ * otherwise. */
 static inline wan_status wan_logged_check(const uint8_t *at, uint64_t bytes)
 {
     static const uint8_t zeros[6];
@@ -74,13 +80,13 @@ static inline wan_status wan_logged_check(const uint8_t *at, uint64_t bytes)
     return wan_key_check(wan_logged_key(logged), logged->key_length, logged->key_form);
 }
 
-/* Whether one that did not pass at least says where the next one begins. */
+/* Whether a change that did not pass the check at least says where the next one begins. */
 static inline int wan_logged_has_end(const wan_logged *logged, uint64_t bytes)
 {
     return bytes >= sizeof *logged && logged->value_length <= WAN_VALUE_BYTES_MAX && wan_logged_length(logged) <= bytes;
 }
 
-/* The order of two of one key: version, then content. The later one stays. */
+/* The order of two logged changes of one key: first the version, then the content. The later one stays. */
 static inline int wan_logged_order(const wan_logged *a, const wan_logged *b)
 {
     int order = wan_version_order(a->stamp, a->stamp_site, b->stamp, b->stamp_site);
@@ -89,7 +95,7 @@ static inline int wan_logged_order(const wan_logged *a, const wan_logged *b)
                                      b->operation == WAN_DESTROY, b->value_form, wan_logged_value(b), b->value_length);
 }
 
-/* For a choice of one of each key. */
+/* Finds the key of a logged change for a wan_item_set, which chooses one change for each key. */
 static inline wan_item_key wan_logged_item_key(const uint8_t *item)
 {
     const wan_logged *logged = (const wan_logged *)item;

@@ -1,4 +1,4 @@
-/* The order of new stamps. */
+/* Owns the sorting of new stamps. */
 #include "region/wan_new_stamp.h"
 
 #include <stdlib.h>

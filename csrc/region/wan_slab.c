@@ -1,4 +1,4 @@
-/* Pieces of equal size within blocks that are halved. */
+/* Owns pieces of equal size, and the blocks that are halved to get them. */
 #include "region/wan_slab.h"
 
 #include <stdlib.h>
@@ -19,7 +19,8 @@
 #define UNITS       (BLOCK_BYTES / UNIT_BYTES)
 #define PIECE_ORDER 4u /* 32 KB. */
 #define PIECE_BYTES (UNIT_BYTES << PIECE_ORDER)
-/* A table of few entries touches few pages of a block, and takes no more. */
+/* Huge pages are asked for from this number of blocks on. A table of few entries touches only few pages of a block, and
+ * should not take more. */
 #define HUGE_FROM_BLOCKS 4u
 #define IS_FREE          0x80u
 #define INNER            0xffu /* A unit at which no piece begins. */
@@ -28,27 +29,28 @@ struct wan_slab_free {
     wan_slab_free *next, **to_this;
 };
 
-/* At the begin of a block, in its first unit. */
+/* The description of a block. It lies in the block's first unit. */
 struct wan_slab_block {
-    wan_slab_block *next; /* Of all. */
+    wan_slab_block *next; /* The next one in the list of all blocks. */
     wan_slab_block *next_idle;
-    uint32_t used_units;   /* Without the first one. */
-    uint8_t begins[UNITS]; /* The order of the piece that begins there, with IS_FREE; else INNER. */
+    uint32_t used_units; /* Not counting the first one. */
+    /* For each unit: the order of the piece that begins there, with IS_FREE if it is free. Otherwise INNER. */
+    uint8_t begins[UNITS];
 };
 _Static_assert(sizeof(wan_slab_block) <= UNIT_BYTES, "a block's first unit describes it");
 
-/* At the begin of a piece that is cut to small ones. */
+/* The head of a piece that is cut into small ones. It lies at the beginning of the piece. */
 struct wan_slab_piece {
-    wan_slab_piece *next, **to_this; /* Among the open ones of its lane and size. */
-    void *free;                      /* Given back; each holds the address of the next one. */
-    uint32_t used, cut;              /* In use; and how many were ever taken from it. */
+    wan_slab_piece *next, **to_this; /* The list of pieces of its lane and size that have room. */
+    void *free;         /* The small pieces that were given back. Each holds the address of the next one. */
+    uint32_t used, cut; /* Small pieces that are in use, and that were ever taken from it. */
     uint32_t count, bytes;
     uint32_t lane;
     _Alignas(64) uint8_t first[];
 };
 _Static_assert(offsetof(wan_slab_piece, first) == 64, "what is cut from a piece keeps to cache lines");
 
-/* An array of its own. */
+/* An array that is mapped on its own. */
 typedef struct mapped_array {
     struct mapped_array *next;
     void *mapping;
@@ -79,7 +81,7 @@ void wan_slab_close(wan_slab *slab)
     memset(slab, 0, sizeof *slab);
 }
 
-/* Address space that begins at a multiple of BLOCK_BYTES. */
+/* Maps address space that begins at a multiple of BLOCK_BYTES. */
 static void *map_blocks(uint64_t bytes)
 {
     uint8_t *at = mmap(NULL, bytes + BLOCK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -114,7 +116,7 @@ static void remove_free(wan_slab_free *piece)
     if (piece->next) piece->next->to_this = piece->to_this;
 }
 
-/* All of a block but its first unit: one piece of each order. */
+/* Makes a whole block free, except its first unit: one piece of each order. */
 static void free_whole(wan_slab *slab, wan_slab_block *block)
 {
     memset(block->begins, INNER, sizeof block->begins);
@@ -139,7 +141,8 @@ static int add_block(wan_slab *slab)
     return 1;
 }
 
-/* Nothing of a block is in use: only its pages are given back, as somebody may still read there. */
+/* Gives the pages of a block back when nothing of it is in use. The block stays mapped, because a reader without a lock
+ * may still look there. */
 static void idle(wan_slab *slab, wan_slab_block *block)
 {
     for (uint32_t order = 0; order < WAN_SLAB_ORDERS; order++)
@@ -151,7 +154,7 @@ static void idle(wan_slab *slab, wan_slab_block *block)
     slab->block_count--;
 }
 
-/* Under the slab's lock. */
+/* The caller holds the slab's lock. */
 static void *take_piece(wan_slab *slab, uint32_t order)
 {
     uint32_t from = order;
@@ -164,7 +167,7 @@ static void *take_piece(wan_slab *slab, uint32_t order)
     remove_free(piece);
     wan_slab_block *block = block_of(piece);
     if (block == slab->spare) slab->spare = NULL;
-    /* Its upper half. */
+    /* Its upper half becomes free. */
     for (; from > order; from--) add_free(slab, (uint8_t *)piece + (UNIT_BYTES << (from - 1)), from - 1);
     block->begins[unit_of(piece)] = (uint8_t)order;
     block->used_units += 1u << order;
@@ -279,7 +282,7 @@ void wan_slab_give(wan_slab *slab, void *at, uint32_t bytes)
     wan_lock_release(&lane->lock);
 }
 
-/* From those that are mapped already and free, or a new one. */
+/* Takes a mapped array that is free, or maps a new one. */
 static void *take_mapped(wan_slab *slab, uint64_t bytes)
 {
     wan_lock_take(&slab->lock);
@@ -308,7 +311,8 @@ static void give_mapped(wan_slab *slab, void *at)
     wan_lock_take(&slab->lock);
     mapped_array *array = slab->mapped;
     while (array->mapping != at) array = array->next;
-    madvise(at, array->bytes, MADV_DONTNEED); /* What is read there is zeros, as what is taken has to hold. */
+    /* The pages read as zeros afterwards, and the next user of the array needs zeros. */
+    madvise(at, array->bytes, MADV_DONTNEED);
     array->in_use = 0;
     wan_lock_release(&slab->lock);
 }

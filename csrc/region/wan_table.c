@@ -1,4 +1,4 @@
-/* Entries of a region: lines of slots with the low bits of hashes, versions, tombstones. */
+/* Owns how a region's entries lie in lines of slots, how versions are compared, and what becomes of tombstones. */
 #include "region/wan_table.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "region/wan_logged.h"
 
 #define TOMBSTONE_BYTES 8u
-/* Full ones, to a free slot, before a shard is laid out by seats. By chance there are a few dozens. */
+/* The most full lines on the way to a free slot before a shard is laid out by the secret hash. Chance alone makes a few
+ * dozens. */
 #define LINES_PASSED_MAX 128u
 
 wan_status wan_table_init(wan_table *table, uint32_t buckets)
@@ -54,7 +55,7 @@ static inline void set_shrunk_log(wan_shard *shard, uint64_t bytes)
                      __ATOMIC_RELAXED);
 }
 
-/* Neighbours do not take their memory from one lane. */
+/* Neighbouring shards take their memory from different lanes. */
 static inline uint32_t lane_of(const wan_shard *shard) { return (uint32_t)((uintptr_t)shard / sizeof *shard); }
 
 /* Entries. */
@@ -66,7 +67,7 @@ static inline uint64_t entry_bytes(uint16_t key_length, uint32_t capacity)
 
 static inline uint64_t bytes_of(const wan_entry *entry) { return entry_bytes(entry->key_length, entry->capacity); }
 
-/* All of what is allocated for it can hold value. */
+/* Takes memory for an entry. The value can use all of it. */
 static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_t length)
 {
     uint64_t least = entry_bytes(change->key_length, length < TOMBSTONE_BYTES ? TOMBSTONE_BYTES : length);
@@ -93,7 +94,8 @@ static void give_entry(wan_slab *slab, wan_entry *entry)
     free(entry);
 }
 
-/* Without a call for keys of the usual lengths: two words from the front, two from the back, which overlap. */
+/* Compares without a call for keys of the usual lengths: two words from the front and two from the back, which
+ * overlap. */
 static inline int same_bytes(const uint8_t *a, const uint8_t *b, size_t length)
 {
     if (length > 32 || length < 8) return memcmp(a, b, length) == 0;
@@ -113,7 +115,7 @@ static inline int is_key(const wan_entry *entry, const uint8_t *key, uint16_t ke
 
 static inline wan_line *lines_of(const wan_shard *shard) { return wan_layout_lines(shard->layout); }
 static inline uint64_t mask_of(const wan_shard *shard) { return wan_layout_mask(shard->layout); }
-static inline int is_by_seat(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SECRET_HASH) != 0; }
+static inline int is_by_secret_hash(const wan_shard *shard) { return (shard->layout & WAN_LAYOUT_BY_SECRET_HASH) != 0; }
 static inline uint64_t slot_bytes_of(uint64_t layout)
 {
     return layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0;
@@ -125,18 +127,21 @@ static inline wan_slot slot_of(uint64_t hash, const wan_entry *entry)
     return hash << WAN_SLOT_ENTRY_BITS | (uintptr_t)entry >> 4;
 }
 
-/* In which line a search for a key begins. */
+/* The line in which the search for a key begins. */
 static inline uint64_t home_of(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                                uint8_t key_form)
 {
-    return (WAN_UNLIKELY(is_by_seat(shard)) ? wan_secret_hash(key, key_length, key_form) : hash) & mask_of(shard);
+    return (WAN_UNLIKELY(is_by_secret_hash(shard)) ? wan_secret_hash(key, key_length, key_form) : hash)
+           & mask_of(shard);
 }
 
-/* Without a look at the entry, as long as a slot has as many bits of the hash as there are lines. */
+/* The same for the key of a slot. It does not look at the entry unless there are more lines than the slot has bits of
+ * the hash. */
 static inline uint64_t home_of_slot(const wan_shard *shard, wan_slot slot)
 {
     uint64_t mask = mask_of(shard);
-    if (WAN_LIKELY(!is_by_seat(shard) && mask >> WAN_SLOT_TAG_BITS == 0)) return slot >> WAN_SLOT_ENTRY_BITS & mask;
+    if (WAN_LIKELY(!is_by_secret_hash(shard) && mask >> WAN_SLOT_TAG_BITS == 0))
+        return slot >> WAN_SLOT_ENTRY_BITS & mask;
     const wan_entry *entry = wan_slot_entry(slot);
     return home_of(shard, wan_entry_hash(entry), entry->bytes, entry->key_length, entry->key_form);
 }
@@ -158,7 +163,8 @@ static inline wan_slot *find_slot(const wan_shard *shard, uint64_t hash, const u
             wan_slot *slot = &line->slots[__builtin_ctz(matches)];
             if (*slot && is_key(wan_slot_entry(*slot), key, key_length, key_form)) return slot;
         }
-        if (!line->slots[WAN_LINE_SLOTS - 1]) return NULL; /* The line is not full: nobody went on from here. */
+        /* The line is not full, so no key went on from here. */
+        if (!line->slots[WAN_LINE_SLOTS - 1]) return NULL;
     }
 }
 
@@ -192,13 +198,14 @@ static void put_slot(wan_shard *shard, uint64_t home, wan_slot slot)
     }
 }
 
-static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
+static int lay_out(wan_shard *shard, uint64_t lines, int by_secret_hash)
 {
     wan_line *to =
         lines <= WAN_SHARD_LINES_MAX ? wan_slab_take_array(shard->slab, lane_of(shard), lines * sizeof *to) : NULL;
     if (!to) return 0;
     uint64_t before = shard->layout, count = before ? wan_layout_mask(before) + 1 : 0;
-    set_layout(shard, (uintptr_t)to | (by_seat ? WAN_LAYOUT_BY_SECRET_HASH : 0) | (uint64_t)__builtin_ctzll(lines));
+    set_layout(shard,
+               (uintptr_t)to | (by_secret_hash ? WAN_LAYOUT_BY_SECRET_HASH : 0) | (uint64_t)__builtin_ctzll(lines));
     for (uint64_t at = 0; at < count; at++) {
         const wan_line *line = &wan_layout_lines(before)[at];
         for (unsigned n = 0; n < WAN_LINE_SLOTS && line->slots[n]; n++)
@@ -208,8 +215,9 @@ static int lay_out(wan_shard *shard, uint64_t lines, int by_seat)
     return 1;
 }
 
-/* A free slot for a key that is not there; there is one. Where the way to it is long the shard is laid out by seats:
- * who made these keys knows the hash. Without memory for that it is tried again with the next one. */
+/* Finds a free slot for a key that is not there; there always is one. If the way to it is long, the shard is laid out
+ * by the secret hash, because somebody who knows the hash made these keys. Without memory for that, the next key tries
+ * it again. */
 static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
 {
     for (;;) {
@@ -219,19 +227,20 @@ static wan_slot *free_slot(wan_shard *shard, const wan_change *change)
             at = (at + 1) & mask_of(shard);
             passed++;
         }
-        if (WAN_LIKELY(passed <= LINES_PASSED_MAX) || is_by_seat(shard) || !lay_out(shard, mask_of(shard) + 1, 1))
+        if (WAN_LIKELY(passed <= LINES_PASSED_MAX) || is_by_secret_hash(shard)
+            || !lay_out(shard, mask_of(shard) + 1, 1))
             return &lines_of(shard)[at].slots[taken];
     }
 }
 
 static int grow(wan_shard *shard)
 {
-    return lay_out(shard, shard->layout ? (mask_of(shard) + 1) * 2 : 1, is_by_seat(shard));
+    return lay_out(shard, shard->layout ? (mask_of(shard) + 1) * 2 : 1, is_by_secret_hash(shard));
 }
 
-/* After entries were taken out. It grows at three quarters, and shrinks at an eighth, to a quarter at most: it is not
- * laid out again soon, and what it costs is paid for by what was taken out. Without memory for it the shard stays as it
- * is. */
+/* Shrinks a shard after entries were removed. A shard grows at three quarters. It shrinks at an eighth, so that at most
+ * a quarter is in use. So it is not laid out again soon, and the removed entries pay for the work. Without memory for
+ * it the shard stays as it is. */
 static void shrink(wan_shard *shard)
 {
     if (!shard->layout || (uint64_t)shard->used * 8 > wan_shard_slots(shard)) return;
@@ -243,7 +252,7 @@ static void shrink(wan_shard *shard)
         return;
     }
     uint64_t lines = lines_for((uint64_t)shard->used * 4);
-    if (lines <= mask_of(shard)) lay_out(shard, lines, is_by_seat(shard));
+    if (lines <= mask_of(shard)) lay_out(shard, lines, is_by_secret_hash(shard));
 }
 
 wan_shard_content wan_table_take_all(wan_shard *shard)
@@ -272,8 +281,8 @@ void wan_table_free(wan_shard_content content)
 
 static inline uint64_t tombstone_bytes_of(const wan_entry *entry) { return sizeof(wan_slot) + bytes_of(entry); }
 
-/* The change against what is stored, by version and then by content: 0 if it is what made the entry, so that the event
- * has come before. An entry that lost its value here is taken for what any value of its version left. */
+/* The order of the change and of the stored entry, by version and then by content. 0: this change made the entry, so
+ * the event has come before. An invalid entry is taken as made by any value of its version. */
 static inline int order_of(const wan_change *change, const wan_entry *entry)
 {
     int order = wan_version_order(change->stamp, change->stamp_site, entry->stamp, entry->stamp_site);
@@ -299,8 +308,8 @@ uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash)
     return low < count && list->items[low].hash == hash ? list->items[low].stamp : 0;
 }
 
-/* Of a key that is not there: whether a later destroy of it may be known by its hash only, or not at all any more. What
- * destroys is applied all the same: were it taken for older, it could be that of another key with the same hash. */
+/* For a key that is not there: whether a later destroy of it may be known by its hash only, or not at all any more. A
+ * destroy is applied in any case. If it were taken for older, the hash could be that of another key. */
 static inline int may_be_forgotten(const wan_shard *shard, const wan_change *change)
 {
     if (change->operation == WAN_DESTROY || change->flags & WAN_FLAG_FORCED) return 0;
@@ -308,7 +317,7 @@ static inline int may_be_forgotten(const wan_shard *shard, const wan_change *cha
            || (shard->shrunk && change->stamp <= wan_table_shrunk_stamp(shard, change->hash));
 }
 
-/* A change made here is later than what is stored, and than a destroy that is only known by the hash. */
+/* A change made here is later than what is stored, and also later than a destroy that is known only by its hash. */
 static inline wan_outcome decide_local(const wan_shard *shard, const wan_entry *entry, int is_live, wan_change *change)
 {
     if (change->operation == WAN_DESTROY && !is_live) return WAN_MISSING;
@@ -320,7 +329,7 @@ static inline wan_outcome decide_local(const wan_shard *shard, const wan_entry *
     return change->operation == WAN_DESTROY ? WAN_DESTROYED : is_live ? WAN_UPDATED : WAN_CREATED;
 }
 
-/* The stored version, against the proposed one: does the change take effect? */
+/* Decides whether the change takes effect against the stored version. */
 static inline wan_outcome decide(const wan_shard *shard, const wan_entry *entry, wan_change *change)
 {
     int is_live = entry && entry->state != WAN_ENTRY_TOMBSTONE;
@@ -360,14 +369,14 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
     wan_outcome outcome = decide(shard, entry, change);
     if (outcome > WAN_DESTROYED) return outcome;
 
-    /* A destroy leaves a tombstone also where nothing was: an older create may still be on its way. */
+    /* A destroy leaves a tombstone also where there was no entry, because an older create may still be on its way. */
     uint64_t made_ms = outcome == WAN_DESTROYED ? wan_now_ms() : 0;
     const uint8_t *value = outcome == WAN_DESTROYED ? (const uint8_t *)&made_ms : change->value;
     uint32_t length = outcome == WAN_DESTROYED ? TOMBSTONE_BYTES : change->value_length;
 
     int was_tombstone = entry && entry->state == WAN_ENTRY_TOMBSTONE;
     uint64_t tombstone_bytes = was_tombstone ? tombstone_bytes_of(entry) : 0;
-    /* In place where the value fits without wasting much more than it needs. */
+    /* The entry stays where it is if the value fits without much waste. */
     if (!entry || length > entry->capacity || (uint64_t)length * 2 + 64 < entry->capacity) {
         wan_entry *fresh = take_entry(shard, change, length);
         if (!fresh) return WAN_OUT_OF_MEMORY;
@@ -410,9 +419,10 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     change->value_form = WAN_FORM_NONE;
     uint8_t asked = change->ask;
     const wan_entry *entry = wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
+    /* The value goes, whatever it is. */
     if (entry && entry->state != WAN_ENTRY_TOMBSTONE && entry->stamp == change->stamp
         && entry->stamp_site == change->stamp_site)
-        change->ask = WAN_ASK_DECIDED; /* Whatever its value is, it goes. */
+        change->ask = WAN_ASK_DECIDED;
     wan_outcome outcome = wan_table_apply(shard, change);
     change->ask = asked;
     if (outcome == WAN_CREATED || outcome == WAN_UPDATED || outcome == WAN_SAME)
@@ -421,8 +431,8 @@ wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change)
     return outcome;
 }
 
-/* Frees a slot, and fills it from its line; if that was full, from a line behind it where keys are that had to go on
- * from there, and so on. */
+/* Frees a slot and fills it with the last slot of its line. If that line was full, a key of a line behind may have had
+ * to go on from here. Then that key moves here, its slot is filled in the same way, and so on. */
 static void free_again(wan_shard *shard, wan_slot *slot)
 {
     wan_line *lines = lines_of(shard);
@@ -432,7 +442,7 @@ static void free_again(wan_shard *shard, wan_slot *slot)
         uint32_t taken = taken_of(line);
         *slot = line->slots[taken - 1];
         line->slots[taken - 1] = 0;
-        if (taken < WAN_LINE_SLOTS) return; /* Nobody went on from here. */
+        if (taken < WAN_LINE_SLOTS) return; /* No key went on from here. */
         slot = NULL;
         for (uint64_t at = (hole + 1) & mask; !slot && at != hole; at = (at + 1) & mask) {
             wan_line *behind = &lines[at];
@@ -484,11 +494,12 @@ static uint64_t expire_shrunk(wan_shard *shard, uint64_t below)
     set_shrunk_log(shard, wan_table_shrunk_log_bytes(shard) / count * kept);
     wan_shrunk_list *fitting = kept ? realloc(list, sizeof *list + kept * sizeof *list->items) : NULL;
     if (!kept) free(list);
-    if (fitting || !kept) shard->shrunk = fitting; /* Else it stays longer than it has to be. */
+    /* Otherwise the list stays longer than it needs to be. */
+    if (fitting || !kept) shard->shrunk = fitting;
     return count - kept;
 }
 
-/* Whether it is a tombstone that goes by its stamp and its age. */
+/* Whether the entry is a tombstone that its stamp and its age let go. */
 static inline int is_to_expire(const wan_entry *entry, uint64_t before_ms, uint64_t below)
 {
     if (!entry || entry->state != WAN_ENTRY_TOMBSTONE || entry->stamp >= below) return 0;
@@ -497,7 +508,7 @@ static inline int is_to_expire(const wan_entry *entry, uint64_t before_ms, uint6
     return made_ms < before_ms;
 }
 
-/* Without a look at the entries, which costs a cache miss each. */
+/* Whether a shard may have such tombstones. It does not look at entries, because each would cost a cache miss. */
 static inline int may_have_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below)
 {
     return shard->tombstones && shard->oldest_s <= seconds_of(below >> 16) && shard->oldest_s <= seconds_of(before_ms);
@@ -530,7 +541,7 @@ uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below)
     uint32_t oldest_s = UINT32_MAX;
     for (uint64_t at = 0; at < wan_shard_slots(shard);) {
         const wan_entry *entry = wan_shard_entry(shard, at);
-        /* What moved into its place is looked at next. */
+        /* Another entry moved into this slot, so the slot is looked at again. */
         if (is_to_expire(entry, before_ms, below)) {
             take_out(shard, slot_at(shard, at));
             dropped++;
@@ -553,7 +564,8 @@ static int shrunk_order(const void *a, const void *b)
     return one < other ? -1 : one > other;
 }
 
-/* `count` of `list`, in any order and more than one of a hash, become the shard's; of a hash the latest one stays. */
+/* Makes the first `count` items of `list` the shard's shrunk tombstones. They are in any order, and several may have
+ * one hash; of these the latest one stays. */
 static void set_shrunk(wan_shard *shard, wan_shrunk_list *list, uint64_t count)
 {
     qsort(list->items, count, sizeof *list->items, shrunk_order);

@@ -1,14 +1,15 @@
-/* Owns a region's entries: key -> value with its version (stamp, site), under the rule that the later version wins; of
- * one version the content that is later in an order of contents, so that every site ends with the same.
+/* Owns the entries of a region: key -> value with its version (stamp, site). The later version wins. Of two contents
+ * with one version, the content wins that is later in an order of contents, so that every site ends with the same
+ * entry.
  *
- * A table is divided into buckets, by the hash of the key, and each bucket into as many shards: it is a run of them, so
- * that what is done with one bucket costs in its size. A shard has its own lock and grows alone, so that growing a
- * table of ten million keys stalls nobody for longer than one shard's few thousand slots take. A shard's lock is the
- * entry lock: the caller holds it over apply and over appending to the queues, so queue order is version order for
- * every key.
+ * A table is divided into buckets by the hash of the key. A bucket is a run of shards; all buckets have the same number
+ * of them. So work on one bucket costs in proportion to its size. A shard has its own lock and grows alone. So growing
+ * a table of ten million keys stops no thread longer than it takes to lay out one shard's few thousand slots. A shard's
+ * lock is the entry lock: the caller holds it while it applies a change and appends the event to the queues. So the
+ * order in the queues is the order of versions for every key.
  *
- * A slot is one word: where the entry lies, and low bits of the key's hash. Eight of them are a cache line, the slots
- * of a line are filled from its begin, and a key that finds its line full goes to the next one. */
+ * A slot is one word: the address of the entry, and low bits of the key's hash. Eight slots are a line, which is a
+ * cache line. The slots of a line are filled from its beginning. A key whose line is full goes to the next line. */
 #ifndef WAN_TABLE_H
 #define WAN_TABLE_H
 #include "base/wan_hash.h"
@@ -19,7 +20,7 @@
 #    include <emmintrin.h>
 #endif
 
-#define WAN_TABLE_SHARDS    1024u /* About so many, or one for each bucket where these are more. */
+#define WAN_TABLE_SHARDS    1024u /* About so many shards, or one for each bucket if there are more buckets. */
 #define WAN_BUCKETS_DEFAULT 113u
 #define WAN_BUCKETS_MAX     4096u
 #define WAN_SHARD_LINES_MAX (1u << 28)
@@ -27,14 +28,16 @@
 typedef struct {
     uint64_t stamp;
     uint32_t value_length;
-    uint32_t capacity; /* Value bytes there is room for. value_length <= capacity. */
+    uint32_t capacity; /* Room for value bytes. value_length <= capacity. */
     uint16_t key_length;
     uint8_t stamp_site;
     uint8_t key_form;
     uint8_t value_form;
     uint8_t state; /* WAN_ENTRY_* */
     uint16_t reserved;
-    uint8_t bytes[]; /* Key, then value. A tombstone keeps 8 bytes: when it was made, in milliseconds. */
+    /* The key, then the value. A tombstone has 8 bytes instead of a value: the time when it was made, in
+     * milliseconds. */
+    uint8_t bytes[];
 } wan_entry;
 
 enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
@@ -43,49 +46,51 @@ enum { WAN_ENTRY_LIVE = 0, WAN_ENTRY_INVALID = 1, WAN_ENTRY_TOMBSTONE = 2 };
 #define WAN_SLOT_TAG_BITS   20
 #define WAN_SLOT_ENTRY_BITS (64 - WAN_SLOT_TAG_BITS)
 #define WAN_LINE_SLOTS      8u
-typedef uint64_t wan_slot; /* 0: free, as all behind it in the line are. */
+typedef uint64_t wan_slot; /* 0: free, and all slots behind it in the line are free too. */
 typedef struct {
     _Alignas(64) wan_slot slots[WAN_LINE_SLOTS];
 } wan_line;
 
-/* A tombstone of which only this is kept: two keys with one hash share it. */
+/* What is left of a shrunk tombstone. Two keys with one hash share it. */
 typedef struct {
     uint64_t hash, stamp;
 } wan_shrunk;
-/* Ascending by hash, each once. Never empty. */
+/* Ascending by hash, each hash once. Never empty. */
 typedef struct {
     uint64_t count;
     wan_shrunk items[];
 } wan_shrunk_list;
 
-/* One cache line: a table's shards are met at random, and all of them together are to stay near. */
+/* One cache line. Threads meet the shards of a table at random, and all shards together should stay in the cache. */
 typedef struct {
     _Alignas(64) wan_lock lock;
-    uint64_t layout;          /* Where its lines are, a multiple of 64; in the bits below how many (WAN_LAYOUT_*).
-                               * 0: there are none. One word, as it is read without the lock too. */
-    wan_slab *slab;           /* Of its table. */
-    uint64_t bytes;           /* Allocated for entries. May be read without the lock: wan_read. */
-    uint64_t tombstone_bytes; /* Those of tombstones with their key, slots included. */
+    /* The address of its lines, which is a multiple of 64. The bits below say how many lines there are (WAN_LAYOUT_*).
+     * 0: there are none. It is one word because threads without the lock read it too. */
+    uint64_t layout;
+    wan_slab *slab;           /* The slab of its table. */
+    uint64_t bytes;           /* Bytes allocated for entries. They may be read without the lock, by wan_read. */
+    uint64_t tombstone_bytes; /* Bytes of the tombstones that have their key, with their slots. */
     wan_shrunk_list *shrunk;  /* NULL: there are none. */
-    uint32_t used;            /* Slots taken: live entries and tombstones. used <= 3/4 of the slots. */
-    uint32_t tombstones;      /* Those with their key, in slots. */
-    /* 8 bytes each: the records of these, as a log holds them, more or less. Read by wan_table_shrunk_log_bytes. */
+    uint32_t used;            /* Slots in use: live entries and tombstones. At most 3/4 of the slots. */
+    uint32_t tombstones;      /* Tombstones that have their key, in slots. */
+    /* About how many bytes, divided by 8, the shrunk tombstones take in a log. wan_table_shrunk_log_bytes reads it. */
     uint32_t shrunk_log_words;
-    /* No tombstone with its key has a stamp of an earlier second. Of no meaning where there is none. */
+    /* No tombstone that has its key has a stamp of an earlier second. Without such tombstones it means nothing. */
     uint32_t oldest_s;
 } wan_shard;
 
 _Static_assert(sizeof(wan_shard) == 64, "a shard is a cache line");
 
-#define WAN_LAYOUT_SHIFT 31u /* The lines are 1 << so much. */
-/* They are laid out by wan_secret_hash: too many keys had met in one place. Else by the hash. */
+#define WAN_LAYOUT_SHIFT 31u /* The shard has 1 << this many lines. */
+/* If set, wan_secret_hash says where keys lie, because too many keys had met in one place. Otherwise the key's hash
+ * says it. */
 #define WAN_LAYOUT_BY_SECRET_HASH 32u
 
-enum { WAN_BUCKET_PRIMARY = 0 }; /* Its changes are made here. */
+enum { WAN_BUCKET_PRIMARY = 0 }; /* The bucket's changes are made on this member. */
 
-/* A part of a region: a run of its table's shards, and what its keys have in common in its queues. */
+/* A bucket: a run of the table's shards, and what the keys of these shards have in common in queues. */
 typedef struct {
-    /* Of a queue that is divided by buckets its partition is `number` modulo the partitions. */
+    /* If a queue is divided by buckets, this bucket's partition is `number` modulo the number of partitions. */
     uint32_t number;
     uint32_t first_shard, shard_count;
     uint8_t role; /* WAN_BUCKET_* */
@@ -104,14 +109,15 @@ typedef enum {
     WAN_UPDATED,
     WAN_DESTROYED,
     WAN_MISSING, /* A local destroy of a key that is not there. */
-    /* The stored version is later, or of two contents of one version the stored one is: a conflict that lost. */
+    /* The change lost a conflict: the stored version is later, or has the same version and the later content. */
     WAN_LOST,
-    /* Another site's version meets ours and a resolver is to be asked; nothing was changed. */
+    /* The versions come from two sites, and a resolver has to be asked. Nothing was changed. */
     WAN_ASK,
     WAN_OUT_OF_MEMORY,
-    WAN_UNMET, /* What the change asks for is not there; nothing was changed. */
-    WAN_SAME,  /* The very version and value that are stored: the event has been applied before. */
-    /* The key is not there, and may have been destroyed later: of that only a hash, or nothing, is remembered. */
+    WAN_UNMET, /* The condition of the change does not hold. Nothing was changed. */
+    WAN_SAME,  /* The same version and value are stored already: the event was applied before. */
+    /* The key is not there. A later change may have destroyed it: the table remembers only a hash of that, or
+     * nothing. */
     WAN_FORGOTTEN,
 } wan_outcome;
 
@@ -123,17 +129,21 @@ typedef struct {
     uint16_t key_length;
     uint8_t key_form, value_form, operation, stamp_site;
     uint64_t hash;
-    uint64_t stamp;          /* In: proposed. Out: as stored (a local one is raised over what it replaces). */
-    uint64_t absent_below;   /* From elsewhere: destroys with stamps below this may have been forgotten; 0: none. */
-    uint8_t flags;           /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: as the event carries them. */
-    uint8_t local;           /* Made here: always later than what is stored. */
-    uint8_t ask;             /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
-    uint8_t fault;           /* Of a row in a bulk call: the number of the reason why it is refused; 0: it is not. */
-    uint8_t waits;           /* Out of the put path: a queue took the event whose makers wait for its disk. */
-    int64_t tombstone_bytes; /* Out, where the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
+    /* In: the proposed stamp. Out: the stored one. A local stamp is raised above the one that it replaces. */
+    uint64_t stamp;
+    /* For a change from elsewhere: destroys with stamps below this may have been forgotten. 0: none. */
+    uint64_t absent_below;
+    uint8_t flags; /* WAN_FLAG_GIVEN, WAN_FLAG_FORCED: the flags of the event. */
+    uint8_t local; /* Made on this site: it is always later than what is stored. */
+    uint8_t ask;   /* WAN_ASK_*: a resolver is installed, or has decided for the change. */
+    uint8_t fault; /* In a bulk call: the number of the reason why this row is refused. 0: it is not. */
+    /* Out, set by the put path: a queue took the event, and its makers wait for the queue's disk. */
+    uint8_t waits;
+    /* Out, if the outcome is WAN_DESTROYED: by how much the bytes of tombstones grew. */
+    int64_t tombstone_bytes;
 } wan_change;
 
-/* With `buckets` buckets, from 1 to WAN_BUCKETS_MAX; else WAN_INVALID. */
+/* Makes a table with 1 to WAN_BUCKETS_MAX buckets. WAN_INVALID: another number. */
 wan_status wan_table_init(wan_table *table, uint32_t buckets);
 void wan_table_close(wan_table *table);
 
@@ -147,37 +157,39 @@ static inline wan_bucket *wan_table_bucket(const wan_table *table, uint64_t hash
     return &table->buckets[wan_hash_bucket(hash, table->bucket_count)];
 }
 
-/* All below: the caller holds the shard's lock. */
+/* For all functions from here to wan_table_take_all the caller holds the shard's lock, unless they say otherwise. */
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
-/* The same with a version that has no value: what it brings is its key, and that is there. An entry that lost the value
- * of this very version does not get it back by wan_table_apply: the event has been applied before. */
+/* The same for a version without a value. The change brings only its key, and the entry is there but invalid. If an
+ * entry lost the value of this very version, wan_table_apply does not give the value back, because the event counts as
+ * applied before. */
 wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
-/* What apply would do, changing nothing: for callers that must reserve elsewhere first. */
+/* Says what wan_table_apply would do, and changes nothing. It is for callers that must reserve room elsewhere first. */
 wan_outcome wan_table_decide(wan_shard *shard, wan_change *change);
 wan_entry *wan_table_find(const wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length,
                           uint8_t key_form);
-/* Whether the entry is what this very change made it. */
+/* Whether this very change made the entry what it is. */
 int wan_table_made_by(const wan_entry *entry, const wan_change *change);
-/* Takes an entry out without a trace (local destroy). True if it was there. */
+/* Removes an entry without a trace (local destroy). Returns whether it was there. */
 int wan_table_forget(wan_shard *shard, uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form);
-/* Drops tombstones with stamps below `below`; those with their key only if they were made before `before_ms`, and where
- * all of a shard have later stamps than that, none. Returns how many. */
+/* Drops tombstones with stamps below `below`. It drops tombstones that have their key only if they were made before
+ * `before_ms`; if the stamps of all of them in the shard are later than that time, it drops none of them. Returns how
+ * many it dropped. */
 uint64_t wan_table_expire(wan_shard *shard, uint64_t before_ms, uint64_t below);
-/* The highest stamp of those that this would drop; 0: none. */
+/* The highest stamp of the tombstones that wan_table_expire would drop. 0: none. */
 uint64_t wan_table_newest_to_expire(const wan_shard *shard, uint64_t before_ms, uint64_t below);
-/* Keeps of every tombstone its hash and stamp only. WAN_NO_MEMORY: nothing changed. */
+/* Shrinks every tombstone: only its hash and stamp stay. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_table_shrink(wan_shard *shard);
-/* The bytes of shrunk ones in a log, more or less. Without the lock. */
+/* About how many bytes the shrunk tombstones take in a log. It needs no lock. */
 static inline uint64_t wan_table_shrunk_log_bytes(const wan_shard *shard)
 {
     return (uint64_t)__atomic_load_n(&shard->shrunk_log_words, __ATOMIC_RELAXED) * 8;
 }
-/* Whether that costs little for each of them: the whole shard is looked at. */
+/* Whether shrinking costs little for each tombstone. It has to look at the whole shard. */
 static inline int wan_table_is_worth_shrinking(const wan_shard *shard)
 {
     return shard->tombstones >= 32 && (uint64_t)shard->tombstones * 16 >= shard->used;
 }
-/* The stamp of the shrunk tombstone with this hash; 0: there is none. */
+/* The stamp of the shrunk tombstone with this hash. 0: there is none. */
 uint64_t wan_table_shrunk_stamp(const wan_shard *shard, uint64_t hash);
 static inline uint64_t wan_shard_shrunk_count(const wan_shard *shard)
 {
@@ -191,15 +203,15 @@ static inline wan_entry *wan_slot_entry(wan_slot slot)
     return (wan_entry *)(uintptr_t)((slot & (((uint64_t)1 << WAN_SLOT_ENTRY_BITS) - 1)) << 4);
 }
 
-/* The slots of a line whose bits of the hash are these: the bit of each, without a branch, as where the key stands
- * cannot be foreseen. Free slots may be among them. */
+/* Finds the slots of a line that have these bits of the hash. The result has one bit for each slot. It works without a
+ * branch, because the processor cannot foresee where the key is. Free slots may be among them. */
 #if defined(__SSE2__)
 static inline uint32_t wan_line_matches(const wan_line *line, uint64_t hash)
 {
     const __m128 *pairs = (const __m128 *)line->slots;
     __m128i tag = _mm_set1_epi32((int)(uint32_t)(hash << WAN_SLOT_ENTRY_BITS >> 32));
     __m128i bits = _mm_set1_epi32((int)(UINT32_MAX << (32 - WAN_SLOT_TAG_BITS)));
-    __m128i low = _mm_castps_si128(_mm_shuffle_ps(pairs[0], pairs[1], 0xdd)); /* The upper halves. */
+    __m128i low = _mm_castps_si128(_mm_shuffle_ps(pairs[0], pairs[1], 0xdd)); /* The upper halves of the slots. */
     __m128i high = _mm_castps_si128(_mm_shuffle_ps(pairs[2], pairs[3], 0xdd));
     low = _mm_cmpeq_epi32(_mm_and_si128(low, bits), tag);
     high = _mm_cmpeq_epi32(_mm_and_si128(high, bits), tag);
@@ -215,7 +227,8 @@ static inline uint32_t wan_line_matches(const wan_line *line, uint64_t hash)
 }
 #endif
 
-/* To look at each entry of a shard: `wan_shard_entry` of 0 to `wan_shard_slots` - 1, NULL where there is none. */
+/* To look at each entry of a shard, a caller asks wan_shard_entry for 0 to wan_shard_slots - 1. NULL: there is no
+ * entry. */
 static inline uint64_t wan_shard_slots(const wan_shard *shard)
 {
     return shard->layout ? (wan_layout_mask(shard->layout) + 1) * WAN_LINE_SLOTS : 0;
@@ -229,7 +242,7 @@ static inline wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)
     return wan_slot_entry(wan_layout_lines(shard->layout)[at / WAN_LINE_SLOTS].slots[at % WAN_LINE_SLOTS]);
 }
 
-/* Everything that was in a shard, to be freed without its lock. */
+/* Everything that was in a shard. It can be freed without the shard's lock. */
 typedef struct {
     uint64_t layout;
     wan_shrunk_list *shrunk;
@@ -237,7 +250,7 @@ typedef struct {
 } wan_shard_content;
 wan_shard_content wan_table_take_all(wan_shard *shard);
 void wan_table_free(wan_shard_content content);
-/* A table gives back what it keeps to be fast soon. */
+/* Gives back the memory that the table keeps to be faster soon. */
 static inline void wan_table_rest(wan_table *table) { wan_slab_rest(&table->slab); }
 
 static inline const uint8_t *wan_entry_value(const wan_entry *entry) { return entry->bytes + entry->key_length; }
@@ -246,38 +259,41 @@ static inline uint64_t wan_entry_hash(const wan_entry *entry)
     return wan_key_hash(entry->bytes, entry->key_length, entry->key_form);
 }
 
-/* Buckets. These take and release the locks of the bucket's shards, one after the other; none holds two of a table. */
+/* Buckets. These functions take and release the locks of the bucket's shards, one after the other. None of them holds
+ * two locks of one table. */
 
-/* `bytes`: of entries and slots. */
+/* What a bucket holds. `bytes` are those of entries and slots. */
 typedef struct {
     uint64_t entries, tombstones, shrunk, bytes;
 } wan_bucket_counts;
 wan_bucket_counts wan_table_bucket_count(wan_table *table, const wan_bucket *bucket);
-/* Calls `visit` for each entry and tombstone, under its entry lock, until it returns something but WAN_OK. */
+/* Calls `visit` for each entry and tombstone, under its entry lock, until it does not return WAN_OK. */
 typedef wan_status wan_entry_visit(void *context, wan_shard *shard, const wan_entry *entry);
 wan_status wan_table_bucket_each(wan_table *table, const wan_bucket *bucket, wan_entry_visit *visit, void *context);
-/* A number that two buckets with the same keys, versions and contents have in common, in whatever order these came
- * there. Tombstones do not count: each member drops them in its own time. */
+/* A number that is the same for two buckets with the same keys, versions and contents, in whatever order they came.
+ * Tombstones do not count, because each member drops them at its own time. */
 uint64_t wan_table_bucket_digest(wan_table *table, const wan_bucket *bucket);
-/* Brings what is in a bucket into the same one of another table with as many buckets: where that has a later version it
- * stays. Its tombstones are as old as they were. WAN_NO_MEMORY: as far as there was memory. */
+/* Copies the content of a bucket into the same bucket of another table, which has as many buckets. A later version
+ * there stays. Copied tombstones keep their age. WAN_NO_MEMORY: only a part was copied. */
 wan_status wan_table_bucket_copy(wan_table *table, const wan_bucket *bucket, wan_table *to);
-/* Everything in it goes, its tombstones too. Returns how many entries there were, with tombstones of either kind. */
+/* Drops everything in a bucket, also its tombstones. Returns how many entries there were, with tombstones of both
+ * kinds. */
 uint64_t wan_table_bucket_drop(wan_table *table, const wan_bucket *bucket);
 
-/* Many changes one after the other wait less if their slots, and then their entries, are fetched ahead: of some dozens
- * first all slots, then all entries. Both look at a shard without its lock, and use nothing of what they see but as an
- * address to fetch. */
+/* Many changes in a row wait less for memory if their slots, and then their entries, are fetched ahead: the caller
+ * fetches all slots of some dozens of changes, and then all their entries. Both functions look at a shard without its
+ * lock. They use what they see only as an address to fetch. */
 static inline void wan_table_prefetch_slot(const wan_table *table, uint64_t hash)
 {
     uint64_t layout = __atomic_load_n(&wan_table_shard(table, hash)->layout, __ATOMIC_RELAXED);
     if (layout) __builtin_prefetch(wan_layout_lines(layout) + (hash & wan_layout_mask(layout)));
 }
 
-#define WAN_PREFETCH_BYTES_MAX 512u /* Of an entry; the rest follows by itself. */
+/* The most bytes of an entry that are fetched. The processor fetches the rest by itself. */
+#define WAN_PREFETCH_BYTES_MAX 512u
 
-/* `bytes`: of key and value, as far as the caller knows. What is replaced meanwhile stays mapped (wan_slab), so there
- * is nothing to fault on; but sanitizers look at every read, and this one is a race that they need not see. */
+/* `bytes` are those of key and value, as far as the caller knows. An array or entry that is replaced meanwhile stays
+ * mapped (wan_slab), so there is no fault. Sanitizers would report this read as a race, so they do not see it. */
 static inline void wan_table_prefetch_entry(const wan_table *table, uint64_t hash, uint64_t bytes)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -1,3 +1,4 @@
+/* Owns the rows of the tables of counters as data, and how the counters of a queue lie in its log. */
 #include "session/wan_counts.h"
 
 #include <string.h>
@@ -9,13 +10,13 @@ const wan_counter_row wan_queue_counter_rows[WAN_QUEUE_COUNTERS_COUNT] = {WAN_QU
 const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT] = {WAN_RECEIVER_COUNTERS(ROW)};
 #undef ROW
 
-static uint64_t *place_of(wan_queue_counts *counts, uint64_t number)
+static uint64_t *counter_of(wan_queue_counts *counts, uint64_t number)
 {
-    switch (number) { /* A number that two counters have is refused by the compiler. */
-#define PLACE(number, field, ...)                                                                                      \
+    switch (number) { /* The compiler refuses a number that two counters have. */
+#define FIELD(number, field, ...)                                                                                      \
     case number: return &counts->field;
-        WAN_QUEUE_COUNTERS(PLACE)
-#undef PLACE
+        WAN_QUEUE_COUNTERS(FIELD)
+#undef FIELD
     default: return NULL;
     }
 }
@@ -34,16 +35,16 @@ wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *sa
 {
     memset(counts, 0, sizeof *counts);
     for (uint32_t n = 0; n < count; n++) {
-        uint64_t *place = place_of(counts, saved[n].number);
-        if (place == NULL)
+        uint64_t *counter = counter_of(counts, saved[n].number);
+        if (counter == NULL)
             return WAN_FAIL(WAN_CORRUPT,
                             "the queue's state in the log has a counter with number %" PRIu64 ", which this version"
                             " does not know; upgrade before opening it",
                             saved[n].number);
-        if (*place)
+        if (*counter)
             return WAN_FAIL(WAN_CORRUPT, "the queue's state in the log has the counter with number %" PRIu64 " twice",
                             saved[n].number);
-        *place = saved[n].value;
+        *counter = saved[n].value;
     }
     return WAN_OK;
 }

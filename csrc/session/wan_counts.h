@@ -1,14 +1,14 @@
-/* Owns the tables of counters: those of a sender's queue, which lie in its log too, and those of a receiver. A row is
- * all there is to say of a counter: the struct, the names in Python, the ledger and the tables of the documents are
- * made of the rows (docs/recipes.md).
+/* Owns the tables of counters: those of a sender's queue, which lie in the queue's log too, and those of a receiver. A
+ * row says everything about a counter. The struct, the names in Python, the ledger and the tables of the documents are
+ * made from the rows (docs/recipes.md).
  *
  * X(number, field, statistic, entry, part_of, about)
- *   number     in a log's state; never given to another counter, so that every log says what each of its numbers is
- *   field      of the struct, and the name in `EventQueue.counts()`
- *   statistic  of the sender, to which it is added ("": none)
- *   entry      of the ledger, to which it is added: "entry", or "entry/part" ("": it is in none)
- *   part_of    the total of the ledger that the entry is a part of: "received", "queued" ("": it is no part)
- *   about      what it counts */
+ *   number     the counter's number in the state of a log. No other counter ever gets it, so every log stays readable
+ *   field      the field of the struct, and the name in `EventQueue.counts()`
+ *   statistic  the statistic of the sender that the counter is added to ("": none)
+ *   entry      the entry of the ledger that the counter is added to: "entry" or "entry/part" ("": none)
+ *   part_of    the total of the ledger that the entry is a part of: "received" or "queued" ("": it is no part)
+ *   about      what the counter counts */
 #ifndef WAN_COUNTS_H
 #define WAN_COUNTS_H
 #include "base/wan_base.h"
@@ -27,7 +27,7 @@
     X(7, dropped_newest, "", "dropped/queue full, newest", "received",                                                 \
       "found the queue full, with `full-policy=drop-newest`")                                                          \
     X(10, distributed, "events_distributed", "distributed", "queued",                                                  \
-      "the remote site acknowledged: applied, or knew, or judged older than what it has")                              \
+      "the remote site acknowledged: it applied or knew the event, or found it older than what it has")                \
     X(11, conflated_batch, "events_conflated_from_batches", "conflated", "queued", "replaced in a batch")              \
     X(12, filtered_transmit, "events_filtered", "filtered_before_transmit", "queued",                                  \
       "a filter's `before_transmit` refused")                                                                          \
@@ -53,7 +53,8 @@
       "no counter: with persistence, nothing that the queue ever held has a later stamp")                              \
     X(24, clock_repairs, "", "", "", "no counter of events: how often the newest stamp was set back")
 
-/* X(field, statistic, about): of a receiver, over all its connections and restarts. They lie on no disk. */
+/* X(field, statistic, about): the counters of a receiver, over all its connections and restarts. They are not on the
+ * disk. */
 #define WAN_RECEIVER_COUNTERS(X)                                                                                       \
     X(events_received, "events_received", "taken up once each: applied, lost a conflict, or failed")                   \
     X(create_requests, "create_requests", "creates among them")                                                        \
@@ -70,13 +71,15 @@
       "events older than what is stored. Regions with user callbacks count theirs in `region.conflicts` only")         \
     X(bytes_received, "bytes_received", "as sent, with repeats")
 
-typedef struct { /* Guarded by the queue's lock, so that the ledger balances at every moment. */
+/* The queue's lock guards them, so that the ledger balances at every moment. */
+typedef struct {
 #define WAN_FIELD(number, field, ...) uint64_t field;
     WAN_QUEUE_COUNTERS(WAN_FIELD)
 #undef WAN_FIELD
 } wan_queue_counts;
 
-typedef struct { /* Each atomic. */
+/* Each one is atomic. */
+typedef struct {
 #define WAN_FIELD(field, ...) uint64_t field;
     WAN_RECEIVER_COUNTERS(WAN_FIELD)
 #undef WAN_FIELD
@@ -93,19 +96,19 @@ typedef struct {
 } wan_counter_row;
 
 extern const wan_counter_row wan_queue_counter_rows[WAN_QUEUE_COUNTERS_COUNT];
-extern const wan_counter_row
-    wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT]; /* Their number, entry and part_of say nothing. */
+/* Their number, entry and part_of are empty. */
+extern const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT];
 
 typedef struct {
     uint64_t number, value;
-} wan_counter; /* As it lies in a log's state. */
+} wan_counter; /* A counter in the state of a log. */
 
 _Static_assert(sizeof(wan_counter) == 16, "a counter in a log is a format");
 
-/* Writes the counters that are not 0 to `saved`, which has room for all, and returns how many these are. */
+/* Writes the counters that are not 0 to `saved`, which has room for all of them. Returns how many it wrote. */
 uint32_t wan_queue_counts_save(const wan_queue_counts *counts, wan_counter *saved);
-/* Counters that are not among `saved` are 0. WAN_CORRUPT: a number that no counter of this version has, or one twice.
- */
+/* Reads the counters back. Counters that are not in `saved` become 0. WAN_CORRUPT: a number is unknown to this version,
+ * or comes twice. */
 wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *saved, uint32_t count);
 
 #endif

@@ -1,4 +1,5 @@
-/* The window: grows at once, becomes smaller slowly, and only with a round trip that was just measured. */
+/* Owns how the window changes. It grows at once. It becomes smaller slowly, and only after a round trip was measured
+ * recently. */
 #include "session/wan_window.h"
 #include "base/wan_thread.h"
 
@@ -13,7 +14,7 @@ static void begin_epoch(wan_window *window, uint64_t best_before, uint64_t now_u
 {
     window->best_before = best_before;
     window->best = 0;
-    window->told = 0;
+    window->telling_batches = 0;
     window->epoch_at_us = now_us;
 }
 
@@ -47,8 +48,8 @@ static void end_epoch(wan_window *window, uint64_t now_us)
 {
     uint64_t wanted = at_least(window->best, window->best_before);
     int is_too_large = wanted < window->bytes - window->bytes / 4;
-    /* A link that became longer looks as one that became slower, until something crosses it that nothing is ahead of.
-     */
+    /* A link that became longer looks like a link that became slower, until a batch crosses it with nothing ahead of
+     * it. */
     if (is_too_large && window->round_trip_at_us >= window->epoch_at_us) set_bytes(window, wanted);
     else if (is_too_large || now_us - window->round_trip_at_us > WAN_WINDOW_TRIP_AGE_US) window->measuring = 1;
     begin_epoch(window, window->best, now_us);
@@ -64,17 +65,19 @@ void wan_window_acknowledged(wan_window *window, const wan_window_mark *mark, ui
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {
-        if (!mark->was_alone) return; /* Sent before. */
+        if (!mark->was_alone) return; /* This batch was sent before. */
         window->measuring = 0;
-        begin_epoch(window, 0, now_us); /* What was best went by the round trip that was believed. */
+        /* The best windows so far were computed from the old round trip. */
+        begin_epoch(window, 0, now_us);
         return;
     }
-    /* What the rate that this batch saw carries in twice the shortest round trip. */
+    /* The bytes that the rate of this batch carries in twice the shortest round trip. */
     uint64_t wanted = (uint64_t)(2.0 * (double)mark->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
-    window->told += mark->was_full || wanted <= mark->flight; /* Else there was less to send than the link carries. */
-    if (window->told >= WAN_WINDOW_EPOCH_TRIPS
+    /* Otherwise there was less to send than the link carries, and the batch says nothing about the link. */
+    window->telling_batches += mark->was_full || wanted <= mark->flight;
+    if (window->telling_batches >= WAN_WINDOW_EPOCH_TRIPS
         && now_us - window->epoch_at_us >= at_least(WAN_WINDOW_EPOCH_US, WAN_WINDOW_EPOCH_TRIPS * base_us(window)))
         end_epoch(window, now_us);
 }

@@ -1,4 +1,4 @@
-/* Partitions: append, peek, remove, rewind, conflate. */
+/* Owns how a queue appends, peeks, removes, rewinds and conflates. */
 #include "store/wan_queue_inner.h"
 
 #include "base/wan_hash.h"
@@ -23,7 +23,7 @@ wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *dire
     if (status == WAN_OK) status = wan_store_new(env, directory, memory_limit, &store);
     if (status != WAN_OK) return status;
     status = wan_queue_init_in(queue, store, partitions, conflate);
-    wan_store_release(store); /* It is the queue's now, if there is one. */
+    wan_store_release(store); /* The queue holds it now, unless that failed. */
     return status;
 }
 
@@ -56,7 +56,7 @@ void wan_queue_close(wan_queue *queue)
     memset(queue, 0, sizeof *queue);
 }
 
-/* Blocks: the entries of a partition, 512 at a time. */
+/* Blocks of entries: 512 entries of a partition each. */
 
 static wan_status grow_ring(wan_partition *partition)
 {
@@ -100,7 +100,7 @@ static void give_block(wan_queue *queue, wan_block *block)
     block->entries = NULL;
 }
 
-/* Others go on with the store: what this queue refers to is given back. */
+/* Gives back everything in the store that this queue refers to. Other queues go on with the store. */
 static void give_back(wan_queue *queue)
 {
     for (uint32_t n = 0; n < queue->partition_count; n++) {
@@ -125,7 +125,7 @@ static void drop_first_block(wan_queue *queue, wan_partition *partition)
     partition->block_count--;
 }
 
-/* A drained partition keeps its block in memory for the next event, but pins no file. */
+/* An empty partition keeps its block in memory for the next event. It gives back a block that lies in a file. */
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 {
     if (partition->removed != partition->appended || !partition->block_count) return;
@@ -133,8 +133,8 @@ void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
     if (block->entries && wan_store_segment(queue->store, block->segment)->is_file) drop_first_block(queue, partition);
 }
 
-/* Conflation: one slot a key, of its newest queued update. Slots of events that have left are found out when met
- * (their sequence is not above `peeked`) and swept when the index grows. */
+/* Conflation. The index has one slot for each key, for its newest update in the queue. The slot of an event that has
+ * left is recognized when it is met, because its sequence is not above `peeked`. Growing the index drops such slots. */
 
 static inline uint64_t conflation_hash(const wan_record *record)
 {
@@ -145,10 +145,12 @@ static inline uint64_t conflation_hash(const wan_record *record)
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more)
 {
     uint64_t valid = 0;
+    /* What was peeked stays, because a rewind may bring it back. */
     for (uint64_t n = 0; partition->index && n <= partition->index_mask; n++)
-        valid += partition->index[n].sequence > partition->removed; /* What was peeked may come back by a rewind. */
+        valid += partition->index[n].sequence > partition->removed;
     uint64_t capacity = 64;
-    /* Half full at most after growing, three quarters before; with what is about to come. */
+    /* The index is at most half full after it grew, and three quarters full before it grows. Both count the `more` keys
+     * that are about to come. */
     while (capacity < (valid + more) * 2) capacity *= 2;
     wan_index_slot *index = calloc(capacity, sizeof *index);
     if (!index) return WAN_FAIL(WAN_NO_MEMORY, "no memory for a conflation index of %" PRIu64 " keys", capacity);
@@ -175,9 +177,9 @@ static int same_key(const wan_record *a, const wan_record *b)
 static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason);
 static void drop_front_holes(wan_queue *queue, wan_partition *partition);
 
-/* Only updates take part (creates and destroys always travel), and what was peeked stays. Taking out an update that
- * has one of a later version behind it never changes where the key ends. Nothing is moved: the record may still be
- * read. */
+/* Takes out the older update of the same key. Only updates take part: creates and destroys always travel. What was
+ * peeked stays. An update whose key has an update of a later version behind it can go without changing the key's final
+ * value. Nothing is moved here, so the caller may still read the record. */
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record)
 {
     if (record->operation != WAN_UPDATE) return;
@@ -190,19 +192,21 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
             break;
         }
         if (slot->hash != hash) continue;
-        if (slot->sequence <= partition->peeked) break; /* Left the queue: its slot serves again. */
+        if (slot->sequence <= partition->peeked) break; /* That event has left the queue. Its slot serves again. */
         wan_entry_ref ref = *entry_of(partition, slot->sequence);
         if (!ref) break;
         const wan_record *older = ref_record(queue->store, ref);
         if (!same_key(older, record)) continue;
-        /* Replayed after it was parked, say: the newer one must not go for it, and stays the one to be replaced. */
+        /* The older record has the later version, for instance because it was parked and replayed. It stays, and it is
+         * the one that a later update replaces. */
         if (wan_record_order(older, record) > 0) return;
         if (queue->superseded && slot->sequence <= partition->taken) { /* Without memory for the note both travel. */
             (void)wan_buffer_add(
                 queue->superseded,
                 &(wan_hole){(uint32_t)(partition - queue->partitions), WAN_HOLE_CONFLATED, slot->sequence},
                 sizeof(wan_hole));
-        } else { /* Both reach the disk in one block, or this one later. */
+            /* Both reach the disk in one block, or this one does later. */
+        } else {
             make_hole(queue, partition, slot->sequence, WAN_HOLE_CONFLATED);
             queue->conflated++;
         }
@@ -212,15 +216,15 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
     slot->sequence = sequence;
 }
 
-/* Append. */
+/* Appending. */
 
-/* Only where nobody has a record in hand that was not peeked: it may be moved. */
+/* Moves some records if there is reason to. Only where no thread uses a record that was not peeked. */
 static inline void tidy(wan_queue *queue)
 {
     if (WAN_UNLIKELY(queue->hole_bytes >= WAN_SEGMENT_BYTES || queue->is_sweeping)) wan_queue_sweep(queue);
 }
 
-/* Beyond the limit an entry block is not kept for the next event. */
+/* Gives back an entry block that the failed reservation took, if the store is beyond its limit. */
 static void give_unused_block(wan_queue *queue, wan_partition *partition)
 {
     if (WAN_LIKELY(!wan_store_is_over(queue->store)) || !partition->block_count) return;
@@ -238,7 +242,7 @@ wan_status wan_queue_reserve(wan_queue *queue, uint32_t number, uint64_t length,
     wan_status status = entry_room(queue, partition);
     if (status != WAN_OK) return status;
     status = wan_store_take(queue->store, &queue->records, length, &reservation->at, &reservation->segment);
-    if (status != WAN_OK) { /* An entry block in memory stays for the next one. */
+    if (status != WAN_OK) { /* An entry block in memory stays for the next record. */
         wan_queue_unpin_file(queue, partition);
         give_unused_block(queue, partition);
         return status;
@@ -286,7 +290,7 @@ void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     give_unused_block(queue, &queue->partitions[reservation->partition]);
 }
 
-/* The record becomes the newest of its partition, where an entry has room. */
+/* Makes the record the newest of its partition. There is room for its entry. */
 static inline void append(wan_queue *queue, wan_reservation *reservation, wan_entry_ref ref, const wan_record *record)
 {
     wan_partition *partition = &queue->partitions[reservation->partition];
@@ -299,7 +303,8 @@ static inline void append(wan_queue *queue, wan_reservation *reservation, wan_en
     partition->bytes += reservation->length;
     wan_add_guarded(&queue->events, 1);
     wan_add_guarded(&queue->bytes, reservation->length);
-    /* Where the next one will be written: else the lock's release waits until these lines have come from memory. */
+    /* Fetches the memory of the next record for writing. Without this the release of the lock waits until these cache
+     * lines have come from memory. */
     for (uint64_t ahead = 0; ahead < 256; ahead += 64)
         __builtin_prefetch((const uint8_t *)record + reservation->length + ahead, 1);
     if (queue->conflate) wan_queue_conflate_with(queue, partition, sequence, record);
@@ -332,7 +337,7 @@ wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reserva
     return WAN_OK;
 }
 
-/* So short a record never stands alone in its segment: the run goes on behind it. */
+/* Such a short record never stands alone in its segment. So the run can go on behind it. */
 _Static_assert(2 * WAN_RUN_RECORD_BYTES_MAX <= WAN_SEGMENT_BYTES, "a run begins in a segment that is lent");
 
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
@@ -343,7 +348,8 @@ wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run)
     wan_status status = wan_store_take(queue->store, &queue->records, least, &run->at, &run->segment);
     if (status != WAN_OK) return status;
     WAN_DEBUG_CHECK(run->segment == queue->records.segment);
-    queue->records.used -= (uint32_t)least; /* It stays, even if nothing lives in it: the run's end looks at that. */
+    /* The segment stays lent even if nothing lives in it. The end of the run looks at that. */
+    queue->records.used -= (uint32_t)least;
     queue->records.live -= (uint32_t)least;
     run->room = queue->records.bytes - queue->records.used;
     return WAN_OK;
@@ -376,13 +382,14 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
     if (WAN_UNLIKELY(queue->broken != NULL)) count = 0;
     for (uint32_t n = 0; n < count; n++) whole += lengths[n];
     WAN_DEBUG_CHECK(whole <= run->room && lease->segment == run->segment && lease->used == offset);
-    lease->used += (uint32_t)whole; /* All of it first: what it conflates may be the last that lives there. */
+    /* All of it counts as live first, because the record that it conflates may be the last one that lives there. */
+    lease->used += (uint32_t)whole;
     lease->live += (uint32_t)whole;
     while (done < count) {
         uint32_t number = partitions ? partitions[done] : 0;
         wan_partition *partition = &queue->partitions[number];
         if (entry_room(queue, partition) != WAN_OK) break;
-        /* As many as follow in the same partition, and in the same block of entries. */
+        /* As many records as follow in the same partition and in the same block of entries. */
         uint64_t sequence = partition->appended;
         uint32_t in_block = (uint32_t)(sequence % WAN_BLOCK_ENTRIES), n = 0;
         wan_block *block = block_of(partition, sequence + 1);
@@ -425,7 +432,7 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 {
     while (from <= through) {
         const wan_block *block = block_of(partition, from);
-        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES; /* Its last sequence. */
+        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES; /* The last sequence of the block. */
         if (end > through) end = through;
         if (block->entries && block->live) {
             for (; from <= end; from++)
@@ -453,10 +460,11 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, peeked = partition->peeked, end = counts_through(queue, partition);
-    uint32_t file = 0; /* That all of it lies in. 0: in none. */
+    /* The mapped file that all taken records lie in. 0: they lie in none. */
+    uint32_t file = 0;
     int ends = queue->broken != NULL;
     const int adopted = wan_read(&queue->store->adopted_bytes) != 0;
-    while (taken < count && peeked < end && !ends) { /* A block of entries at a time. */
+    while (taken < count && peeked < end && !ends) { /* One block of entries in each round. */
         uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
         if (left > end - peeked) left = end - peeked;
         const wan_entry_ref *entries = block_of(partition, peeked + 1)->entries;
@@ -481,8 +489,8 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
             records[taken++] = ref_record(queue->store, ref);
         }
     }
-    if (taken || !ends)
-        partition->peeked = peeked; /* Else no run is made of holes alone: it would be missed as a gap. */
+    /* If nothing was taken, holes alone must not move `peeked`. The receiver would miss them as a gap. */
+    if (taken || !ends) partition->peeked = peeked;
     partition->unpeeked -= taken;
     *peeked_bytes = taken_bytes;
     check_positions(partition);
@@ -571,7 +579,7 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     wan_entry_ref ref = *entry;
     uint64_t length = ref_length(queue->store, ref);
     *entry = 0;
-    /* A block that is past and holds nothing gives its memory back; the newest one still takes entries. */
+    /* An old block without live entries gives its memory back. The newest block still takes entries. */
     if (--block->live == 0 && (sequence - 1) / WAN_BLOCK_ENTRIES < partition->appended / WAN_BLOCK_ENTRIES)
         give_block(queue, block);
     partition->events--;
@@ -581,7 +589,8 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     wan_store_give(queue->store, &queue->records, ref_segment(ref), length);
 }
 
-/* `count` entries of one block, from the sequence `first` on: what lies together is given back together. */
+/* Removes `count` entries of one block, from the sequence `first` on. Records that lie in the same segment are given
+ * back together. */
 static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count)
 {
     wan_block *block = block_of(partition, first);
@@ -632,8 +641,8 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
     return before - partition->events;
 }
 
-/* Holes at the very front are gone for good at once, where nothing is on its way: the receiver is told that they are
- * settled, and a queue that conflates for days does not keep their entries. */
+/* Removes holes at the very front at once, if nothing is on its way. The receiver is told that they are settled. And a
+ * queue that conflates for days does not keep their entries. */
 static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed) return;
@@ -651,8 +660,8 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
     WAN_CHECK(queue, sequence > partition->removed && sequence <= partition->appended);
     wan_entry_ref *entry = entry_of(partition, sequence);
     if (!*entry) return;
-    /* Without memory for the note a crash brings the event back: an older update before its newer one, which harms
-     * nothing. */
+    /* Without memory for the note, a crash brings the event back. That is an older update before its newer one, and
+     * harms nothing. */
     if (queue->holes)
         (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence},
                              sizeof(wan_hole));
@@ -681,7 +690,7 @@ void wan_queue_rewind(wan_queue *queue, uint32_t number)
     check_positions(partition);
 }
 
-/* Counts what all that the queue waits for have by now. */
+/* Moves `counted` up to the last event that all have that the queue waits for. */
 static void count_more(wan_queue *queue, wan_partition *partition)
 {
     uint64_t end = partition->appended;

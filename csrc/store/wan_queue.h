@@ -1,28 +1,31 @@
-/* Owns the partitions of one queue: for each its positions, the entries that say where its records lie, and the
- * index of conflation. Not thread-safe: the lock of the layer above guards a queue with all its partitions;
- * records between removed and peeked are neither changed nor moved, so they may be copied without it. */
+/* Owns the partitions of one queue. Each partition has its positions, the entries that say where its records lie, and
+ * the index of conflation. It is not thread-safe: the lock of the layer above guards a queue with all its partitions.
+ * Records between `removed` and `peeked` are neither changed nor moved, so a thread may copy them without the lock. */
 #ifndef WAN_QUEUE_H
 #define WAN_QUEUE_H
 #include "record/wan_record.h"
 #include "base/wan_buffer.h"
 #include "store/wan_store.h"
 
-/* Where a record lies, in 64 bits; 0: nothing (conflated, or refused at transmit). Length in units of 8 bytes is
- * there so that removal need not touch the record; 0 says: longer than fits, ask the record. */
+/* Where a record lies, in 64 bits. 0: there is no record, because the event became a hole. It includes the length in
+ * units of 8 bytes, so that removing an event need not touch its record. Length 0 means that the length does not fit,
+ * and the record itself has to be asked. */
 typedef uint64_t wan_entry_ref;
-#define WAN_REF_OFFSET_BITS 22 /* Offset / 8: segments of up to 32 MB; a longer record lies at offset 0. */
-#define WAN_REF_LENGTH_BITS 18 /* Length / 8: records of up to 2 MB. */
+/* The offset divided by 8, for segments of up to 32 MB. A longer record lies at offset 0. */
+#define WAN_REF_OFFSET_BITS 22
+/* The length divided by 8, for records of up to 2 MB. */
+#define WAN_REF_LENGTH_BITS 18
 
 #define WAN_BLOCK_ENTRIES 512u
 #define WAN_BLOCK_BYTES   (WAN_BLOCK_ENTRIES * 8)
 
 typedef struct {
-    wan_entry_ref *entries; /* NULL: all of it were holes, and its memory was given back. */
+    wan_entry_ref *entries; /* NULL: all its entries are holes, and its memory was given back. */
     uint32_t segment;
-    uint32_t live; /* Entries that are not 0. */
+    uint32_t live; /* Entries that are no holes. */
 } wan_block;
 
-/* Why an event became a hole; as it is logged. */
+/* Why an event became a hole. The numbers are in logs. */
 enum {
     WAN_HOLE_CONFLATED = 1,
     WAN_HOLE_FILTERED = 2,
@@ -42,59 +45,76 @@ _Static_assert(sizeof(wan_hole) == 16, "a hole in a log is a format");
 typedef struct {
     uint64_t hash;
     uint64_t sequence;
-} wan_index_slot; /* sequence 0: free */
+} wan_index_slot; /* A sequence of 0: the slot is free. */
 
 typedef struct {
-    /* removed <= peeked <= appended, always. Sequences up to `removed` are gone for good; up to `peeked` they are in
-     * a batch on its way (or were holes); `appended` is the newest. Sequences start at 1 and are never used twice. */
+    /* removed <= peeked <= appended, always. Events up to `removed` are gone for good. Events up to `peeked` are in a
+     * batch on its way, or were holes. `appended` is the newest event. Sequences start at 1, and none is used twice. */
     uint64_t removed, peeked, appended;
-    uint64_t duplicate_through; /* Sequences up to here may have been applied: sent before the last rewind. */
-    uint64_t events;            /* Entries in (removed, appended] that are not holes. */
-    uint64_t bytes;             /* Their record bytes. */
-    uint64_t unpeeked;          /* Those of them in (peeked, appended]. */
-    /* Where the queue waits for somebody, an event is peeked only once it counts: all it waits for have it. */
-    uint64_t counted; /* All up to here count: the lowest of what is waited for. peeked <= counted <= appended. */
-    uint64_t uncounted_events; /* Events in (counted, appended]. Both are kept only while the queue waits. */
-    uint64_t durable;          /* With persistence: on the disk up to here. durable <= appended. */
-    uint64_t taken; /* With persistence: up to here it is on the disk or being written. durable <= taken <= appended. */
-    uint64_t replicated; /* With copies: all copies in sync have it up to here. replicated <= appended. */
-    wan_block *blocks;   /* Ring of entry blocks by (sequence - 1) / WAN_BLOCK_ENTRIES; capacity a power of two. */
+    /* Events up to here may have been applied, because they were sent before the last rewind. */
+    uint64_t duplicate_through;
+    uint64_t events;   /* Entries in (removed, appended] that are no holes. */
+    uint64_t bytes;    /* Bytes of their records. */
+    uint64_t unpeeked; /* Those of these entries that are in (peeked, appended]. */
+    /* A queue may wait for its disk, or for copies of it on other members. Then an event counts only when all of them
+     * have it, and only an event that counts can be peeked. `counted` and `uncounted_events` are kept only while the
+     * queue waits. */
+    /* All events up to here count. peeked <= counted <= appended. */
+    uint64_t counted;
+    uint64_t uncounted_events; /* Events in (counted, appended]. */
+    /* With persistence: the disk has all events up to here. durable <= appended. */
+    uint64_t durable;
+    /* With persistence: the disk has all events up to here, or they are being written. durable <= taken <= appended. */
+    uint64_t taken;
+    /* With copies: all copies in sync have all events up to here. replicated <= appended. */
+    uint64_t replicated;
+    /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
+     * is a power of two. */
+    wan_block *blocks;
     uint32_t block_capacity;
     uint32_t block_count;
-    uint64_t first_block;  /* Number of the oldest block held. */
-    uint64_t known_holes;  /* (removed, known_holes] holds holes only; where it is behind `removed` nothing is known. */
-    wan_index_slot *index; /* Conflation: key -> newest update not peeked. NULL until used. */
+    uint64_t first_block; /* The number of the oldest block. */
+    /* (removed, known_holes] has holes only. If `known_holes` is below `removed`, nothing is known. */
+    uint64_t known_holes;
+    /* For conflation: the newest update of each key that was not peeked. NULL until it is needed. */
+    wan_index_slot *index;
     uint64_t index_mask, index_used;
 } wan_partition;
 
 typedef struct {
-    wan_store *store;          /* Shared, perhaps, with other queues: one record may stand in several. */
-    wan_lease records, blocks; /* Where it puts them in there. */
+    /* Other queues may share it, and a record may stand in several queues. */
+    wan_store *store;
+    wan_lease records, blocks; /* The segments of the store that this queue writes into. */
     wan_partition *partitions;
     uint32_t partition_count;
     uint8_t conflate;
-    uint8_t persistent; /* Events count once they are durable: nothing leaves that a crash could take back. */
-    uint8_t
-        copied; /* Events count once all copies in sync have them: nothing leaves that a lost member could take back. */
-    uint64_t events, bytes;   /* Sums over the partitions. May be read without the lock: wan_read. */
-    wan_buffer *holes;        /* With persistence: where holes are noted for the log. NULL otherwise. */
-    uint64_t hole_bytes;      /* Of records taken out of the middle since segments were last looked at for moving. */
-    uint8_t is_sweeping;      /* What lives in sparse segments is on its way out of them: */
-    uint32_t sweep_partition; /* up to here it is done. */
+    /* Events count once they are durable. So no event leaves that a crash could take back. */
+    uint8_t persistent;
+    /* Events count once all copies in sync have them. So no event leaves that the loss of a member could take back. */
+    uint8_t copied;
+    /* Sums over the partitions. They may be read without the lock, by wan_read. */
+    uint64_t events, bytes;
+    wan_buffer *holes; /* With persistence: where holes are noted for the log. Otherwise NULL. */
+    /* Bytes of records that became holes since the queue last looked for segments to empty. */
+    uint64_t hole_bytes;
+    /* The queue is moving what lives out of sparse segments. It has done so up to `sweep_sequence` of
+     * `sweep_partition`. */
+    uint8_t is_sweeping;
+    uint32_t sweep_partition;
     uint64_t sweep_sequence;
-    /* With persistence: older updates (as wan_hole) that wait to be taken out until the newer one is on the disk. Else
-     * a crash could leave neither: the older one passed over by a batch, or removed; the newer one not written. NULL
-     * otherwise. */
+    /* With persistence: older updates (as wan_hole) that become holes only when the newer update of their key is on the
+     * disk. If they became holes at once, a crash could lose both: a batch passes over the older one, and the newer one
+     * was not written. Otherwise NULL. */
     wan_buffer *superseded;
-    uint64_t conflated;         /* Events replaced in the queue by a newer update, ever. */
-    const wan_breakage *broken; /* Where a check of our own failed first; NULL: none did. Nothing is changed or handed
-                                   out from then on. */
+    uint64_t conflated; /* The number of events that a newer update has replaced in the queue since it began. */
+    /* The first check of our own that failed, or NULL. From then on the queue changes nothing and hands nothing out. */
+    const wan_breakage *broken;
 } wan_queue;
 
-/* With a store of its own, */
+/* Makes a queue with a store of its own. */
 wan_status wan_queue_init(wan_queue *queue, const wan_env *env, const char *directory, uint64_t memory_limit,
                           uint32_t partitions, int conflate);
-/* or in one that others use too. */
+/* Makes a queue in a store that other queues use too. */
 wan_status wan_queue_init_in(wan_queue *queue, wan_store *store, uint32_t partitions, int conflate);
 void wan_queue_close(wan_queue *queue);
 
@@ -103,32 +123,36 @@ typedef struct {
     uint32_t segment;
     uint32_t partition;
     uint64_t length;
-    uint64_t sequence; /* Of the record, from commit on. */
-    uint8_t beyond;    /* By wan_queue_reserve_beyond. */
+    uint64_t sequence; /* The record's sequence, valid after commit. */
+    uint8_t beyond;    /* wan_queue_reserve_beyond made it. */
 } wan_reservation;
 
-/* Makes room for one record of `length` bytes at the tail of a partition: record and entry. Nothing is visible
- * before commit; cancel undoes it. One reservation at a time. WAN_FULL, WAN_IO, WAN_NO_MEMORY: nothing changed. */
+/* Makes room for one record of `length` bytes at the end of a partition: for the record and its entry. Nothing is
+ * visible before wan_queue_commit, and wan_queue_cancel undoes it. A queue has one reservation at a time. WAN_FULL,
+ * WAN_IO, WAN_NO_MEMORY: nothing changed. */
 wan_status wan_queue_reserve(wan_queue *queue, uint32_t partition, uint64_t length, wan_reservation *reservation);
-/* The same where that one found no room, for a caller who will drop older events once this one is committed, and none
- * if it is cancelled: the memory limit is passed by a segment of each kind. WAN_FULL: it is passed already, or the
- * record alone would. Nothing changed. */
+/* The same, after wan_queue_reserve found no room. The caller drops older events after it commits, and drops none if it
+ * cancels. The store may pass its memory limit by one segment for records and one for entries. WAN_FULL: the limit is
+ * passed already, or the record alone would pass it. Nothing changed. */
 wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t length,
                                     wan_reservation *reservation);
 void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation);
-/* The record has been written at reservation->at: it becomes the newest. With conflation an update takes out the older
- * update of its key that was not peeked. The record stays where it is until the next reservation or hole. */
+/* Makes the record that the caller has written at reservation->at the newest of its partition. With conflation an
+ * update takes out the older update of its key that was not peeked. The record stays where it is until the next
+ * reservation or hole. */
 void wan_queue_commit(wan_queue *queue, wan_reservation *reservation);
 
-/* Room for an entry alone: of a record that another queue in the same store has. Cancelled as any other. */
-wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t partition, wan_reservation *reservation);
-/* The record at a sequence of a partition of `from`, whose lock is held too, becomes the newest here as well. It is not
- * copied: its bytes live as long as either refers to them. WAN_BROKEN: it was not committed; the caller cancels the
+/* Makes room for an entry alone, for a record that another queue in the same store has. It is cancelled like any other
  * reservation. */
+wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t partition, wan_reservation *reservation);
+/* Makes a record of another queue the newest record here as well. The record is at `sequence` of a partition of `from`.
+ * The caller holds the locks of both queues. The record is not copied: its bytes live as long as one of the queues
+ * refers to them. WAN_BROKEN: nothing was committed, and the caller cancels the reservation. */
 wan_status wan_queue_commit_reference(wan_queue *queue, wan_reservation *reservation, const wan_queue *from,
                                       uint32_t partition, uint64_t sequence);
 
-/* A run: records written one behind the other at the end of the current segment, and made the newest together. */
+/* A run: records that the caller writes one behind the other at the end of the current segment, and that become the
+ * newest ones together. */
 typedef struct {
     uint8_t *at;
     uint64_t room;
@@ -136,75 +160,79 @@ typedef struct {
 } wan_run;
 #define WAN_RUN_RECORD_BYTES_MAX (64u << 10) /* A longer record goes alone, by reserve and commit. */
 
-/* Says where a run can be written: there is room for `least` bytes at least. Nothing else on the queue before append.
- */
+/* Says where the caller can write a run: there is room for at least `least` bytes. The caller makes no other call on
+ * the queue before wan_queue_append_run. */
 wan_status wan_queue_open_run(wan_queue *queue, uint64_t least, wan_run *run);
-/* Entries for `count` records more in a partition, a block of them at most: of a run of so many append leaves none out.
- */
+/* Makes room for the entries of `count` more records in a partition; `count` is at most WAN_BLOCK_ENTRIES. Then
+ * wan_queue_append_run leaves out no record of a run of that size. */
 wan_status wan_queue_room_for_entries(wan_queue *queue, uint32_t partition, uint32_t count);
-/* The records of these lengths have been written from run->at on: they become the newest of their partitions (NULL: all
- * of the first), in this order, as commit does it. Returns how many: fewer where there is no memory for more entries;
- * the rest is as if it had never been written. 0 records end a run unused. They stay where they are, also those that a
- * later one of them takes out, until the next reservation or hole. `sequences` gets those of all that were appended;
- * NULL: nobody asks. */
+/* Ends a run. The caller has written records with these lengths from run->at on. They become the newest of their
+ * partitions in this order, as wan_queue_commit does it. `partitions` NULL: all go to partition 0. Returns how many
+ * records were appended. That is fewer than `count` if there is no memory for more entries; the rest is as if it had
+ * never been written. A count of 0 ends a run unused. All records stay where they are until the next reservation or
+ * hole, also those that a later record of the run takes out. `sequences` (may be NULL) gets the sequences of the
+ * appended records. */
 uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32_t *lengths, const uint16_t *partitions,
                               uint32_t count, uint64_t *sequences);
 
 /* The record at a sequence of a partition, or NULL for a hole. removed < sequence <= appended. */
 wan_record *wan_queue_at(const wan_queue *queue, const wan_partition *partition, uint64_t sequence);
-/* The first sequence of from..through that is no hole; 0: all are. removed < from, through <= appended. Blocks of holes
- * are passed as such. */
+/* The first sequence from `from` to `through` that is no hole. 0: all are holes. removed < from, through <= appended.
+ * It passes blocks of holes without a look at each entry. */
 uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint64_t through);
-/* The oldest event of a partition, or NULL. What was found to be holes is not looked at again. */
+/* The oldest event of a partition, or NULL. It remembers the holes that it passed. */
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t partition);
 
-/* Takes the next records that were not peeked: up to `count`, and up to `bytes`; the first one whatever its size if
- * `at_least_one`. Fills `records`, and `sequences` unless that is NULL; moves `peeked` past them and past holes (past
- * nothing if none fits). Of records in a mapped file it takes those of one such file, which the caller checks before
- * touching them (wan_queue_span). Returns how many. */
+/* Takes the next records that were not peeked, up to `count` of them and up to `bytes`. With `at_least_one` it takes
+ * the first record whatever its size. It fills `records`, and `sequences` unless that is NULL. It moves `peeked` past
+ * the records and past holes; if no record fits, `peeked` stays. It takes records from one mapped file at most, and the
+ * caller checks that file before it touches the records (wan_queue_span). Returns how many records it took. */
 uint32_t wan_queue_peek(wan_queue *queue, uint32_t partition, uint32_t count, uint64_t bytes, int at_least_one,
                         wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes);
-/* The part of a mapped file that the records of from..through lie in, for wan_store_check: what one peek took lies in
+/* The part of a mapped file that holds the records `from` to `through`, for wan_store_check. What one peek took lies in
  * one such file at most. removed < from, through <= appended. */
 wan_store_span wan_queue_span(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through);
-/* Of a span that names a file: the lengths of its records, without touching them. */
+/* Writes the lengths of the records of a span that names a file, without touching the records. */
 void wan_queue_lengths(const wan_queue *queue, uint32_t partition, uint64_t from, uint64_t through, uint32_t *lengths);
-/* What one peek took of a mapped file, and its lengths: copied to `to`, and `records` point there. Nothing that happens
- * to the file ends the process. WAN_IO with the file and the reason. Needs no lock. */
+/* Copies the records that one peek took from a mapped file, with their lengths, to `to`. `records` point there
+ * afterwards. Nothing that happens to the file ends the process. WAN_IO with the file and the reason. Needs no lock. */
 wan_status wan_queue_copy(const wan_queue *queue, const wan_store_span *span, wan_record **records,
                           const uint32_t *lengths, uint32_t count, uint8_t *to);
-/* All of a span, as above. */
+/* Copies a whole span, in the same way. */
 wan_status wan_queue_copy_span(const wan_queue *queue, const wan_store_span *span, uint8_t *to);
-/* What the last peek took, behind `peeked`, is as if it had not been taken. */
+/* Takes back the last peek, as far as it went behind `peeked`. */
 void wan_queue_unpeek(wan_queue *queue, uint32_t partition, uint64_t peeked);
-/* Drops all up to `through` (<= peeked), as acknowledged. Returns the number of events that were dropped. */
+/* Drops all events up to `through` (<= peeked), because they were acknowledged. Returns the number of dropped
+ * events. */
 uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through);
-/* Makes one peeked or queued event a hole: filtered or conflated in its batch. */
+/* Makes one event of the queue a hole, peeked or not, for the given reason. */
 void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason);
-/* What was peeked and not removed is to be sent again; it may have been applied. */
+/* The records that were peeked and not removed are to be sent again. The receiver may have applied them. */
 void wan_queue_rewind(wan_queue *queue, uint32_t partition);
-/* With persistence: all up to `durable` is on the disk now. */
+/* With persistence: the disk has all events up to `durable` now. */
 void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable);
-/* Copies in sync come to be (nothing that counts is taken back), or are no more: what was waited for then counts.
- * WAN_BROKEN: nothing was changed. */
+/* Begins or ends the waiting for copies in sync. When it begins, no event that counts is taken back. When it ends, the
+ * events that waited for copies count. WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_set_copied(wan_queue *queue, int copied);
-/* With copies: all up to `replicated` is at every copy in sync now. */
+/* With copies: all copies in sync have the events up to `replicated` now. */
 void wan_queue_made_replicated(wan_queue *queue, uint32_t partition, uint64_t replicated);
-/* With persistence: what replaces these updates is on the disk; those that were not peeked meanwhile become holes. */
+/* With persistence: the newer updates that replace these are on the disk. Those of these that were not peeked meanwhile
+ * become holes. */
 void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded);
-/* Recovery: a record at its sequence. Ahead of `appended`: what lies between becomes holes. Behind it: fills a
- * hole (or is there already: nothing happens). Only while nothing is peeked. */
+/* Recovery puts a record back at its sequence. If the sequence is further than `appended` + 1, the sequences between
+ * become holes. If it is not above `appended`, the record fills a hole, or it is there already and nothing happens.
+ * Only while nothing is peeked. */
 wan_status wan_queue_restore(wan_queue *queue, uint32_t partition, uint64_t sequence, const wan_record *record);
 
-/* As restore, for a record that lies in the segment that is being adopted (wan_store_adopt), and stays there. */
+/* The same for a record that lies in the segment that is being adopted (wan_store_adopt), and stays there. */
 wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_t partition, uint64_t sequence,
                                   const wan_record *record);
-/* After recovery: moves what lives out of segments that are mostly dead, as far as it is worth it. */
+/* Moves what lives out of segments that are mostly dead, as far as that is worth it. Called after recovery. */
 void wan_queue_compact(wan_queue *queue);
-/* Recovery: all up to `removed` is gone, and sequences go on behind `appended`. */
+/* Recovery: all events up to `removed` are gone, and the next sequence is above `appended`. */
 wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t partition, uint64_t removed, uint64_t appended);
 
-/* After recovery with `conflate` off: indexes what is queued, and conflates from now on. */
+/* Indexes what is queued, and conflates from now on. Called after a recovery with `conflate` off. */
 wan_status wan_queue_start_conflating(wan_queue *queue);
 
 /* Events that can be peeked now. */
@@ -212,7 +240,7 @@ static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
     return partition->unpeeked - partition->uncounted_events;
 }
-/* All of it is dropped. *dropped: how many events. WAN_BROKEN: nothing was changed. */
+/* Drops all events. *dropped: how many they were. WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped);
 
 #endif

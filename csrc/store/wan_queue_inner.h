@@ -1,4 +1,5 @@
-/* What the files of the queue share: how an entry is found, and the steps that appending and recovery both take. */
+/* Owns what the files of the queue share: how an entry is found, and the steps that both appending and recovery
+ * take. */
 #ifndef WAN_QUEUE_INNER_H
 #define WAN_QUEUE_INNER_H
 #include "store/wan_queue.h"
@@ -32,7 +33,8 @@ static inline wan_block *block_of(const wan_partition *partition, uint64_t seque
     return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
 }
 
-static wan_entry_ref no_entry; /* Stands for every entry of a block of holes; never written. */
+/* Stands for every entry of a block of holes. Nothing writes to it. */
+static wan_entry_ref no_entry;
 
 static inline wan_entry_ref *entry_of(const wan_partition *partition, uint64_t sequence)
 {
@@ -48,10 +50,10 @@ static inline void check_positions(const wan_partition *partition)
     (void)partition;
 }
 
-/* Whether an event counts only when somebody else has it too. */
+/* Whether an event counts only when the disk, or the copies, have it too. */
 static inline int queue_waits(const wan_queue *queue) { return queue->persistent | queue->copied; }
 
-/* The last sequence that counts. */
+/* The sequence of the last event that counts. */
 static inline uint64_t counts_through(const wan_queue *queue, const wan_partition *partition)
 {
     return queue_waits(queue) ? partition->counted : partition->appended;
@@ -62,19 +64,20 @@ static inline int has_block(const wan_partition *partition, uint64_t number)
     return partition->block_count && number - partition->first_block < partition->block_count;
 }
 
-/* wan_queue.c */
+/* The functions of wan_queue.c that other files use. */
 wan_status wan_queue_block_room(wan_partition *partition);
-/* There is room for it, and it comes behind the newest. `entries`: NULL for a block of holes. */
+/* Adds the block `number` behind the newest. There is room for it (wan_queue_block_room). `entries` is NULL for a block
+ * of holes. */
 void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
-/* wan_queue_move.c: a step of moving what lives out of sparse segments. Nobody has a record in hand that was not
- * peeked. */
+/* In wan_queue_move.c. One step of moving what lives out of sparse segments. The caller makes sure that no thread uses
+ * a record that was not peeked. */
 void wan_queue_sweep(wan_queue *queue);
 
-/* The next sequence has an entry, and a slot in the index. */
+/* Makes room for the entry of the next sequence, and for its slot in the index of conflation. */
 static inline wan_status entry_room(wan_queue *queue, wan_partition *partition)
 {
     wan_status status = WAN_OK;

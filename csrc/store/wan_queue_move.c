@@ -1,20 +1,21 @@
-/* Moving live records out of segments that are mostly dead. */
+/* Owns how a queue moves live records out of segments that are mostly dead. */
 #include "store/wan_queue_inner.h"
 
 #include <string.h>
 #include <sys/uio.h>
 
-#define SWEPT_ENTRIES 4096u        /* Looked at in one step, and */
-#define SWEPT_BYTES   (256u << 10) /* moved in it. */
+#define SWEPT_ENTRIES 4096u        /* Entries that one step looks at. */
+#define SWEPT_BYTES   (256u << 10) /* Bytes that one step moves. */
 
-/* Conflation for days leaves segments with a few live records each. */
+/* Whether less than half of a segment lives. Conflation for days leaves segments with a few live records each. */
 static int is_sparse(const wan_segment *segment)
 {
     return segment->base && !segment->is_lent && !segment->holds_blocks && segment->used
            && !__atomic_load_n(&segment->is_lost, __ATOMIC_RELAXED) && wan_read(&segment->live) * 2 < segment->used;
 }
 
-/* Marks the segments that are sparse, if `mark`; else takes the marks away. Whether there are any. */
+/* Marks all sparse segments if `mark` is set. Otherwise it takes all marks away. Returns whether any segment is marked
+ * now. */
 static int mark_sparse(wan_store *store, int mark)
 {
     int any = 0;
@@ -29,8 +30,8 @@ static int mark_sparse(wan_store *store, int mark)
     return any;
 }
 
-/* One record gets a new place. Whatever another queue refers to stays: its bytes live there. 0: there is no room, or it
- * cannot be read. */
+/* Copies one record to a new place, and lets go of the old place. The old bytes stay as long as another queue refers to
+ * them. Returns 0 if there is no room. */
 static int move(wan_queue *queue, wan_entry_ref *entry)
 {
     wan_store *store = queue->store;
@@ -41,11 +42,12 @@ static int move(wan_queue *queue, wan_entry_ref *entry)
     uint8_t *to;
     uint32_t new_id;
     if (wan_store_take(store, &queue->records, length, &to, &new_id) != WAN_OK) return 0;
-    /* A log's file may be cut off by others at any moment. */
+    /* Others may cut off a log's file at any moment. */
     if (segment->is_adopted && store->env->copy) {
         const struct iovec piece = {(void *)(uintptr_t)record, length};
         if (store->env->copy(store->env, segment->file, segment->bytes, &piece, 1, to) != WAN_OK) {
-            __atomic_store_n(&segment->is_lost, 1, __ATOMIC_RELAXED); /* It stays, and is not tried again. */
+            /* The record stays, and the segment is not tried again. */
+            __atomic_store_n(&segment->is_lost, 1, __ATOMIC_RELAXED);
             __atomic_store_n(&segment->is_leaving, 0, __ATOMIC_RELAXED);
             wan_store_untake(store, &queue->records, new_id, length);
             return 1;
@@ -64,13 +66,13 @@ static void end_sweep(wan_queue *queue)
     (void)mark_sparse(queue->store, 0);
 }
 
-/* What a record's place was is not in the record: the entries say it, and are gone through in order, some in each step.
- */
+/* Goes on with a sweep, for so many entries and bytes. A record does not say its position, so the sweep goes through
+ * the entries in order to find the records of a segment. */
 static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
 {
     while (queue->sweep_partition < queue->partition_count) {
         wan_partition *partition = &queue->partitions[queue->sweep_partition];
-        /* What was peeked is on its way, and stays where it is. */
+        /* Peeked records are on their way, and stay where they are. */
         uint64_t sequence = queue->sweep_sequence > partition->peeked ? queue->sweep_sequence : partition->peeked;
         while (entries && bytes && (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended))) {
             wan_entry_ref *entry = entry_of(partition, sequence);
@@ -92,8 +94,8 @@ static void sweep(wan_queue *queue, uint64_t entries, uint64_t bytes)
     end_sweep(queue);
 }
 
-/* Once the segments hold more than twice what lives: a segment's worth of dead bytes pays for moving less than half of
- * one. */
+/* Begins a sweep if the segments hold more than twice the bytes that live. Then one segment's worth of dead bytes pays
+ * for moving less than half a segment. */
 static void begin_sweep(wan_queue *queue)
 {
     const wan_store *store = queue->store;
@@ -110,7 +112,7 @@ void wan_queue_sweep(wan_queue *queue)
 {
     if (queue->broken) return;
     if (!queue->is_sweeping) {
-        /* A sweep looks at every entry: there has to be as much to be had. */
+        /* A sweep looks at every entry, so it has to gain enough. */
         if (queue->hole_bytes < queue->bytes / 16) return;
         begin_sweep(queue);
     }

@@ -1,11 +1,11 @@
-/* A queue as its log says it was: records, holes and positions. */
+/* Owns how recovery puts a queue's records, holes and positions back. */
 #include "store/wan_queue_inner.h"
 
 #include <string.h>
 
 #include "base/wan_thread.h"
 
-/* Holes up to `appended`. A block of nothing else takes no memory for its entries. */
+/* Appends holes up to `appended`. A block that has only holes takes no memory for its entries. */
 static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
 {
     while (partition->appended < appended) {
@@ -26,7 +26,8 @@ static wan_status skip_to(wan_queue *queue, wan_partition *partition, uint64_t a
     return WAN_OK;
 }
 
-/* An entry for a sequence: at the end, or in a hole. *known: it is there already, or removed. */
+/* Makes room for the entry of a sequence, at the end or in a hole. *known: the record is there already, or was
+ * removed. */
 static inline wan_status restore_room(wan_queue *queue, wan_partition *partition, uint64_t sequence, int *known)
 {
     wan_status status;
@@ -40,7 +41,8 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     wan_block *block = block_of(partition, sequence);
     if (*known || block->entries) return WAN_OK;
     uint8_t *at;
-    uint32_t segment; /* Given back when its last entry became a hole. */
+    /* The block's memory was given back when its last entry became a hole. */
+    uint32_t segment;
     status = wan_store_take(queue->store, &queue->blocks, WAN_BLOCK_BYTES, &at, &segment);
     if (status != WAN_OK) return status;
     memset(at, 0, WAN_BLOCK_BYTES);
@@ -50,7 +52,7 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     return WAN_OK;
 }
 
-/* The record lies at `offset` of the segment, and its bytes count as live there. */
+/* Makes an entry for a record that lies at `offset` of the segment. Its bytes count as live there already. */
 static inline void restore_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence,
                                  const wan_record *record, uint32_t length, uint32_t segment, uint64_t offset)
 {
@@ -97,7 +99,8 @@ wan_status wan_queue_restore_here(wan_queue *queue, uint32_t segment_id, uint32_
     int known;
     wan_status status = restore_room(queue, partition, sequence, &known);
     if (status != WAN_OK || known) return status;
-    /* A length that the entry does not hold would be asked of the file, whenever the queue wants to know it. */
+    /* The entry cannot hold this length. The queue would have to read the file whenever it needs the length, so the
+     * record is copied. */
     if (length / 8 >= 1u << WAN_REF_LENGTH_BITS) return wan_queue_restore(queue, number, sequence, record);
     status = wan_store_add_run(segment, offset, length);
     if (status != WAN_OK) return status;
@@ -109,8 +112,8 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     wan_partition *partition = &queue->partitions[number];
-    if (partition->appended == 0 && partition->removed == 0 && removed
-        && removed == appended) { /* Empty: no entries are needed. */
+    /* An empty partition needs no entries. */
+    if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {
         partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted =
             removed;
         return WAN_OK;

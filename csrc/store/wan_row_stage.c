@@ -1,4 +1,4 @@
-/* Blocks of rows, in memory and files. */
+/* Owns the blocks of rows of a row stage, in memory and in files. */
 #include "store/wan_row_stage.h"
 
 #include <stdlib.h>
@@ -23,7 +23,7 @@ wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, co
     return WAN_OK;
 }
 
-/* Memory for a block, perhaps of an earlier one. NULL: there is none, or it is not to be in memory. */
+/* Memory for a block, perhaps that of an earlier block. NULL: there is none, or the limit is reached. */
 static uint8_t *take_memory(wan_row_stage_pool *pool, uint64_t size)
 {
     uint8_t *bytes = NULL;
@@ -103,7 +103,7 @@ void wan_row_stage_close(wan_row_stage *stage)
     memset(stage, 0, sizeof *stage);
 }
 
-/* As many bytes of whole records as fit into `room`. */
+/* The most bytes of whole records that fit into `room`. */
 static uint64_t whole_records(const uint8_t *records, uint64_t bytes, uint64_t room)
 {
     uint64_t whole = 0;

@@ -1,4 +1,4 @@
-/* Segments: taken, recycled, given back to the system. */
+/* Owns how segments are taken, used again, and given back to the system. */
 #include "store/wan_store.h"
 
 #include <errno.h>
@@ -70,7 +70,8 @@ void wan_store_release(wan_store *store)
     free(store);
 }
 
-/* Under the lock, as all below. An id that can be given back: there is room to note that. */
+/* Gives a new id. The list of free ids has room for giving it back. The caller holds the lock, as for all functions
+ * below without "wan_". */
 static wan_status new_id(wan_store *store, uint32_t *id)
 {
     if (store->free_id_count) {
@@ -108,7 +109,8 @@ static wan_status map_memory(wan_store *store, uint64_t bytes, uint8_t **base)
         *base = store->spare_memory[--store->spare_memory_count];
         return WAN_OK;
     }
-    /* A huge page is touched with one fault instead of 512; for that it must be aligned to its size. */
+    /* One page fault is enough for a huge page, instead of 512. For that the memory must be aligned to the page's
+     * size. */
     const uint64_t page = WAN_SEGMENT_BYTES;
     int huge = bytes >= page;
     uint64_t mapped = huge ? bytes + page : bytes;
@@ -149,7 +151,7 @@ static void end_lease(wan_store *store, wan_lease *lease)
     wan_segment *segment = wan_store_segment(store, lease->segment);
     segment->is_lent = 0;
     segment->used = lease->used;
-    /* The file has the bytes; the process need not: a long backlog must not fill memory with its pages. */
+    /* The file has the bytes, so the process need not keep them. The pages of a long backlog must not fill memory. */
     if (segment->is_file) madvise(segment->base, segment->bytes, MADV_DONTNEED);
     if (__atomic_sub_fetch(&segment->live, lease->bytes - lease->live, __ATOMIC_ACQ_REL) == 0)
         free_segment(store, lease->segment);
@@ -168,11 +170,11 @@ void wan_store_lease_emptied(wan_store *store, wan_lease *lease)
 {
     const wan_segment *segment = wan_store_segment(store, lease->segment);
     if (segment->is_file || wan_store_is_over(store)) wan_store_end_lease(store, lease);
-    /* Written again while it is warm, unless another queue refers to what was put here. */
+    /* The queue writes it again while it is in the cache, unless another queue refers to something in it. */
     else if (__atomic_load_n(&segment->live, __ATOMIC_ACQUIRE) == lease->bytes) lease->used = 0;
 }
 
-static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+static wan_status take_new(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
 {
     int is_block = lease->holds_blocks;
     uint64_t size = is_block ? WAN_BLOCK_SEGMENT_BYTES : WAN_SEGMENT_BYTES;
@@ -207,7 +209,8 @@ static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, 
     wan_add_guarded(is_file ? &store->file_bytes : &store->memory_bytes, size);
     *at = base;
     *segment_id = id;
-    if (size - bytes >= bytes) { /* Has room for more like it: it is lent. A huge record stands alone. */
+    /* There is room for more of the kind, so the segment is lent. A very long record stands alone. */
+    if (size - bytes >= bytes) {
         end_lease(store, lease);
         segment->is_lent = 1;
         segment->live = size;
@@ -219,10 +222,10 @@ static wan_status take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, 
     return WAN_OK;
 }
 
-wan_status wan_store_take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
+wan_status wan_store_take_new(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id)
 {
     wan_lock_take(&store->lock);
-    wan_status status = take_slow(store, lease, bytes, at, segment_id);
+    wan_status status = take_new(store, lease, bytes, at, segment_id);
     wan_lock_release(&store->lock);
     return status;
 }
@@ -248,7 +251,8 @@ wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *ba
         segment->file = path;
         segment->base = (uint8_t *)base;
         segment->bytes = (uint32_t)bytes;
-        segment->live = 1; /* Until all that lives was counted nothing unmaps it. */
+        /* So nothing unmaps it before all that lives was counted. */
+        segment->live = 1;
         segment->is_adopted = 1;
         wan_add_guarded(&store->adopted_bytes, bytes);
     }
@@ -275,7 +279,7 @@ wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t b
 void wan_store_adopted(wan_store *store, uint32_t segment_id)
 {
     wan_segment *segment = wan_store_segment(store, segment_id);
-    /* Its file has the bytes: beyond the limit they come back page by page when they are sent. */
+    /* The file has the bytes. If the store is beyond its limit, the pages come back one by one when they are sent. */
     if (wan_read(&segment->live) > 1
         && wan_read(&store->memory_bytes) + wan_read(&store->adopted_bytes) > store->memory_limit)
         madvise(segment->base, segment->bytes, MADV_DONTNEED);
@@ -309,7 +313,8 @@ static void free_segment(wan_store *store, uint32_t id)
         return;
     }
     release_mapping(store, base, bytes, is_file);
-    if (is_file && !store->file_bytes) /* The backlog is gone: so are its files. */
+    /* The backlog is gone, and its files go too. */
+    if (is_file && !store->file_bytes)
         while (store->spare_file_count)
             store->env->unmap(store->env, store->spare_files[--store->spare_file_count], WAN_FILE_SEGMENT_BYTES);
 }

@@ -1,11 +1,12 @@
-/* Owns segments: runs of memory, or of mapped overflow files, that hold records and entry blocks until nothing refers
- * into them. New segments are memory up to `memory_limit`, files beyond it: the newest events go to disk and the
- * oldest, next to be sent, stay in memory (LIFO overflow).
+/* Owns segments. A segment is a piece of memory, or a mapped overflow file, that holds records or entry blocks until
+ * nothing refers to them. New segments are memory up to `memory_limit`, and files beyond it. So the newest events go to
+ * the disk, and the oldest ones, which are sent next, stay in memory (LIFO overflow).
  *
- * A store is shared by the queues that refer into it, and lives as long as one of them. Its own lock guards what is
- * said below, and is taken after a queue's; it is taken when a segment comes or goes, not for each record: a queue
- * writes into segments that are lent to it (wan_lease), under its own lock, and counts there what lives of its own.
- * What lives of the others' is counted in the segment: the bytes of a record once for each queue that refers to it. */
+ * Several queues may share a store, and it lives as long as one of them. Its own lock guards the fields for which this
+ * file says so. A thread takes it after a queue's lock, and only when a segment comes or goes, not for each record. A
+ * queue writes into segments that are lent to it (wan_lease), under its own lock, and counts in the lease what lives of
+ * its own records. What other queues refer to there is counted in the segment: the bytes of a record once for each
+ * queue that refers to it. */
 #ifndef WAN_STORE_H
 #define WAN_STORE_H
 #include "base/wan_base.h"
@@ -13,14 +14,17 @@
 #include "base/wan_lock.h"
 #include "base/wan_thread.h"
 
-#define WAN_SEGMENT_BYTES       (2u << 20)   /* A memory segment: one huge page where the system gives one. */
+#define WAN_SEGMENT_BYTES       (2u << 20)   /* Bytes of a memory segment: one huge page where the system gives one. */
 #define WAN_BLOCK_SEGMENT_BYTES (256u << 10) /* The same for entry blocks. */
-#define WAN_FILE_SEGMENT_BYTES  (8u << 20)   /* An overflow file. */
+#define WAN_FILE_SEGMENT_BYTES  (8u << 20)   /* Bytes of an overflow file. */
 #define WAN_FILE_BLOCK_BYTES    (1u << 20)
-#define WAN_ADOPTED_BYTES_MAX   (32u << 20) /* Offsets in an entry reach no further. */
-#define WAN_SPARE_SEGMENTS      4           /* Kept of each kind when freed; the rest goes back to the system. */
-#define WAN_SEGMENT_IDS         (1u << 24)  /* Ids in an entry reach no further. */
-#define WAN_FIRST_SEGMENTS 16u /* The first page of the list of segments; each has twice as many as the one before. */
+/* The most bytes of an adopted file: an offset in an entry reaches no further. */
+#define WAN_ADOPTED_BYTES_MAX (32u << 20)
+/* Free segments of each kind that the store keeps. It gives others back to the system. */
+#define WAN_SPARE_SEGMENTS 4
+#define WAN_SEGMENT_IDS    (1u << 24) /* Ids in an entry reach no further. */
+/* Segments in the first page of the list of segments. Each page has twice as many as the page before. */
+#define WAN_FIRST_SEGMENTS 16u
 #define WAN_SEGMENT_PAGES  21u
 
 typedef struct {
@@ -29,62 +33,68 @@ typedef struct {
 
 typedef struct {
     uint8_t *base;
-    char *file;          /* Of an adopted one: its path. NULL for others. */
-    wan_store_run *runs; /* Of an adopted one: where its records lie. NULL for others: from 0 to `used`. */
+    char *file;          /* The path of an adopted file. Otherwise NULL. */
+    wan_store_run *runs; /* Where the records lie in an adopted file. Otherwise NULL: they lie from 0 to `used`. */
     uint32_t run_count, run_capacity;
-    uint32_t bytes; /* Size of the mapping. */
-    uint32_t used;  /* Bytes handed out, from the front; while it is lent, its lease knows. used <= bytes. */
-    uint64_t live;  /* Of these, referred to: once for each queue that does. While it is lent all of it counts once, for
-                     * the queue that has it. 0: freed. Atomic: who makes it 0 frees it, and nobody raises it who does
-                     * not refer to something in it. */
+    uint32_t bytes; /* Bytes of the mapping. */
+    /* Bytes handed out, from the front. While the segment is lent, its lease has the number. used <= bytes. */
+    uint32_t used;
+    /* Bytes that something refers to, counted once for each queue that does. While the segment is lent, all its bytes
+     * count once for the queue that has it. 0: freed. Atomic. The thread that makes it 0 frees the segment. A thread
+     * raises it only while something that it may use refers to these bytes. */
+    uint64_t live;
     uint8_t is_file;
-    uint8_t is_adopted;   /* Another file than ours, for reading. */
-    uint8_t is_lost;      /* An adopted one whose file could not be read: nothing is moved out of it. Atomic. */
-    uint8_t is_leaving;   /* What lives in it is moved out, by each queue for its own. Atomic. */
-    uint8_t is_lent;      /* A queue puts new records (or blocks) here. */
-    uint8_t holds_blocks; /* Entry blocks, not records. */
+    uint8_t is_adopted;   /* A file of a log, mapped for reading. */
+    uint8_t is_lost;      /* An adopted file that could not be read. Nothing is moved out of it. Atomic. */
+    uint8_t is_leaving;   /* Each queue moves its live records out of it. Atomic. */
+    uint8_t is_lent;      /* A queue writes new records (or entry blocks) here. */
+    uint8_t holds_blocks; /* It holds entry blocks, not records. */
 } wan_segment;
 
-/* A segment that is lent to a queue, which puts records (or blocks) there one behind the other. Its queue's lock guards
- * it. */
+/* A segment that is lent to a queue. The queue puts records (or entry blocks) there one behind the other. The queue's
+ * lock guards the lease. */
 typedef struct {
     uint8_t *base;
-    uint32_t segment; /* 0: none yet. */
-    uint32_t bytes;   /* Of the segment. */
-    uint32_t used;    /* Handed out, from the front. */
-    uint32_t live;    /* Of these, not given back by this queue. */
+    uint32_t segment; /* The id of the segment. 0: none yet. */
+    uint32_t bytes;   /* Bytes of the segment. */
+    uint32_t used;    /* Bytes handed out, from the front. */
+    uint32_t live;    /* Those of these bytes that this queue has not given back. */
     uint8_t holds_blocks;
-    uint8_t may_pass_limit; /* While it is set, a segment is memory beyond the limit where nothing else is to be had. */
+    /* While it is set, a new segment may be memory beyond the limit if nothing else is available. */
+    uint8_t may_pass_limit;
 } wan_lease;
 
 typedef struct {
     wan_lock lock;
-    uint32_t users; /* Who shares it. */
+    uint32_t users; /* Queues that share the store. */
     const wan_env *env;
-    char *directory;       /* Where overflow files are made; NULL: no overflow, the limit is final. */
-    uint64_t memory_limit; /* Bytes of memory segments before files are taken; at least one segment of each kind. */
-    wan_segment
-        *pages[WAN_SEGMENT_PAGES]; /* By id, see wan_store_segment: they stay where they are. Id 0 is never used. */
-    uint32_t segment_count;        /* Ids in use or free, from 1. */
+    char *directory; /* Where overflow files are made. NULL: there are none, and the limit is final. */
+    /* Bytes of memory segments before files are used. At least one segment of each kind. */
+    uint64_t memory_limit;
+    /* The segments by their ids, see wan_store_segment. A segment never moves in this list. Id 0 is never used. */
+    wan_segment *pages[WAN_SEGMENT_PAGES];
+    uint32_t segment_count; /* Ids from 1 on that are in use or free. */
     uint32_t *free_ids;
     uint32_t free_id_count, free_id_capacity;
     uint8_t *spare_memory[WAN_SPARE_SEGMENTS];
     uint8_t *spare_files[WAN_SPARE_SEGMENTS];
     uint32_t spare_memory_count, spare_file_count;
     /* These may be read without the lock, by wan_read. */
-    uint64_t memory_bytes;  /* Mapped in memory segments in use. */
-    uint64_t file_bytes;    /* Mapped in overflow files in use. */
-    uint64_t adopted_bytes; /* Of adopted segments. */
-    uint64_t files_made;    /* Ever: entries overflowed shows up here. */
+    uint64_t memory_bytes;  /* Bytes of memory segments in use. */
+    uint64_t file_bytes;    /* Bytes of overflow files in use. */
+    uint64_t adopted_bytes; /* Bytes of adopted files. */
+    /* Overflow files that were ever made. It shows whether events overflowed. */
+    uint64_t files_made;
 } wan_store;
 
-/* A new store with one user, or WAN_NO_MEMORY. */
+/* Makes a new store with one user. WAN_NO_MEMORY: there is none. */
 wan_status wan_store_new(const wan_env *env, const char *directory, uint64_t memory_limit, wan_store **store);
-/* One more user. */
+/* Adds a user. */
 void wan_store_hold(wan_store *store);
-/* One user less; the store goes with the last one. Others have given back what they referred to. */
+/* Takes a user away. The store is freed with the last one. If there are others, this user has given back everything
+ * that it referred to. */
 void wan_store_release(wan_store *store);
-/* Whether this user is the only one, so that nobody minds what he leaves in it. */
+/* Whether there is only one user. Then it need not give back what it refers to. */
 int wan_store_is_own(wan_store *store);
 
 static inline wan_segment *wan_store_segment(const wan_store *store, uint32_t id)
@@ -93,10 +103,10 @@ static inline wan_segment *wan_store_segment(const wan_store *store, uint32_t id
     return &store->pages[page - 4][at - (1u << page)];
 }
 
-/* Another segment is lent, or one for these `bytes` alone. */
-wan_status wan_store_take_slow(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id);
+/* Lends the queue another segment, or takes one for these `bytes` alone. */
+wan_status wan_store_take_new(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at, uint32_t *segment_id);
 
-/* Room for `bytes` (a multiple of 8) of a record, or of an entry block. Gives where and in which segment.
+/* Makes room for `bytes` (a multiple of 8) of a record or of an entry block. *at and *segment_id say where it is.
  * WAN_FULL, WAN_IO, WAN_NO_MEMORY: nothing changed. */
 static inline wan_status wan_store_take(wan_store *store, wan_lease *lease, uint64_t bytes, uint8_t **at,
                                         uint32_t *segment_id)
@@ -108,18 +118,19 @@ static inline wan_status wan_store_take(wan_store *store, wan_lease *lease, uint
         lease->live += (uint32_t)bytes;
         return WAN_OK;
     }
-    return wan_store_take_slow(store, lease, bytes, at, segment_id);
+    return wan_store_take_new(store, lease, bytes, at, segment_id);
 }
 
-/* Nothing of a lent segment that its queue put there lives: it is written again from its front, or goes back. */
+/* Called when nothing lives that the queue put into its lent segment. The queue writes it again from the front, or it
+ * goes back to the store. */
 void wan_store_lease_emptied(wan_store *store, wan_lease *lease);
-/* The segment goes back; what lives in it stays. */
+/* Gives a lent segment back. What lives in it stays. */
 void wan_store_end_lease(wan_store *store, wan_lease *lease);
 
-/* Nothing lives in it: it is freed. */
+/* Frees a segment in which nothing lives. */
 void wan_store_emptied(wan_store *store, uint32_t segment_id);
 
-/* Gives back bytes of a segment, which is freed with its last ones. `lease`: of this queue and of that kind. */
+/* Gives back bytes of a segment, which is freed with its last bytes. `lease` is the queue's lease of that kind. */
 static inline void wan_store_give(wan_store *store, wan_lease *lease, uint32_t segment_id, uint64_t bytes)
 {
     if (segment_id == lease->segment) {
@@ -134,41 +145,43 @@ static inline void wan_store_give(wan_store *store, wan_lease *lease, uint32_t s
     if (WAN_UNLIKELY(left == 0)) wan_store_emptied(store, segment_id);
 }
 
-/* Takes back the newest `bytes` that were taken: for a reservation that is not used. */
+/* Takes back the newest `bytes` that were taken, for a reservation that is not used. */
 static inline void wan_store_untake(wan_store *store, wan_lease *lease, uint32_t segment_id, uint64_t bytes)
 {
     if (segment_id == lease->segment) lease->used -= (uint32_t)bytes;
     wan_store_give(store, lease, segment_id, bytes);
 }
 
-/* One more reference to `bytes` of a segment, by a queue that `lease` is of; somebody refers to them meanwhile. */
+/* Adds a reference to `bytes` of a segment, for the queue that has `lease`. Another queue refers to them during the
+ * call. */
 static inline void wan_store_refer(wan_store *store, wan_lease *lease, uint32_t segment_id, uint64_t bytes)
 {
     if (segment_id == lease->segment) lease->live += (uint32_t)bytes;
     else __atomic_add_fetch(&wan_store_segment(store, segment_id)->live, bytes, __ATOMIC_RELAXED);
 }
 
-/* Bytes of one mapped file, of which others may have cut something off: to be checked before they are touched. NULL
- * `file`: none. */
+/* Bytes of one mapped file. Somebody may have cut the file, so they are checked before a touch. `file` NULL: there are
+ * none. */
 typedef struct {
     const char *file;
     const uint8_t *base;
     uint64_t mapped, from, to;
 } wan_store_span;
-#define WAN_SPAN_FETCHED_BYTES                                                                                         \
-    (1u << 20) /* Of a longer span only the last page is fetched: most of it is others' records. */
-/* WAN_IO with the file and the reason: touching it would end the process. Needs no lock while something in the segment
- * lives. */
+/* If a span is longer, only its last page is fetched, because most of it is records of other partitions. */
+#define WAN_SPAN_FETCHED_BYTES (1u << 20)
+/* Checks a span. WAN_IO with the file and the reason: a touch would end the process. Needs no lock while something in
+ * the segment lives. */
 wan_status wan_store_check(const wan_store *store, const wan_store_span *span);
 
-/* A mapped file for reading becomes a segment: a log's, at recovery. It takes nothing more, and is unmapped with its
- * last live bytes. */
+/* Makes a mapped file of a log a segment, at recovery. It takes no new records, and is unmapped when nothing in it
+ * lives any more. */
 wan_status wan_store_adopt(wan_store *store, const char *file, const uint8_t *base, uint64_t bytes,
                            uint32_t *segment_id);
 wan_status wan_store_begin_run(wan_segment *segment, uint64_t offset, uint64_t bytes);
 
-/* Records lie in it from `offset` on, `bytes` of them: all that it is read for, and they live. In ascending order, by
- * who adopted it: until it is adopted nobody else counts what lives in it, so that needs no atomic operation. */
+/* Notes that live records lie in an adopted segment: `bytes` bytes from `offset` on. Only noted runs are read. The
+ * adopting thread calls it with ascending offsets. No other thread counts what lives there before wan_store_adopted, so
+ * this needs no atomic operation. */
 static inline wan_status wan_store_add_run(wan_segment *segment, uint64_t offset, uint64_t bytes)
 {
     wan_store_run *last = segment->run_count ? &segment->runs[segment->run_count - 1] : NULL;
@@ -180,7 +193,7 @@ static inline wan_status wan_store_add_run(wan_segment *segment, uint64_t offset
     return WAN_OK;
 }
 
-/* What lives in it was counted: it is unmapped if nothing does. */
+/* Ends an adoption: what lives in the segment was counted. If nothing does, the segment is unmapped. */
 void wan_store_adopted(wan_store *store, uint32_t segment_id);
 
 static inline int wan_store_is_over(const wan_store *store)
