@@ -1,6 +1,7 @@
-/* The driver of a fuzzer: fuzz_x [seconds] [runs] [seed]. Ends after either limit (0: none); prints the seed first and,
- * where a run fails, the seed that repeats that run alone. Built for libFuzzer (FUZZ_LIBFUZZER), that one drives: it
- * makes the bytes out of which a run takes its random numbers, and keeps those that reach new code. */
+/* Owns the driver of a fuzzer: fuzz_x [seconds] [runs] [seed]. It ends at either limit (0: no limit). It prints the
+ * seed first. If a run fails, it prints the seed that repeats that run alone. If it is built for libFuzzer
+ * (FUZZ_LIBFUZZER), libFuzzer drives instead: it makes the bytes that a run takes its random numbers from, and keeps
+ * the bytes that reach new code. */
 #include "fuzz.h"
 
 #include <inttypes.h>
@@ -43,11 +44,11 @@ void fuzz_mutate(random_source *source, uint8_t *bytes, size_t length)
         switch (random_below(source, 6)) {
         case 0: bytes[at] ^= (uint8_t)(1u << random_below(source, 8)); break;
         case 1: bytes[at] = (uint8_t)random_next(source); break;
-        case 2: /* A field, mostly where fields begin. */
+        case 2: /* Changes a field, mostly where fields begin. */
             at -= at % width;
             memcpy(bytes + at, &number, width < length - at ? width : length - at);
             break;
-        case 3: /* A field a little more or less. */
+        case 3: /* Makes a field a little larger or smaller. */
             at -= at % width;
             if (length - at < width) break;
             number = 0;
@@ -95,13 +96,14 @@ void fuzz_touch_record(const uint8_t *at, uint64_t bytes)
     fuzz_touch(wan_record_value(record), record->value_length);
     fuzz_touch(wan_record_callback(record), record->callback_length);
     fuzz_touch(wan_record_recipients(record), record->recipients_count);
-    uint8_t *copy = malloc(length); /* As a queue takes it. */
+    /* A queue copies a record in the same way. */
+    uint8_t *copy = malloc(length);
     FUZZ_CHECK(copy);
     wan_copy_small(copy, at, length);
     free(copy);
 }
 
-/* One object as a tagged key may hold it; it takes at most 20 bytes, or `room`. Returns the end. */
+/* Writes one object that a tagged key may hold, of at most 20 bytes or `room` bytes. Returns its end. */
 static uint8_t *fuzz_key_object(random_source *source, uint8_t *to, size_t room, unsigned depth)
 {
     static const uint8_t extension_of[] = {1, 2, 4, 8, 16};
@@ -131,7 +133,7 @@ static uint8_t *fuzz_key_object(random_source *source, uint8_t *to, size_t room,
     case 6: memcpy(to, "\xd7\x0a-1234E-5", 10); return to + 10;
     case 7: memcpy(to, "\xc7\x0a\x0d\x92\xa5trade\xc4\x01\x07", 13); return to + 13;
     }
-    /* A tuple, of whose members all but one are a byte long: so many bytes that its head is of the short kind. */
+    /* A tuple. All its members but one are one byte long. So few bytes need only the short kind of head. */
     uint8_t inner[64], *end = inner;
     *end++ = 0x92;
     end = fuzz_key_object(source, end, depth ? (room - 8 < 40 ? room - 8 : 40) : 0, depth - (depth > 0));

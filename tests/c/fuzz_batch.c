@@ -1,5 +1,5 @@
-/* Fuzzes the check of a batch: where it passes, a receiver walks sections and records without leaving the payload, and
- * every sequence is above the one before it. */
+/* Fuzzes the check of a batch. If a batch passes, a receiver can walk its sections and records without leaving the
+ * payload, and every sequence is above the one before. */
 #include "fuzz.h"
 #include "record/wan_frame.h"
 
@@ -21,7 +21,7 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
                                  .count = random_below(source, RECORDS),
                                  .first = first,
                                  .settled = random_next(source) % first};
-        /* With holes or without: those that have some begin with their sequences. */
+        /* A section with holes begins with its sequences. */
         int holes = section->count && random_below(source, 2);
         uint64_t *sequences = (uint64_t *)at;
         for (uint32_t n = 0; holes && n < section->count; n++) {

@@ -1,5 +1,5 @@
-/* Fuzzes the check of keys: what is made well-formed passes; whatever else is given, no byte outside is read, and what
- * passes stays what it is under the promises that hold for every key. */
+/* Fuzzes the check of keys. Well-formed keys pass. Whatever else is given, no byte outside is read. What passes keeps
+ * the promises that hold for every key. */
 #include "fuzz.h"
 
 const char *const fuzz_name = "fuzz_form";
@@ -12,7 +12,8 @@ void fuzz_once(random_source *source)
     uint8_t form = forms[random_below(source, sizeof forms)];
     size_t length = fuzz_key(source, bytes, form);
     FUZZ_CHECK(wan_key_check(bytes, length, form) == WAN_OK);
-    if (!random_below(source, 8)) { /* Tuples in tuples, deeper than is allowed; or bytes of no sense at all. */
+    /* Tuples in tuples, deeper than allowed; or bytes without any sense. */
+    if (!random_below(source, 8)) {
         length = random_below(source, sizeof bytes);
         if (random_below(source, 2))
             for (size_t n = 0; n < length; n++) bytes[n] = (uint8_t)random_next(source);
@@ -31,7 +32,7 @@ void fuzz_once(random_source *source)
         FUZZ_CHECK(form < WAN_FORM_COUNT && form != WAN_FORM_NONE);
         FUZZ_CHECK((form != WAN_FORM_INT && form != WAN_FORM_FLOAT) || length == 8);
         FUZZ_CHECK(form != WAN_FORM_TEXT || wan_is_utf8(exact, length));
-        FUZZ_CHECK(form != WAN_FORM_TAGGED || (length && (exact[0] & 0xe0) != 0x80)); /* No list or dict. */
+        FUZZ_CHECK(form != WAN_FORM_TAGGED || (length && (exact[0] & 0xe0) != 0x80)); /* It is no list and no dict. */
         if (length && form == WAN_FORM_TAGGED) FUZZ_CHECK(wan_key_check(exact, length - 1, form) != WAN_OK);
     }
     free(exact);

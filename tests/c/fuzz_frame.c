@@ -1,5 +1,5 @@
-/* Fuzzes the check of a frame: a header that passes has lengths within the limit, and damage anywhere is found, by the
- * header's check or by the checksum. */
+/* Fuzzes the check of a frame. A header that passes has lengths within the limit. Damage anywhere is found by the check
+ * of the header or by the checksum. */
 #include "fuzz.h"
 #include "record/wan_frame.h"
 

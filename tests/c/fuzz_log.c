@@ -335,7 +335,7 @@ static void check_opened(log_owner *o, const memory_disk *damaged)
         for (uint64_t at = o->log.segments[n].used; at < file->size; at++) FUZZ_CHECK(file->bytes[at] == 0);
     }
     /* What is written now is found. */
-    o->staged = o->durable = o->log.commit;
+    o->accepted = o->durable = o->log.commit;
     o->dropped = o->first ? o->first - 1 : o->durable;
     wan_status status = owner_write(o, 300);
     FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
@@ -398,7 +398,7 @@ static void open_after_power_cut(random_source *source)
     if (what != KEEP_UNSYNCED) owner_lose_power(&owner);
     FUZZ_CHECK(owner_open(&owner) == WAN_OK && owner_is_whole(&owner));
     FUZZ_CHECK(owner.log.commit >= owner.durable && owner.log.commit <= owner.attempted);
-    owner.staged = owner.durable = owner.log.commit;
+    owner.accepted = owner.durable = owner.log.commit;
     wan_status status = owner_write(&owner, 300);
     FUZZ_CHECK(status == WAN_OK || status == WAN_FULL);
     owner_close(&owner);

@@ -1,5 +1,5 @@
-/* Fuzzes the check of a change in a region's log: what passes can be read in all its parts without leaving the bytes
- * that were given, and one that did not pass says where the next one begins only inside of them. */
+/* Fuzzes the check of a change in a region's log. What passes can be read in all its parts without leaving the given
+ * bytes. What does not pass says only inside these bytes where the next change begins. */
 #include "fuzz.h"
 #include "region/wan_logged.h"
 

@@ -1,4 +1,4 @@
-/* Fuzzes a queue: random operations, on a disk that fills up, against the plain model. */
+/* Fuzzes a queue: random operations, on a disk that fills up, compared with the plain model. */
 #include "fuzz.h"
 #include "queue_model.h"
 

@@ -1,4 +1,4 @@
-/* Fuzzes the check of a record: what passes can be read in all its parts without leaving the bytes that were given. */
+/* Fuzzes the check of a record. What passes can be read in all its parts without leaving the given bytes. */
 #include "fuzz.h"
 
 const char *const fuzz_name = "fuzz_record";

@@ -1,4 +1,5 @@
-/* Fuzzes a region's table: random changes against a plain array, while buckets are copied, compared and dropped. */
+/* Fuzzes a region's table: random changes compared with a plain array, while buckets are copied, compared and
+ * dropped. */
 #include "base/wan_clock.h"
 #include "fuzz.h"
 #include "region/wan_table.h"
@@ -34,8 +35,8 @@ static const wan_entry *find(const wan_table *table, const wan_change *change)
                           change->key_form);
 }
 
-/* Applies a random change to both. A change of one version and other content than what stands is left out: see
- * test_table.c. */
+/* Applies a random change to both. It makes no change that has the stored version and another content: test_table.c
+ * tests that. */
 static void change_both(wan_table *table, random_source *source)
 {
     uint8_t value[VALUE_MAX];
@@ -120,7 +121,8 @@ static void check(wan_table *table)
     FUZZ_CHECK(all.entries == live && all.tombstones == tombstones);
 }
 
-/* All buckets brought into an empty table, and into one that has some of them: the same content, so the same digest. */
+/* Copies all buckets into an empty table, and into one that has some of the entries. The content is the same, so the
+ * digests are. */
 static void copy(wan_table *table, random_source *source)
 {
     wan_table other;

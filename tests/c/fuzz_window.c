@@ -1,5 +1,6 @@
-/* Fuzzes the window: batches leave and are acknowledged after random times, also by a clock that stands still or jumps,
- * while the receiver changes its credit. The window stays within its limits, and something may always leave. */
+/* Fuzzes the window. Batches leave and are acknowledged after random times, also by a clock that stands still or jumps,
+ * while the receiver changes its credit. The window stays within its limits, and a batch may always leave sooner or
+ * later. */
 #include "fuzz.h"
 #include "session/wan_window.h"
 

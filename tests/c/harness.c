@@ -1,4 +1,4 @@
-/* What the C tests share: a disk that fails on purpose and records made to plan. */
+/* Owns what the C tests share: a disk that fails on purpose, and records that are made to a plan. */
 #include "harness.h"
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@ static wan_status failing_map(const wan_env *env, const char *directory, uint64_
     if (disk->fail_at && disk->calls >= disk->fail_at && disk->calls - disk->fail_at < disk->fail_count)
         return WAN_FAIL(disk->status, "call %u for %" PRIu64 " bytes in %s fails on purpose", disk->calls, bytes,
                         directory);
-    /* Shared, as a file's mapping is: the store lets go of its pages and they keep their bytes. */
+    /* It is shared memory, like a file's mapping: when the store lets go of its pages, they keep their bytes. */
     *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (*base == MAP_FAILED) return WAN_FAIL(WAN_NO_MEMORY, "the test has no memory");
     disk->live++;

@@ -1,5 +1,5 @@
-/* Owns how C tests are written: a test is a function whose name is its promise, EXPECT says what must hold, and a
- * failing one names the test, the line and the seed of anything random. */
+/* Owns how the C tests are written. A test is a function whose name is its promise. EXPECT says what must hold. A test
+ * that fails names itself, the line, and the seed of anything random. */
 #ifndef HARNESS_H
 #define HARNESS_H
 #include <stdint.h>
@@ -18,7 +18,8 @@ typedef struct {
 
 extern const test_case crc_and_format_tests[], buffer_tests[], form_tests[], store_tests[], queue_tests[], slab_tests[],
     table_tests[], log_tests[], window_tests[], item_set_tests[], lock_tests[], counts_tests[],
-    stage_tests[]; /* Each ends with {0}. */
+    /* Each list ends with {0}. */
+    stage_tests[];
 extern int expectations_failed;
 
 #define EXPECT(condition)                                                                                              \
@@ -37,8 +38,9 @@ extern int expectations_failed;
         }                                                                                                              \
     } while (0)
 
-/* A small generator, so that a seed repeats a run on every machine (splitmix64). Where libFuzzer drives, the numbers
- * are its bytes for as long as there are any: what it learns of a number's effect it can change there. */
+/* A small generator of random numbers (splitmix64). A seed repeats a run on every machine. If libFuzzer drives the run,
+ * the numbers are libFuzzer's bytes as long as there are any. So libFuzzer learns what a number does, and can change
+ * that number. */
 typedef struct {
     uint64_t state;
     const uint8_t *bytes;
@@ -67,8 +69,8 @@ static inline uint32_t random_below(random_source *source, uint32_t limit)
     return (uint32_t)(random_next(source) % limit);
 }
 
-/* Overflow files that fail on purpose: the call number `fail_at` (from 1) and the `fail_count - 1` after it give
- * `status` and leave nothing behind. Shared memory stands in for the files. */
+/* Overflow files that fail on purpose. The call with number `fail_at` (from 1) and the `fail_count - 1` calls after it
+ * return `status` and leave nothing behind. Shared memory stands in for the files. */
 typedef struct {
     wan_env env;
     uint32_t calls, fail_at, fail_count, live;
@@ -77,7 +79,7 @@ typedef struct {
 } failing_disk;
 void failing_disk_init(failing_disk *disk);
 
-/* Lays out a record in `to` (8-aligned, big enough). Returns its length. */
+/* Writes a record at `to`, which is aligned to 8 and large enough. Returns its length. */
 typedef struct {
     uint8_t operation, flags, stamp_site, origin_site;
     uint16_t region;

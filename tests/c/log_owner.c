@@ -1,4 +1,4 @@
-/* Numbered items in a log, and what must come back. */
+/* Owns the numbered items of a log, and the check of what comes back. */
 #include "log_owner.h"
 
 static uint8_t pattern(uint64_t number, uint64_t at) { return (uint8_t)(number * 31 + at * 7 + (at >> 8)); }
@@ -41,7 +41,7 @@ static wan_status take_part(void *context, uint32_t index, uint64_t commit, cons
     return WAN_OK;
 }
 
-/* A mapping is read, and not kept. */
+/* Reads a mapping and does not keep it. */
 static int leave_mapping(void *context, uint32_t index, const char *path, const uint8_t *base, uint64_t bytes)
 {
     return 0;
@@ -79,7 +79,7 @@ void owner_close(log_owner *owner) { wan_log_close(&owner->log); }
 
 wan_status owner_write(log_owner *owner, uint64_t length)
 {
-    uint64_t number = owner->staged + 1, bytes = owner_item_length(number, length);
+    uint64_t number = owner->accepted + 1, bytes = owner_item_length(number, length);
     uint8_t *item = calloc(1, bytes);
     memcpy(item, &number, 8);
     memcpy(item + 8, &length, 8);
@@ -95,7 +95,7 @@ wan_status owner_write(log_owner *owner, uint64_t length)
     owner->synced = owner->log.synced_commit;
     if (status == WAN_OK) {
         owner->log.segments[segment].highest[0] = number;
-        owner->staged = owner->durable = number;
+        owner->accepted = owner->durable = number;
     }
     free(item);
     return status;
@@ -118,7 +118,8 @@ wan_status owner_drop(log_owner *owner, uint64_t through)
     uint32_t drop = 0;
     while (drop < owner->log.writing && owner->log.segments[drop].highest[0] <= through) drop++;
     if (!drop) return WAN_OK;
-    owner->dropped = through; /* Even if it fails: the new manifest may be found. */
+    /* This holds also if dropping fails, because a new manifest may be found. */
+    owner->dropped = through;
     wan_status status = wan_log_drop_first(&owner->log, drop, (const uint8_t *)&through, 8);
     owner->synced = owner->log.synced_commit;
     if (status == WAN_OK) owner->state = through;
@@ -140,7 +141,7 @@ int owner_is_whole(const log_owner *owner)
                    n, owner->found[n], owner->first, owner->last, owner->durable, owner->dropped);
             return 0;
         }
-    if (owner->last > owner->staged && owner->last > owner->attempted) {
+    if (owner->last > owner->accepted && owner->last > owner->attempted) {
         printf("    item %" PRIu64 " was never written\n", owner->last);
         return 0;
     }

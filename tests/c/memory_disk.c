@@ -1,4 +1,4 @@
-/* The disk in memory. */
+/* Owns the calls of the disk in memory. */
 #include "memory_disk.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ memory_file *memory_disk_find(memory_disk *disk, const char *name)
     return NULL;
 }
 
-/* Counts a call. Not WAN_OK: it is the one that fails. */
+/* Counts a call. Its status is not WAN_OK if this call is the one that fails. */
 static wan_status may_fail(memory_disk *disk, const char *what, const char *path)
 {
     disk->calls++;
@@ -136,7 +136,7 @@ static wan_status disk_read(const wan_env *env, int handle, const char *path, ui
     return WAN_OK;
 }
 
-/* As long as the file and not a byte longer: what is read behind it is the sanitizer's. */
+/* The mapping is as long as the file and not a byte longer. The sanitizer stops a read behind it. */
 static wan_status disk_map_file(const wan_env *env, int handle, uint64_t bytes, uint8_t **base)
 {
     memory_disk *disk = env->state;
@@ -199,7 +199,8 @@ static wan_status disk_remove(const wan_env *env, const char *path)
     wan_status status = may_fail(disk, "remove", path);
     if (status != WAN_OK) return status;
     memory_file *file = memory_disk_find(disk, base_name(path));
-    if (file) file->gone = 1; /* Until the directory is synced a crash can bring it back. */
+    /* A crash can bring it back until the directory is synced. */
+    if (file) file->gone = 1;
     return WAN_OK;
 }
 

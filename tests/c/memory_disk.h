@@ -1,5 +1,5 @@
-/* Owns a disk in memory that misbehaves on purpose: its n-th call fails, it stops for good, it fills up; and after a
- * crash it holds what was synced, and of the rest as much as is asked. */
+/* Owns a disk in memory that misbehaves on purpose. Its n-th call fails, or it stops for good, or it is full. After a
+ * crash it holds what was synced, and as much of the rest as a test asks for. */
 #ifndef MEMORY_DISK_H
 #define MEMORY_DISK_H
 #include "harness.h"
@@ -9,40 +9,45 @@
 #define MEMORY_PAGE   4096u
 
 typedef struct {
-    char name[64];           /* "": free. Everything lies in one directory, whatever it is called. */
-    uint8_t *bytes, *synced; /* As read now; as after a crash. */
-    uint8_t *dirty; /* Of the first `dirty_sectors`: the next sync writes it. One that failed takes all for written, and
-                       the disk may not have it. */
+    /* "": the slot is free. All files lie in one directory, whatever its name is. */
+    char name[64];
+    /* The content as it is read now, and as a crash would leave it. */
+    uint8_t *bytes, *synced;
+    /* One flag for each of the first `dirty_sectors` sectors: the next sync writes it. After a sync that failed no
+     * sector is dirty, although the disk may not have it. */
+    uint8_t *dirty;
     uint64_t size, synced_size, reserved, dirty_sectors;
-    int named;            /* The name is on the disk too: the directory was synced. */
-    int open, gone;       /* Handles; removed while open. */
-    char synced_name[64]; /* What a crash gives it back. */
+    int named;            /* The name is on the disk too, because the directory was synced. */
+    int open, gone;       /* Open handles; whether it was removed. */
+    char synced_name[64]; /* The name that a crash gives back to it. */
 } memory_file;
 
 enum {
     LOSE_UNSYNCED,
     KEEP_UNSYNCED,
     TEAR_UNSYNCED,
+    /* What a crash keeps of the unsynced bytes: nothing, everything, random sectors, or random pages. */
     TEAR_PAGES
-}; /* Of a crash: none of it, all, random sectors, or random pages. */
+};
 
 typedef struct {
     wan_env env;
     memory_file files[MEMORY_FILES];
-    uint64_t capacity; /* Of all files together; 0: none. */
-    uint64_t calls;    /* That can fail, so far. */
-    uint64_t fail_at;  /* The number of the call that fails; 0: none. */
+    uint64_t capacity; /* The most bytes of all files together. 0: no limit. */
+    uint64_t calls;    /* Calls so far that could fail. */
+    uint64_t fail_at;  /* The number of the call that fails. 0: none. */
     wan_status fail_with;
-    int short_writes; /* A write that fails has written half of it; 2: all of it. */
-    int stopped;      /* From the failing call on nothing works: the machine is down. */
+    int short_writes; /* 1: a write that fails has written half of its bytes. 2: it has written all of them. */
+    /* If set, every call fails from the failing one on: the machine is down. */
+    int stopped;
     const char *failed_what;
 } memory_disk;
 
 void memory_disk_init(memory_disk *disk);
 void memory_disk_close(memory_disk *disk);
-/* The machine goes down and comes up again. */
+/* The machine goes down and comes up again. `what` is LOSE_UNSYNCED, ... */
 void memory_disk_crash(memory_disk *disk, int what, random_source *source);
-/* An independent copy, of which nothing is synced yet. */
+/* Makes an independent copy, of which nothing is synced yet. */
 void memory_disk_copy(memory_disk *to, const memory_disk *from);
 memory_file *memory_disk_find(memory_disk *disk, const char *name);
 

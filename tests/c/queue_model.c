@@ -1,4 +1,4 @@
-/* Random operations on a queue and on its model, and the comparison of both. */
+/* Owns the random operations on a queue and on its model, and the comparison of both. */
 #include "queue_model.h"
 
 static uint64_t differences;
@@ -13,13 +13,13 @@ static uint64_t differences;
 
 static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 
-/* The last event that may be peeked, or be gone. */
+/* The last event that counts: it may be peeked, or be gone. */
 static uint64_t model_counts(const queue_model *m, const model_partition *p)
 {
     return m->copied ? p->replicated : p->appended;
 }
 
-/* Nothing is on its way: holes in front are gone. */
+/* Removes the holes in front if nothing is on its way. */
 static void drop_front_holes(const queue_model *m, model_partition *p)
 {
     if (p->peeked != p->removed) return;
@@ -37,11 +37,11 @@ static void model_append(queue_model *m, model_partition *p, const model_event *
 {
     p->events[p->appended++] = *event;
     if (!m->conflate || event->operation != WAN_UPDATE) return;
-    uint64_t old = p->index[event->key]; /* May have left the queue, or be a hole. */
+    uint64_t old = p->index[event->key]; /* This event may have left the queue, or may be a hole. */
     if (old > p->peeked && p->events[old - 1].alive) {
-        const model_event *there =
-            &p->events[old
-                       - 1]; /* If that is later it stays, and stays to be replaced. Values differ in length only. */
+        /* If that event is later, it stays, and it is the one that a later update replaces. Values differ in length
+         * only. */
+        const model_event *there = &p->events[old - 1];
         if (there->stamp > event->stamp || (there->stamp == event->stamp && there->value_length > event->value_length))
             return;
         make_hole(m, p, old);
@@ -60,7 +60,8 @@ static record_plan draw_plan(queue_model *m, random_source *source, char key[16]
                         .value = value,
                         .value_length = LENGTHS[random_below(source, 9)],
                         .stamp = ++m->stamp};
-    if (!random_below(source, 20)) plan.stamp /= 2; /* Comes late, as an event that was parked does. */
+    /* This record comes late, like an event that was parked. */
+    if (!random_below(source, 20)) plan.stamp /= 2;
     return plan;
 }
 
@@ -96,7 +97,7 @@ static void append(queue_model *m, random_source *source, uint32_t number)
     model_append(m, p, &event);
 }
 
-/* The same for several at once, written behind one another. */
+/* Appends several records in one run. */
 static void append_run(queue_model *m, random_source *source)
 {
     enum { RUN = 200 };
@@ -129,8 +130,8 @@ static void append_run(queue_model *m, random_source *source)
     }
     uint32_t done = 0;
     int is_used = random_below(source, 10) != 0, has_room = 0;
-    if (run.at && written
-        && random_below(source, 2)) { /* Who asked for room before gets all of the run in, whatever the disk does. */
+    /* After a caller made room for entries, all records of the run find room, whatever the disk does. */
+    if (run.at && written && random_below(source, 2)) {
         has_room = 1;
         for (uint32_t n = 0; n < written && has_room; n++)
             has_room = wan_queue_room_for_entries(&m->queue, partitions[n], written) == WAN_OK;
@@ -160,7 +161,8 @@ static void peek(queue_model *m, random_source *source, uint32_t number)
         const model_event *event = &p->events[p->peeked];
         if (event->alive) {
             if ((expected || !at_least_one) && total + event->length > limit) {
-                if (!expected) p->peeked = first; /* Nothing taken: nothing moved, holes neither. */
+                /* Nothing was taken, so `peeked` moves past nothing, also not past holes. */
+                if (!expected) p->peeked = first;
                 break;
             }
             total += event->length;
@@ -292,7 +294,7 @@ uint64_t queue_model_run(queue_model *m, random_source *source, uint32_t steps, 
     }
     compare_contents(m);
     if (m->copied && random_below(source, 2)) set_copied(m, 0);
-    /* Drained, it holds no file. */
+    /* A drained queue holds no file. */
     uint64_t left = m->queue.events;
     if (random_below(source, 2)) {
         uint64_t dropped = 0;

@@ -1,5 +1,5 @@
-/* Owns the plain model of a queue: arrays and loops, no blocks, no index. What the real queue answers is compared with
- * it after every operation. */
+/* Owns the plain model of a queue: arrays and loops, without blocks and without an index. After every operation a test
+ * compares the real queue with it. */
 #ifndef QUEUE_MODEL_H
 #define QUEUE_MODEL_H
 #include "harness.h"
@@ -7,7 +7,8 @@
 
 #define MODEL_PARTITIONS 3
 #define MODEL_KEYS       24
-#define MODEL_EVENTS     6000 /* Per partition and run: more are not appended. */
+/* For each partition and run. A test appends no more. */
+#define MODEL_EVENTS 6000
 
 typedef struct {
     uint64_t stamp, length;
@@ -18,8 +19,8 @@ typedef struct {
 typedef struct {
     model_event events[MODEL_EVENTS]; /* By sequence - 1. */
     uint64_t removed, peeked, appended;
-    uint64_t replicated;        /* What all copies have, while the queue is copied. */
-    uint64_t index[MODEL_KEYS]; /* The update that a newer one of its key may replace; 0: none. */
+    uint64_t replicated;        /* What all copies have, as long as the queue has copies. */
+    uint64_t index[MODEL_KEYS]; /* For each key the update that a newer one may replace. 0: none. */
 } model_partition;
 
 typedef struct {
@@ -30,7 +31,7 @@ typedef struct {
     int conflate, copied;
 } queue_model;
 
-/* Runs `steps` random operations; returns the number of differences (0: the queue did what the model says). */
+/* Runs `steps` random operations. Returns the number of differences; 0: the queue did what the model says. */
 uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t steps, int conflate);
 
 #endif

@@ -163,7 +163,7 @@ static int open_damaged(const char *name, uint64_t at, int how, uint64_t whole_i
             for (uint64_t k = again.log.segments[n].used; k < file->size && good; k++) good = file->bytes[k] == 0;
         }
         if (good) { /* and what is written there is found. */
-            again.staged = again.durable = again.last;
+            again.accepted = again.durable = again.last;
             good = owner_write(&again, 300) == WAN_OK;
             owner_close(&again);
             good = good && owner_open(&again) == WAN_OK && owner_is_whole(&again);
@@ -319,7 +319,7 @@ static void fail_each_call(int writes)
                 }
                 EXPECT_EQUAL(status, WAN_OK);
                 EXPECT(owner_is_whole(&owner));
-                owner.staged = owner.durable = owner.last;
+                owner.accepted = owner.durable = owner.last;
             }
             if (expectations_failed > before)
                 printf("    call %" PRIu64 " (%s) failing, kind %d\n", fail_at, disk.failed_what, kind);
@@ -354,7 +354,7 @@ static void go_down_at_each_call(int writes)
             if (what != KEEP_UNSYNCED) owner_lose_power(&owner);
             EXPECT_EQUAL(owner_open(&owner), WAN_OK);
             EXPECT(owner_is_whole(&owner));
-            owner.staged = owner.durable = owner.last > owner.dropped ? owner.last : owner.dropped;
+            owner.accepted = owner.durable = owner.last > owner.dropped ? owner.last : owner.dropped;
             EXPECT_EQUAL(work(&owner, 0), WAN_OK);
             EXPECT_EQUAL(reopen(), WAN_OK);
             EXPECT(owner_is_whole(&owner));
@@ -414,7 +414,7 @@ static void a_kill_keeps_what_was_written_and_a_power_cut_what_was_synced(void)
         EXPECT(owner.log.commit >= owner.durable && owner.log.commit <= written);
         lost += written - owner.log.commit;
         cut += owner.cut_bytes != 0;
-        owner.staged = owner.durable = owner.log.commit;
+        owner.accepted = owner.durable = owner.log.commit;
     }
     EXPECT(lost > 100 && cut > 20 && owner.last < OWNER_ITEMS);
     end();
@@ -436,7 +436,7 @@ static void whole_blocks_behind_one_that_was_never_synced_are_the_lost_end(void)
     owner.durable = 5;
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 5 && owner.cut_bytes > 1000);
-    owner.staged = owner.durable = 5;
+    owner.accepted = owner.durable = 5;
     write_items(3, 200); /* In its place. */
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 8 && owner.cut_bytes == 0);
@@ -791,7 +791,7 @@ static void an_older_format_is_refused_by_name(void)
 /* One item whose bytes are a copy of what is on the disk of the segment in writing, again and again. */
 static wan_status write_copies(log_owner *o, const memory_file *file, uint64_t from, uint64_t length, uint32_t times)
 {
-    uint64_t number = o->staged + 1, bytes = wan_align8(16 + length * times);
+    uint64_t number = o->accepted + 1, bytes = wan_align8(16 + length * times);
     uint8_t *item = calloc(1, bytes);
     memcpy(item, &number, 8);
     for (uint32_t n = 0; n < times; n++) memcpy(item + 16 + n * length, file->bytes + from, length);

@@ -348,7 +348,7 @@ static void a_table_keeps_every_key_while_it_grows(void)
 typedef struct {
     wan_lock lock;
     wan_buffer records, taken;
-    uint64_t staged, durable;
+    uint64_t accepted, durable;
     uint32_t work, epoch;
     int writing;
     memory_disk disk;
@@ -364,7 +364,7 @@ static void *stage_log(void *context)
     uint64_t item[8] = {w->number};
     while (!is_over()) {
         wan_lock_take(&l->lock);
-        item[1] = ++l->staged;
+        item[1] = ++l->accepted;
         CHECK(wan_buffer_add(&l->records, item, sizeof item) == WAN_OK);
         wan_lock_release(&l->lock);
         wan_signal_change(&l->work);
@@ -393,7 +393,7 @@ static void *commit_log(void *context)
         wan_buffer kept = l->records;
         l->records = l->taken;
         l->taken = kept;
-        uint64_t staged = l->staged;
+        uint64_t accepted = l->accepted;
         wan_lock_release(&l->lock);
         if (!l->taken.used) {
             if (!writing) return NULL;
@@ -407,7 +407,7 @@ static void *commit_log(void *context)
         wan_buffer_empty(&l->taken);
         l->blocks++;
         wan_lock_take(&l->lock);
-        l->durable = staged;
+        l->durable = accepted;
         wan_lock_release(&l->lock);
         wan_signal_change(&l->epoch);
     }
@@ -420,7 +420,7 @@ static wan_status find_item(void *context, uint32_t index, uint64_t commit, cons
     for (uint64_t at = 0; at < head->length; at += 64) {
         uint64_t number;
         memcpy(&number, bytes + at + 8, 8);
-        CHECK(number && number <= l->staged);
+        CHECK(number && number <= l->accepted);
         l->found[number - 1]++;
     }
     return WAN_OK;
@@ -438,13 +438,13 @@ static void what_group_commit_acknowledged_is_on_the_disk(void)
     CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, &reader, &damage, &cut) == WAN_OK);
     run_crews(&l, (crew[]){{stage_log, 4}, {commit_log, 1}}, 2);
     wan_log_close(&l.log);
-    CHECK(l.waited == l.staged && l.blocks <= l.staged && l.staged > 10);
-    l.found = calloc(1, l.staged);
+    CHECK(l.waited == l.accepted && l.blocks <= l.accepted && l.accepted > 10);
+    l.found = calloc(1, l.accepted);
     random_source source = {.state = 3};
     memory_disk_crash(&l.disk, LOSE_UNSYNCED, &source);
     CHECK(wan_log_open(&l.log, &l.disk.env, "log", WAN_LOG_QUEUE, 1, 1, &reader, &damage, &cut) == WAN_OK);
-    for (uint64_t n = 0; n < l.staged; n++) CHECK(l.found[n] == 1);
-    printf("  log: %" PRIu64 " staged in %" PRIu64 " commits\n", l.staged, l.blocks);
+    for (uint64_t n = 0; n < l.accepted; n++) CHECK(l.found[n] == 1);
+    printf("  log: %" PRIu64 " accepted in %" PRIu64 " commits\n", l.accepted, l.blocks);
     wan_log_close(&l.log);
     memory_disk_close(&l.disk);
     wan_buffer_close(&l.records);
