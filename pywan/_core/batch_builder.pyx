@@ -38,7 +38,8 @@ cdef class BatchBuilder:
         self.lengths = <uint32_t *>malloc(self.records_capacity * sizeof(uint32_t))
         self.sections = <wan_section *>malloc(partitions * sizeof(wan_section))
         self.spans = <wan_store_span *>malloc(partitions * sizeof(wan_store_span))
-        if self.records == NULL or self.sequences == NULL or self.lengths == NULL or self.sections == NULL or self.spans == NULL:
+        if (self.records == NULL or self.sequences == NULL or self.lengths == NULL or self.sections == NULL
+                or self.spans == NULL):
             raise MemoryError()
 
     def __dealloc__(self):
@@ -140,12 +141,14 @@ cdef class BatchBuilder:
         cdef uint32_t wanted = self.options.events_max
         cdef bint asked
         if self.records_capacity < wanted:
-            if not grow_records(self, <uint32_t>min(<uint64_t>wanted, wan_read(&self.gateway.signals[self.index].ready) + 1)):
+            if not grow_records(self, <uint32_t>min(<uint64_t>wanted,
+                                                    wan_read(&self.gateway.signals[self.index].ready) + 1)):
                 return 0
             wanted = min(wanted, self.records_capacity)
         if self.gateway.queue.partition_count <= self.index:
             return 1
-        mine = (self.gateway.queue.partition_count - self.index + self.gateway.dispatchers - 1) // self.gateway.dispatchers
+        mine = self.gateway.queue.partition_count - self.index + self.gateway.dispatchers - 1
+        mine //= self.gateway.dispatchers
         wan_lock_take(&self.gateway.lock)
         for n in range(mine):
             if count >= wanted or total >= self.options.bytes_max:
@@ -168,7 +171,8 @@ cdef class BatchBuilder:
             section.bytes = <uint32_t>size
             section.not_durable = section.duplicates = section.reserved = 0
             if self.gateway.durable != NULL:
-                section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p], <uint64_t>0xffffffff)
+                section.not_durable = <uint32_t>min(partition.removed - self.gateway.durable.removed[p],
+                                                    <uint64_t>0xffffffff)
             self.spans[sections] = wan_queue_span(&self.gateway.queue, p, section.first, section.through)
             if self.spans[sections].file != NULL:
                 if lies_together(section, &self.spans[sections]):
@@ -276,7 +280,8 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
         if self.callbacks.transmit_filter is None:
             return wan_store_check(self.gateway.queue.store, span) == WAN_OK
         self.copied.used += section.bytes
-        return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count, to) == WAN_OK
+        return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count,
+                              to) == WAN_OK
     self.copied.used += span.end - span.first
     if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
         return False
@@ -304,7 +309,8 @@ cdef void note_readable(BatchBuilder self, const wan_section *section, bint read
 cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
     import logging
     logging.getLogger("pywan.sender").error(
-        "gateway sender %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore the file or "
+        "gateway sender %s: events of dispatcher %d stay queued and are not sent: %s; stop the member, and restore "
+        "the file or "
         "save what is whole with `pywan salvage disk-store --dir=STORE --to=NEW`",
         self.queue.name, self.index, self.unreadable_reason())
 
@@ -325,7 +331,8 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         raw = []
         for s in range(sections):
             for k in range(self.sections[s].count):
-                raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition, self.sequences[at]))
+                raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition,
+                                               self.sequences[at]))
                 at += 1
         verdicts = self.callbacks.ask_filter(session, raw)      # All of the user's Python ends before the lock.
         if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
@@ -342,7 +349,8 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
         for s in range(sections):
             for k in range(self.sections[s].count):
                 if not verdicts[at]:
-                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit, WAN_HOLE_FILTERED)
+                    drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
+                                    WAN_HOLE_FILTERED)
                 at += 1
         wan_lock_release(&self.gateway.lock)
     except BaseException as error:      # The caller guards the user's code; this is the last line: send all.
@@ -370,18 +378,21 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
             record = self.records[at]
             if record == NULL or record.operation != WAN_UPDATE:
                 continue
-            hash = wan_secret_hash(wan_record_key(record), record.key_length, record.key_form | <uint64_t>record.region << 8)
+            hash = wan_secret_hash(wan_record_key(record), record.key_length,
+                                   record.key_form | <uint64_t>record.region << 8)
             slot = <uint32_t>hash & (capacity - 1)
             while True:
                 if newest[slot] == 0:
                     newest[slot] = at + 1
                     break
                 other = self.records[newest[slot] - 1]
-                if (other.region == record.region and other.key_length == record.key_length and other.key_form == record.key_form
+                if (other.region == record.region and other.key_length == record.key_length
+                        and other.key_form == record.key_form
                         and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
                     # Replayed after it was parked, an older version can lie behind a newer one: then both travel.
                     if wan_record_order(record, other) <= 0:
-                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch, WAN_HOLE_CONFLATED_IN_BATCH)
+                        drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch,
+                                        WAN_HOLE_CONFLATED_IN_BATCH)
                     else:
                         newest[slot] = at + 1
                     break
@@ -506,7 +517,8 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
 
 cdef int announce(BatchBuilder self, wan_buffer *out, uint16_t region) noexcept nogil:
     self.announced[region >> 3] |= <uint8_t>(1 << (region & 7))
-    return buffer_frame(out, WAN_FRAME_REGION, region, 0, wan_region_names[region].text, wan_region_names[region].length)
+    return buffer_frame(out, WAN_FRAME_REGION, region, 0, wan_region_names[region].text,
+                        wan_region_names[region].length)
 
 
 cdef inline bint region_is_announced(const uint8_t *announced, uint16_t region) noexcept nogil:

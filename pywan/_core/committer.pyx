@@ -71,7 +71,7 @@ cdef wan_status committer_round(log_committer *committer, uint32_t work) noexcep
     show(committer, status)
     wan_lock_release(committer.owner.lock)
     if status != WAN_OK:
-        committer_tell(committer)
+        committer_wake_waiters(committer)
     return status
 
 
@@ -101,7 +101,7 @@ cdef wan_status sync_now(log_committer *committer) noexcept nogil:
     wan_lock_take(committer.owner.lock)
     show(committer, status)
     wan_lock_release(committer.owner.lock)
-    committer_tell(committer)
+    committer_wake_waiters(committer)
     return status
 
 
@@ -116,7 +116,7 @@ cdef wan_status sync_behind(log_committer *committer) noexcept nogil:
     if status == WAN_OK:
         committer.syncs_behind = True
         committer_release_role(committer)
-        committer_tell(committer)
+        committer_wake_waiters(committer)
         status = wan_log_run_sync(&committer.log, &sync)
         take_role_first(committer)
         committer.syncs_behind = False
@@ -129,7 +129,7 @@ cdef wan_status sync_behind(log_committer *committer) noexcept nogil:
         wan_lock_release(committer.owner.lock)
     committer_release_role(committer)
     if status != WAN_EMPTY:
-        committer_tell(committer)
+        committer_wake_waiters(committer)
     return status
 
 
@@ -197,7 +197,7 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
         if gives_up:
             break
         if committer.synchronous == SYNCHRONOUS_WRITTEN:
-            committer_tell(committer)               # Callers that left the role to this thread did not ask for it.
+            committer_wake_waiters(committer)               # Callers that left the role to this thread did not ask for it.
         if syncs and status == WAN_OK:
             status = sync_behind(committer)
             if status == WAN_EMPTY:
@@ -215,7 +215,7 @@ cdef void committer_run(log_committer *committer) noexcept nogil:
             if (committer.synchronous != SYNCHRONOUS_SYNCED and __atomic_load_n(&committer.work, __ATOMIC_ACQUIRE) != seen and not wan_flag_read(&committer.stop)
                     and not wan_flag_read(&committer.asked)):
                 flush_later(committer)
-    committer_tell(committer)
+    committer_wake_waiters(committer)
 
 
 cdef void flush_later(log_committer *committer) noexcept nogil:
@@ -263,7 +263,7 @@ cdef void show(log_committer *committer, wan_status status) noexcept nogil:
 
 
 cdef void committer_made_durable(log_committer *committer, uint64_t staged) noexcept nogil:
-    """A round has brought so many of the records onto the disk. Under the owner's lock; `committer_tell` follows without it."""
+    """A round has brought so many of the records onto the disk. Under the owner's lock; `committer_wake_waiters` follows without it."""
     committer.durable = staged
     show(committer, WAN_OK)
 

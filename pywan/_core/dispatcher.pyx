@@ -220,13 +220,13 @@ cdef class DispatcherSession(Session):
         cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
         cdef uint32_t begin = 0, count
         cdef uint64_t came_us = self.now_us
-        cdef flight *f
+        cdef flight *batch
         if not self.flights.hear(frame, came_us):
             return False
         while self.flights.oldest_batch <= frame.id:
-            f = self.flights.oldest()
-            count = failures_of_flight(f, failures + begin, ack.failures - begin)
-            if not self.settlement.settle(self, f, failures + begin, count):
+            batch = self.flights.oldest()
+            count = failures_of_flight(batch, failures + begin, ack.failures - begin)
+            if not self.settlement.settle(self, batch, failures + begin, count):
                 return False
             begin += count
             self.flights.settled(frame.count, came_us)

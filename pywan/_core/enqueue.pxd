@@ -1,5 +1,6 @@
-# Owns the decision which queues an event enters: one step, with one result. What it depends on (which senders run, where the event has
-# been, what `before_enqueue` said) is read here and nowhere else; what acts on the result does not ask again.
+# Owns the decision which queues an event enters: one step, with one result. What it depends on (which senders run,
+# where the event has been, what `before_enqueue` said) is read here and nowhere else; what acts on the result does not
+# ask again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -12,16 +13,19 @@ cdef enum:                  # What becomes of an event at one queue.
     ENQUEUE_LOOP = 1        # Its site made the event, has it, or gets it from somebody.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
     ENQUEUE_STOPPED = 3     # The sender does not run.
-    ENQUEUE_NO_ROOM = 4     # It enters, but the queue is full, and its policy is to drop what is new. Known after the decision.
-    ENQUEUE_ASK = 5         # It may enter, and its sender's filters were not asked: they are, and then it is decided anew. Nothing enters till then.
+    # It enters, but the queue is full, and its policy is to drop what is new. Known after the decision.
+    ENQUEUE_NO_ROOM = 4
+    # It may enter, and its sender's filters were not asked: they are, and then it is decided anew. Nothing enters till
+    # then.
+    ENQUEUE_ASK = 5
 
 cdef struct enqueue_decision:
     uint32_t count
     uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_*, of each attached queue, in the order of the attachment.
 
 cdef struct told_verdict:
-    # A decision as other members read it: of each attached queue one of these, and behind it the value that it gets instead of the record's, padded
-    # to 8 bytes.
+    # A decision as other members read it: of each attached queue one of these, and behind it the value that it gets
+    # instead of the record's, padded to 8 bytes.
     uint64_t sender
     uint8_t verdict, substituted, value_form, zero
     uint32_t value_length
@@ -37,7 +41,8 @@ cdef inline bint already_there(const origin *from_, uint8_t site, uint8_t own) n
     return False
 
 
-cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site, const decision *known,
+cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site,
+                                const decision *known,
                                 enqueue_decision *decided) noexcept nogil:
     """Under the entry lock. `known`: what is, of each attached queue; NULL: nothing. False: some are ENQUEUE_ASK."""
     cdef gateway_queue *gateway
@@ -68,8 +73,8 @@ cdef inline bint enters_straight(const gateway_queue *gateway, const origin *fro
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
-    """Under an entry lock: the queue that a change made at this site enters, straight from its maker, where there is one queue and it does.
-    NULL: there are more, or none, or it does not."""
+    """Under an entry lock: the queue that a change made at this site enters, straight from its maker, where there is
+    one queue and it does. NULL: there are more, or none, or it does not."""
     cdef origin made_here
     if attached == NULL or attached.way != WAY_STRAIGHT or attached.count != 1:
         return NULL

@@ -1,5 +1,5 @@
-# Owns what Python says to, and hears of, the decision which queues an event enters: verdicts of filters, where the event has been, and the form of
-# the decision that other members can read. The decision itself is in enqueue.pxd.
+# Owns what Python says to, and hears of, the decision which queues an event enters: verdicts of filters, where the
+# event has been, and the form of the decision that other members can read. The decision itself is in enqueue.pxd.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -13,11 +13,13 @@ from pywan._core.status cimport raise_for
 
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL:
-    """MAX_ATTACHED of them, to be freed, for these attached queues; they refer to the bytes in `decisions`, which are as of `RegionCore.change`."""
+    """MAX_ATTACHED of them, to be freed, for these attached queues; they refer to the bytes in `decisions`, which are
+    as of `RegionCore.change`."""
     cdef decision *known = <decision *>calloc(MAX_ATTACHED, sizeof(decision))
     cdef uint32_t n
     if known == NULL:
-        raise MemoryError(f"region {region!r}: no memory for the decision about key {described(key)}; nothing was stored")
+        raise MemoryError(f"region {region!r}: no memory for the decision about key {described(key)}; nothing was "
+                          "stored")
     try:
         if isinstance(decisions, bytes):
             read_told(decisions, queues, known)
@@ -41,7 +43,8 @@ cdef decision *known_decisions(decisions, tuple queues, str region, key) except 
 
 
 cdef bytes told_decision(const decision *known, tuple queues):
-    """What was decided, in the form that `read_told` takes at another member. None: nothing was, since the event is not for queues."""
+    """What was decided, in the form that `read_told` takes at another member. None: nothing was, since the event is not
+    for queues."""
     cdef wan_buffer told
     cdef told_verdict head
     cdef uint32_t n
@@ -70,7 +73,8 @@ cdef bytes told_decision(const decision *known, tuple queues):
 
 
 cdef int read_told(bytes told, tuple queues, decision *known) except -1:
-    """The event enters the queues of the same senders as at the member that decided; a sender that was not attached there does not run for it."""
+    """The event enters the queues of the same senders as at the member that decided; a sender that was not attached
+    there does not run for it."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(told)
     cdef uint64_t left = PyBytes_GET_SIZE(told), behind
     cdef told_verdict head
@@ -87,7 +91,8 @@ cdef int read_told(bytes told, tuple queues, decision *known) except -1:
         left -= sizeof(head)
         behind = wan_align8(head.value_length)
         if head.verdict > ENQUEUE_NO_ROOM or behind > left:
-            raise ProtocolError(f"a decision about an event has verdict {head.verdict} and a value of {head.value_length} bytes, of which {left} are there")
+            raise ProtocolError(f"a decision about an event has verdict {head.verdict} and a value of "
+                                f"{head.value_length} bytes, of which {left} are there")
         for n in range(len(queues)):
             queue = queues[n]
             if queue.gateway.sender == head.sender:
@@ -97,7 +102,8 @@ cdef int read_told(bytes told, tuple queues, decision *known) except -1:
                 break
         else:
             if head.verdict == ENQUEUE_ENTERS:
-                raise ConfigurationError(f"an event enters the queue of a sender that is not attached here (number {head.sender:x}); attach it first")
+                raise ConfigurationError(f"an event enters the queue of a sender that is not attached here (number "
+                                         f"{head.sender:x}); attach it first")
         at += behind
         left -= behind
     return 0

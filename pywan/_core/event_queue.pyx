@@ -1,5 +1,5 @@
-# Owns `EventQueue`: what Python sees of the queue of one sender on one member. Producers append through queue.pxd and put.pxd; a
-# dispatcher peeks, acknowledges and rewinds.
+# Owns `EventQueue`: what Python sees of the queue of one sender on one member. Producers append through queue.pxd and
+# put.pxd. A dispatcher peeks, acknowledges and rewinds.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -28,7 +28,9 @@ from pywan._core.queue_recovery cimport (
 from pywan._core.status cimport detail_text, environment_of, raise_for
 
 
-cdef uint64_t queues_made = 0    # By this process. Under the GIL.
+cdef str IN_MEMORY = "the events are queued in memory and will be written when the disk takes them"
+
+cdef uint64_t queues_made = 0    # How many queues this process has made. Guarded by the GIL.
 
 
 cdef inline wan_status health_of(gateway_queue *gateway) noexcept:
@@ -37,25 +39,27 @@ cdef inline wan_status health_of(gateway_queue *gateway) noexcept:
 
 
 cdef int check_whole(EventQueue self) except -1:
-    """InternalError, which says where, if a check of our own failed on this queue."""
+    """Raises InternalError, which names the place, if a check of our own failed on this queue."""
     return raise_for(health_of(self.gateway), f"queue {self.name!r}")
 
 
-@cython.no_gc_clear      # What it keeps alive is used when it is closed.
+@cython.no_gc_clear      # The objects that the queue keeps alive are used when it is closed.
 cdef class EventQueue:
     """The events of one sender on this member, in `partitions` units of order served by `dispatchers`.
 
-    Memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is final).
-    With `log_directory` it is persistent: what is there is recovered, events are logged, `commit_loop` has to run in a thread
-    of its own, and `wait_durable` waits for the disk. `log_budget` bounds its log and others together, and
-    counts `log_known` bytes of it already. `environment` stands in for the operating system's files. Thread-safe; `close()` only when no
-    dispatcher and no region uses it any more.
+    The queue uses memory up to `memory_limit` bytes, then mapped files in `directory` (None: no overflow, the limit is
+    final). With `log_directory` it is persistent. Then opening recovers what is there, events are logged, `commit_loop`
+    has to run in a thread of its own, and `wait_durable` waits for the disk. `log_budget` bounds this log and others
+    together, and counts `log_known` bytes of it already. `environment` stands in for the operating system's files.
+
+    All methods are thread-safe. Call `close()` only when no dispatcher and no region uses the queue any more.
     """
 
     def __cinit__(self, str name, *, int remote_site=0, uint32_t partitions=1, uint32_t dispatchers=1,
-                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False, bint by_bucket=False,
-                  log_directory=None, uint64_t log_id=0, synchronous=True, uint32_t flush_ms=10, LogBudget log_budget=None,
-                  uint64_t log_known=0, bint log_may_use_reserve=False, bint salvage=False, environment=None, uint64_t mount=0):
+                  uint64_t memory_limit=100 << 20, directory=None, bint conflate=False, bint by_thread=False,
+                  bint by_bucket=False, log_directory=None, uint64_t log_id=0, synchronous=True, uint32_t flush_ms=10,
+                  LogBudget log_budget=None, uint64_t log_known=0, bint log_may_use_reserve=False, bint salvage=False,
+                  environment=None, uint64_t mount=0):
         global queues_made
         cdef bytes path = b""
         cdef const wan_env *env = environment_of(environment)
@@ -67,12 +71,13 @@ cdef class EventQueue:
         self.reachable = True
         if dispatchers == 0 or remote_site < 0 or remote_site > 255:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least one, and a site from 0 to 255")
+            raise ConfigurationError(f"queue {name!r}: {dispatchers} dispatchers for site {remote_site}; at least "
+                                     "one, and a site from 0 to 255")
         self.gateway = <gateway_queue *>calloc(1, sizeof(gateway_queue))
         if self.gateway == NULL:
             raise MemoryError(f"no memory for queue {name!r}")
         queues_made += 1
-        self.gateway.place = queues_made
+        self.gateway.lock_order = queues_made
         id_ = name.encode()
         self.gateway.sender = wan_hash(<const char *>id_, len(id_), 0)
         raise_for(wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate),
@@ -105,7 +110,8 @@ cdef class EventQueue:
             self.budget = log_budget
             committer_share(&self.gateway.durable.committer, log_budget, log_known, log_may_use_reserve)
 
-    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms, bint salvage, uint64_t mount) except -1:
+    cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms,
+                      bint salvage, uint64_t mount) except -1:
         cdef durable_log *durable = durable_log_new(self.gateway)
         cdef wan_log_reader reader
         cdef wan_damage damage
@@ -119,21 +125,26 @@ cdef class EventQueue:
         queue_committer_init(self.gateway, synchronous, flush_ms)
         self.gateway.queue.persistent = 1
         cdef uint8_t conflates = self.gateway.queue.conflate
-        self.gateway.queue.conflate = 0           # What was conflated is logged as such: recovery does not do it a second time.
+        # The log says what was conflated, as holes. Recovery does not conflate a second time.
+        self.gateway.queue.conflate = 0
         memset(&reader, 0, sizeof(reader))
         reader.owner = self.gateway
         reader.part, reader.state = recover_part, recover_state
-        if not conflates:                   # Else each new event is compared with what is queued: that lies in memory.
+        # With conflation each new event is compared with the queued ones, so these lie in memory and not in the log's
+        # files.
+        if not conflates:
             reader.adopt, reader.adopted = adopt_segment, segment_adopted
         reader.read_ahead = env == &wan_env_posix
         reader.salvage, reader.damaged = salvage, note_damaged
         with nogil:
-            status = wan_log_open(&durable.committer.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader, &damage, &durable.cut_bytes)
+            status = wan_log_open(&durable.committer.log, env, path_, WAN_LOG_QUEUE, log_id, partitions, &reader,
+                                  &damage, &durable.cut_bytes)
             if status == WAN_OK:
                 status = durable_recover(self.gateway)
             if status == WAN_OK and not salvage:
                 status = durable_mount(self.gateway)
-            self.gateway.queue.holes, self.gateway.queue.superseded = &durable.holes.pending, &durable.superseded.pending
+            self.gateway.queue.holes = &durable.holes.pending
+            self.gateway.queue.superseded = &durable.superseded.pending
             if status == WAN_OK and conflates and not salvage:
                 status = wan_queue_start_conflating(&self.gateway.queue)
         committer_opened(&durable.committer, status, f"queue {self.name!r}")
@@ -153,7 +164,7 @@ cdef class EventQueue:
         free(self.gateway.buckets)
         free(self.gateway)
 
-    # Persistence
+    # Persistence.
 
     @property
     def persistent(self):
@@ -161,14 +172,15 @@ cdef class EventQueue:
 
     @property
     def synchronous(self):
-        """Whether an enqueue is done only when it is on the disk; "written": when it is in the log, which is synced later."""
+        """Whether an enqueue is done only when it is on the disk. "written": when it is in the log, which is synced
+        later."""
         return self.gateway.durable != NULL and level_name(self.gateway.durable.committer.synchronous)
 
-    # Copies at other members
+    # Copies at other members.
 
     def set_copied(self, bint copied):
-        """Copies in sync come to be, or are no more. While there are any, an event is sent, and its maker answered, only when they have it.
-        Before regions attach, or they attach again."""
+        """Says whether there are copies in sync at other members. While there are any, an event is sent, and its maker
+        is answered, only when the copies have it. Call this before regions attach, or let them attach again."""
         cdef wan_status status
         wan_lock_take(&self.gateway.lock)
         status = wan_queue_set_copied(&self.gateway.queue, copied)
@@ -178,7 +190,7 @@ cdef class EventQueue:
         raise_for(status, f"queue {self.name!r}")
 
     def made_replicated(self, uint32_t partition, uint64_t through):
-        """All copies in sync have the events of a partition up to this sequence."""
+        """Notes that all copies in sync have the events of a partition up to the sequence `through`."""
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
         cdef uint64_t appended = self.gateway.queue.partitions[partition].appended
@@ -187,7 +199,8 @@ cdef class EventQueue:
             wake_dispatchers(self.gateway)
         wan_lock_release(&self.gateway.lock)
         if through > appended:
-            raise ValueError(f"queue {self.name!r}: copies have {through} of partition {partition}, which ends at {appended}")
+            raise ValueError(f"queue {self.name!r}: copies have {through} of partition {partition}, which ends at "
+                             f"{appended}")
         wan_signal_change(&self.gateway.copies_epoch)
 
     @property
@@ -196,13 +209,14 @@ cdef class EventQueue:
         return bool(self.gateway.queue.copied)
 
     def wait_replicated(self, double timeout=60.0):
-        """Returns when all copies in sync have everything enqueued so far, or there are none any more. ConnectivityError after `timeout`
-        seconds: what was enqueued stays queued here."""
+        """Returns when all copies in sync have everything enqueued so far, or when there are no copies any more.
+        ConnectivityError after `timeout` seconds: what was enqueued stays queued here."""
         check_whole(self)
         self.wait_for_copies(timeout)
 
     cdef int wait_for_copies(self, double timeout) except -1:
-        """A queue that broke meanwhile hears of no copy any more: InternalError."""
+        """Waits as `wait_replicated` does. InternalError if the queue breaks meanwhile, since it hears of no copy
+        then."""
         cdef uint32_t partitions = self.gateway.queue.partition_count, p, seen = 0
         cdef uint64_t until = wan_monotonic_us() + <uint64_t>(timeout * 1e6)
         cdef bint done = False
@@ -230,20 +244,21 @@ cdef class EventQueue:
                     check_whole(self)
                 if not done and wan_monotonic_us() >= until:
                     from pywan.errors import ConnectivityError
-                    raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the change within {timeout:g} s; "
-                                            "it is queued here, and counts once they have it")
+                    raise ConnectivityError(f"queue {self.name!r}: its copies at other members did not take the "
+                                            f"change within {timeout:g} s; it is queued here, and counts once they have it")
         finally:
             free(wanted)
         return 0
 
     @property
     def log_id(self):
-        """Of the log, over restarts; 0 without persistence."""
+        """The id of the log, the same after a restart; 0 without persistence."""
         return self.gateway.durable.committer.log.id if self.gateway.durable != NULL else 0
 
     @property
     def incarnation(self):
-        """What receivers know the queue by, over restarts: the log's id, until `renew`. 0 without persistence."""
+        """What receivers know the queue by, the same after a restart: the log's id, until `renew`. 0 without
+        persistence."""
         return wan_read(&self.gateway.durable.incarnation) if self.gateway.durable != NULL else 0
 
     @property
@@ -252,26 +267,30 @@ cdef class EventQueue:
         return self.gateway.durable.mount if self.gateway.durable != NULL else 0
 
     def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t settled=0):
-        """Whether the events that were sent in `mount`, up to `last`, are those that this queue has or had under these sequences, and those up to `settled`
-        are settled here too. If not, another copy of its log sent them, or the log is an older copy."""
+        """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
+        has settled those up to `settled` too. If not, another copy of its log sent them, or the log is an older
+        copy."""
         cdef bint is_it
         self.check_partition(partition)
         if self.gateway.durable == NULL:
             return False
         with nogil:
             wan_lock_take(&self.gateway.lock)
-            is_it = is_of_this_past(self.gateway, mount, partition, last) and settled <= self.gateway.queue.partitions[partition].removed
+            is_it = is_of_this_past(self.gateway, mount, partition, last)
+            is_it = is_it and settled <= self.gateway.queue.partitions[partition].removed
             wan_lock_release(&self.gateway.lock)
         return is_it
 
     def renew(self, uint64_t old, uint64_t incarnation, double timeout=60.0):
-        """Takes another incarnation in place of `old`, on the disk when this returns; everything queued is a possible duplicate from then on. No
-        effect where `old` was replaced already. DiskError as of `wait_durable`: then it is taken when the disk takes it."""
+        """Takes another incarnation in place of `old`. It is on the disk when this returns. Everything queued is a
+        possible duplicate from then on. Nothing happens if `old` was replaced already. DiskError as in `wait_durable`:
+        then the queue takes the incarnation when the disk takes it."""
         cdef durable_log *durable = self.gateway.durable
         check_whole(self)
         if durable == NULL or incarnation == 0:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and none is 0")
+            raise ConfigurationError(f"queue {self.name!r}: only a queue with a log takes another incarnation, and "
+                                     "none is 0")
         wan_lock_take(&self.gateway.lock)
         if durable.incarnation == old and durable.wanted_incarnation == 0:
             wan_set(&durable.wanted_incarnation, incarnation)
@@ -280,14 +299,16 @@ cdef class EventQueue:
         self.wait_for_log(FOR_IDENTITY, timeout, "it sends nothing until its new identity is on the disk")
 
     def recovery(self):
-        """What opening found: records in the log, and bytes of a torn tail that were cut. In salvage every piece of damage too."""
+        """What opening found: the number of records in the log, and the bytes of a torn tail that were cut. In salvage
+        every piece of damage too."""
         cdef durable_log *durable = self.gateway.durable
         if durable == NULL:
             return {}
-        return {"records": durable.recovered_records, "cut_bytes": durable.cut_bytes, "damages": damage_list(&durable.damages)}
+        return {"records": durable.recovered_records, "cut_bytes": durable.cut_bytes,
+                "damages": damage_list(&durable.damages)}
 
     def log_state(self):
-        """Sizes of the log, why writing fails now (None: it does not), and per partition up to where events are on the disk."""
+        """Sizes of the log, why writing fails now (None: it does not), and how far each partition is on the disk."""
         cdef durable_log *durable = self.gateway.durable
         if durable == NULL:
             return {}
@@ -305,22 +326,25 @@ cdef class EventQueue:
         return found
 
     def commit_loop(self):
-        """Writes what is staged until `stop_log`; to be run in a thread of its own. The GIL is free meanwhile."""
+        """Writes what is pending until `stop_log`. Run it in a thread of its own. The GIL is free meanwhile."""
         if self.gateway.durable != NULL:
             with nogil:
                 committer_run(&self.gateway.durable.committer)
 
     def commit_once(self, bint checkpoint=True):
-        """One round of the committer, in the caller's thread, for where no `commit_loop` runs: what is staged gets onto the disk,
-        and with `checkpoint` what was removed. False: the disk did not take it, and `log_state` says why."""
+        """Runs one round of the committer in the caller's thread, for a queue without a `commit_loop`. It brings what
+        is pending onto the disk, and with `checkpoint` what was removed too. False: the disk did not take it, and
+        `log_state` says why."""
         cdef wan_status status = WAN_OK
         if self.gateway.durable != NULL:
             with nogil:
-                status = committer_once(&self.gateway.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint else WORK_NOW)
+                status = committer_once(&self.gateway.durable.committer, WORK_NOW | WORK_CHECKPOINT if checkpoint
+                                        else WORK_NOW)
         return status == WAN_OK
 
     def write_once(self):
-        """What a caller does who waits and finds that the log is only to be written. False: that is left to `commit_loop` or `commit_once`."""
+        """Does what a waiting caller does if one write is enough. False: that is left to `commit_loop` or
+        `commit_once`."""
         cdef wan_status status = WAN_EMPTY
         if self.gateway.durable != NULL:
             with nogil:
@@ -328,32 +352,36 @@ cdef class EventQueue:
         return status == WAN_OK
 
     def stop_log(self):
-        """Takes nothing more, and makes `commit_loop` return once everything is on the disk (or cannot get there)."""
+        """Makes the log take nothing more, and `commit_loop` return once everything is on the disk (or cannot get
+        there)."""
         if self.gateway.durable != NULL:
             committer_stop(&self.gateway.durable.committer)
 
     cdef bint gives_up(self, uint64_t waited_us):
-        """Whether the log has taken nothing for longer than an enqueue may wait for that. One near its limit, that makes room, takes
-        something now and then."""
+        """Whether the log has taken nothing for longer than an enqueue may wait for that. A log near its limit that
+        makes room takes something now and then."""
         cdef uint64_t since = 0
         if self.gateway.durable != NULL and waited_us >= self.gateway.block_timeout_us:
             since = committer_failing_since(&self.gateway.durable.committer, WAN_OK)
         return since != 0 and wan_monotonic_us() - since >= self.gateway.block_timeout_us
 
     def wait_durable(self, double timeout=60.0):
-        """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or 5 in which the disk takes nothing: what
-        was enqueued stays queued here and is written when the disk takes it."""
+        """Returns when everything enqueued so far is on the disk. DiskError after `timeout` seconds, or after 5 seconds
+        in which the disk took nothing: what was enqueued stays queued here and is written when the disk takes it."""
         check_whole(self)
-        self.wait_for_log(FOR_DISK, timeout, "the events are queued in memory and will be written when the disk takes them")
+        self.wait_for_log(FOR_DISK, timeout, IN_MEMORY)
 
     def wait_written(self, double timeout=60.0):
-        """The same, as far as `synchronous` says. Of a broken queue, too: what entered before still gets to the disk."""
-        self.wait_for_log(FOR_EVENTS, timeout, "the events are queued in memory and will be written when the disk takes them")
+        """Returns when everything enqueued so far is as durable as `synchronous` says. It works on a broken queue too:
+        what entered before still gets to the disk."""
+        self.wait_for_log(FOR_EVENTS, timeout, IN_MEMORY)
 
     def wait_removed(self, double timeout=60.0):
-        """Returns when everything removed so far is removed on the disk too. DiskError as above: a crash brings it back until then."""
+        """Returns when everything removed so far is removed on the disk too. DiskError as in `wait_durable`: until the
+        disk takes it, a crash brings it back."""
         check_whole(self)
-        self.wait_for_log(FOR_REMOVALS, timeout, "what was removed comes back if the process ends before the disk takes that")
+        self.wait_for_log(FOR_REMOVALS, timeout, "what was removed comes back if the process ends before the disk "
+                                                 "takes that")
 
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1:
         cdef disk_wait wait
@@ -371,19 +399,22 @@ cdef class EventQueue:
         return wan_read(&self.gateway.queue.bytes)
 
     def set_full_policy(self, str policy, double timeout_ms=0.0, double slow_disk_ms=SLOW_DISK_US / 1000):
-        """What an enqueue does that finds no room: "block" (for `timeout_ms`, then it is refused), "refuse", "drop-oldest" or
-        "drop-newest" (both counted). A disk that takes events more slowly than they come is no full one: but with "refuse" they are held up
-        for `slow_disk_ms`, also for the oldest to leave. Before regions attach."""
+        """Says what an enqueue does if it finds no room: "block" (it waits for `timeout_ms`, then it is refused),
+        "refuse", "drop-oldest" or "drop-newest" (both counted). A disk that takes events more slowly than they come is
+        not a full one. Then events wait for `slow_disk_ms`, also for the oldest to leave, except with "refuse". Call
+        this before regions attach."""
         check_whole(self)
-        self.gateway.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST, "drop-newest": FULL_DROP_NEWEST}[policy]
+        self.gateway.full_policy = {"block": FULL_BLOCK, "refuse": FULL_REFUSE, "drop-oldest": FULL_DROP_OLDEST,
+                                    "drop-newest": FULL_DROP_NEWEST}[policy]
         self.gateway.full_timeout_us = <uint64_t>(timeout_ms * 1000) if policy == "block" else 0
-        self.gateway.block_timeout_us = self.gateway.full_timeout_us if policy in ("block", "refuse") else <uint64_t>(slow_disk_ms * 1000)
+        self.gateway.block_timeout_us = (self.gateway.full_timeout_us if policy in ("block", "refuse")
+                                         else <uint64_t>(slow_disk_ms * 1000))
         if self.gateway.durable != NULL and policy != "refuse":
             self.gateway.full_timeout_us = max(self.gateway.full_timeout_us, <uint64_t>(slow_disk_ms * 1000))
 
     @property
     def running(self):
-        """Whether the sender accepts events; what comes otherwise is counted as dropped."""
+        """Whether the sender accepts events. If not, an event that comes is counted as dropped."""
         return bool(wan_flag_read(&self.gateway.running))
 
     @running.setter
@@ -392,11 +423,11 @@ cdef class EventQueue:
 
     def counts(self):
         """The ledger's counters and the queue's size, taken at one moment."""
-        cdef wan_queue_counts c
+        cdef wan_queue_counts counts
         cdef uint64_t conflated, events, size, files, file_bytes, memory_bytes
         with nogil:
             wan_lock_take(&self.gateway.lock)
-            c = self.gateway.counts
+            counts = self.gateway.counts
             conflated = self.gateway.queue.conflated
             events = self.gateway.queue.events
             size = self.gateway.queue.bytes
@@ -404,11 +435,12 @@ cdef class EventQueue:
             file_bytes = self.gateway.queue.store[0].file_bytes
             memory_bytes = self.gateway.queue.store[0].memory_bytes
             wan_lock_release(&self.gateway.lock)
-        cdef const uint64_t *each = <const uint64_t *>&c
-        cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n] for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
+        cdef const uint64_t *each = <const uint64_t *>&counts
+        cdef dict result = {wan_queue_counter_rows[n].field.decode(): each[n]
+                            for n in range(<int>WAN_QUEUE_COUNTERS_COUNT)}
         del result["newest_stamp"], result["clock_repairs"]
-        result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files, overflow_bytes=file_bytes,
-                      memory_bytes=memory_bytes)
+        result.update(conflated=conflated, events=events, bytes=size, overflow_files_made=files,
+                      overflow_bytes=file_bytes, memory_bytes=memory_bytes)
         return result
 
     def positions(self):
@@ -420,7 +452,7 @@ cdef class EventQueue:
         wan_lock_take(&self.gateway.lock)
         memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
         wan_lock_release(&self.gateway.lock)
-        # No Python object is made under the lock: that can start the collector, and with it anybody's code.
+        # No Python object is made under the lock: making one can start the collector, and with it anybody's code.
         found = [(copies[p].removed, copies[p].peeked, copies[p].appended) for p in range(count)]
         free(copies)
         return found
@@ -430,14 +462,14 @@ cdef class EventQueue:
         return self.gateway.queue.partition_count
 
     def oldest_ms(self):
-        """Milliseconds since 1970 at which the oldest queued event was made, or None for an empty queue."""
+        """Milliseconds since 1970 at which the oldest queued event was made. None: the queue is empty."""
         cdef uint64_t oldest = NEVER, at
         cdef wan_record *record
         with nogil:
             wan_lock_take(&self.gateway.lock)
             for p in range(self.gateway.queue.partition_count):
                 record = wan_queue_oldest(&self.gateway.queue, p)
-                # Of one that cannot be read the age is not known; its dispatcher says why.
+                # The age of an event that cannot be read is not known. Its dispatcher says why it cannot be read.
                 if record != NULL and queue_can_read(self.gateway, p, self.gateway.queue.partitions[p].known_holes + 1):
                     at = wan_stamp_ms(record.stamp)
                     if at < oldest:
@@ -446,7 +478,8 @@ cdef class EventQueue:
         return None if oldest == NEVER else oldest
 
     def clear(self):
-        """Drops everything, counted as `dropped_cleared`. Only while no dispatcher runs. Returns how many."""
+        """Drops everything, counted as `dropped_cleared`, and returns how many. Call it only while no dispatcher
+        runs."""
         cdef uint64_t dropped = 0
         cdef wan_status status
         with nogil:
@@ -460,15 +493,16 @@ cdef class EventQueue:
         return dropped
 
     def wake(self):
-        """Wakes every dispatcher, to look at what it was told."""
+        """Wakes every dispatcher, so that it sees what it was told."""
         for n in range(self.gateway.dispatchers):
             eventfd_write(self.gateway.signals[n].file, 1)
 
     def append_record(self, const uint8_t[::1] record, uint32_t partition=0):
-        """Appends one record in wire form (checked first). For tests, parked events and tools."""
+        """Appends one record in wire form, after a check. For tests, parked events and tools."""
         self.check_partition(partition)
         raise_for(wan_record_check(&record[0], record.shape[0]), "append_record")
-        raise_for(queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0), f"queue {self.name!r}")
+        raise_for(queue_append_copy(self.gateway, partition, <const wan_record *>&record[0], False, 0),
+                  f"queue {self.name!r}")
 
     def records(self, uint64_t limit=100):
         """Up to `limit` queued events as (partition, sequence, record bytes), oldest first within each partition."""
@@ -508,7 +542,8 @@ cdef class EventQueue:
             for n in range(copies.count):
                 position = (<const wan_position *>positions.bytes)[n]
                 record = <wan_record *>(copies.bytes + at)
-                found.append((position.partition, position.first, PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))))
+                found.append((position.partition, position.first,
+                              PyBytes_FromStringAndSize(<char *>record, wan_record_length(record))))
                 at += wan_record_length(record)
             return found
         finally:
@@ -518,13 +553,14 @@ cdef class EventQueue:
     cdef int check_partition(self, uint32_t partition) except -1:
         if partition >= self.gateway.queue.partition_count:
             from pywan.errors import ConfigurationError
-            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.gateway.queue.partition_count - 1}, not {partition}")
+            raise ConfigurationError(f"queue {self.name!r} has partitions 0 to {self.gateway.queue.partition_count - 1}, "
+                                     f"not {partition}")
         return check_whole(self)
 
     @property
     def broken(self):
-        """Where a check of our own failed on this queue; None: nowhere. Its events stay where they are, and of the other calls
-        only those work that look at it, or put it away: its sender stops, and its log is written to the end."""
+        """Where a check of our own failed on this queue. None: no check failed. Its events stay where they are. Only
+        calls that look at the queue or put it away still work: its sender stops, and its log is written to the end."""
         return detail_text() if health_of(self.gateway) != WAN_OK else None
 
     def peek(self, uint32_t partition, uint32_t count):
@@ -532,7 +568,7 @@ cdef class EventQueue:
         return self.take(partition, count, False)
 
     def peek_with_positions(self, uint32_t partition, uint32_t count):
-        """The same: (sequence, bytes) of each."""
+        """The same, as (sequence, bytes) of each record."""
         return self.take(partition, count, True)
 
     cdef list take(self, uint32_t partition, uint32_t count, bint with_positions):
@@ -551,7 +587,8 @@ cdef class EventQueue:
             before = self.gateway.queue.partitions[partition].peeked
             taken = wan_queue_peek(&self.gateway.queue, partition, count, NO_LIMIT, 1, records, sequences, &size)
             if taken:
-                span = wan_queue_span(&self.gateway.queue, partition, before + 1, self.gateway.queue.partitions[partition].peeked)
+                span = wan_queue_span(&self.gateway.queue, partition, before + 1,
+                                      self.gateway.queue.partitions[partition].peeked)
                 status = wan_store_check(self.gateway.queue.store, &span)
             if status != WAN_OK:
                 wan_queue_unpeek(&self.gateway.queue, partition, before)
@@ -559,8 +596,10 @@ cdef class EventQueue:
             wan_lock_release(&self.gateway.lock)
             raise_for(status, f"queue {self.name!r}")
             if not with_positions:
-                return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n])) for n in range(taken)]
-            return [(sequences[n], PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))) for n in range(taken)]
+                return [PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n]))
+                        for n in range(taken)]
+            return [(sequences[n], PyBytes_FromStringAndSize(<char *>records[n], wan_record_length(records[n])))
+                    for n in range(taken)]
         finally:
             free(records)
             free(sequences)
@@ -577,10 +616,11 @@ cdef class EventQueue:
         return removed
 
     def make_hole(self, uint32_t partition, uint64_t sequence):
-        """Makes one event a hole (as a filter would), counted as filtered at transmit."""
+        """Makes one event a hole, as a filter would. It is counted as filtered at transmit."""
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
-        if sequence > self.gateway.queue.partitions[partition].removed and sequence <= self.gateway.queue.partitions[partition].appended:
+        if (sequence > self.gateway.queue.partitions[partition].removed
+                and sequence <= self.gateway.queue.partitions[partition].appended):
             before = self.gateway.queue.events
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_FILTERED)
             self.gateway.counts.filtered_transmit += before - self.gateway.queue.events
@@ -589,7 +629,7 @@ cdef class EventQueue:
         check_whole(self)
 
     def rewind(self, uint32_t partition):
-        """What was peeked and not removed is to be sent again, as possible duplicates."""
+        """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
         self.check_partition(partition)
         wan_lock_take(&self.gateway.lock)
         wan_queue_rewind(&self.gateway.queue, partition)
@@ -597,8 +637,9 @@ cdef class EventQueue:
         wan_lock_release(&self.gateway.lock)
 
     def lowest_copied(self, bint until_empty=False):
-        """{site of origin: the lowest stamp} of events put here as copies (recovered, parked, replayed) since this was last asked; with `until_empty`,
-        since the queue was last empty. Stamps that callers gave are left out."""
+        """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
+        since the last call. With `until_empty`: since the queue was last empty. Stamps that callers gave are left
+        out."""
         cdef uint64_t found[256]
         cdef uint32_t n
         wan_lock_take(&self.gateway.lock)
@@ -611,42 +652,49 @@ cdef class EventQueue:
         return {n: found[n] for n in range(256) if found[n] != NO_STAMP}
 
     def replay_into(self, EventQueue other not None, bint force=False):
-        """Moves every event to the tail of another queue (of parked events: back to where they were queued). One caller at a
-        time, and no `clear` meanwhile. With `force` a receiver applies them also where the key may have been destroyed later. Returns how many; stops where the other queue has no room, and raises after moving what it could.
-        DiskError: the other queue's disk did not take them in time; the last of them are in both queues."""
+        """Moves every event to the tail of another queue. Parked events go back to the queue that they left.
+
+        One caller at a time may do this, and none may `clear` meanwhile. With `force` a receiver applies the events
+        also where the key may have been destroyed later. Returns how many events moved. If the other queue has no room,
+        it raises after moving what it could. DiskError: the other queue's disk did not take them in time; the last of
+        them are in both queues."""
         cdef uint64_t moved = 0, before
         cdef wan_status status = WAN_OK
         cdef uint32_t p, count = self.gateway.queue.partition_count
-        cdef durable_log *to = other.gateway.durable
+        cdef durable_log *taker = other.gateway.durable
         check_whole(self)
         check_whole(other)
         cdef uint64_t *ends = <uint64_t *>calloc(2 * count, sizeof(uint64_t))
         if ends == NULL:
             raise MemoryError()
         for p in range(count):
-            ends[p] = self.gateway.queue.partitions[p].appended      # What is parked again meanwhile waits for the next replay.
+            # An event that is parked again meanwhile waits for the next replay.
+            ends[p] = self.gateway.queue.partitions[p].appended
         try:
-            if to != NULL:
-                wan_flag_set(&to.replaying, 1)
+            if taker != NULL:
+                wan_flag_set(&taker.replaying, 1)
                 if committer_failing_since(&other.gateway.durable.committer, WAN_OK):
-                    other.wait_durable()        # With what is kept it may be written.
+                    other.wait_durable()        # The reserve may help to write it.
             while status == WAN_OK:
                 before = moved
                 status = self.replay_some(other, ends, ends + count, &moved, WAN_FLAG_FORCED if force else 0)
                 if moved == before:
                     break
         finally:
-            if to != NULL:
-                wan_flag_set(&to.replaying, 0)
+            if taker != NULL:
+                wan_flag_set(&taker.replaying, 0)
             free(ends)
         raise_for(status, f"replay into queue {other.name!r} (after {moved} events)")
         check_whole(self)
         return moved
 
-    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved, uint8_t flags) except *:
-        """As many as are sure to find room, in a disk store that both share, before they leave here. `through`: scratch."""
-        cdef uint64_t most = wan_log_record_bytes(&other.gateway.durable.committer.log) // 2 if other.gateway.durable != NULL else NO_LIMIT
-        cdef uint64_t size, sequence, copied = 0
+    cdef wan_status replay_some(self, EventQueue other, const uint64_t *ends, uint64_t *through, uint64_t *moved,
+                                uint8_t flags) except *:
+        """Moves as many events as certainly find room, in a disk store that both queues share, before they leave here.
+        `through` is scratch memory."""
+        cdef uint64_t most = (wan_log_record_bytes(&other.gateway.durable.committer.log) // 2
+                              if other.gateway.durable != NULL else NO_LIMIT)
+        cdef uint64_t size, sequence, hash, copied = 0
         cdef wan_record *record
         cdef wan_store_span span
         cdef wan_status status = WAN_OK
@@ -657,22 +705,26 @@ cdef class EventQueue:
                 through[p] = 0
                 while status == WAN_OK and self.gateway.queue.partitions[p].peeked < ends[p]:
                     wan_lock_take(&self.gateway.lock)
-                    if not wan_queue_peek(&self.gateway.queue, p, 1, most - min(copied, most), copied == 0, &record, &sequence, &size):
+                    if not wan_queue_peek(&self.gateway.queue, p, 1, most - min(copied, most), copied == 0, &record,
+                                          &sequence, &size):
                         wan_lock_release(&self.gateway.lock)
                         break
-                    span = wan_queue_span(&self.gateway.queue, p, self.gateway.queue.partitions[p].peeked, self.gateway.queue.partitions[p].peeked)
+                    span = wan_queue_span(&self.gateway.queue, p, self.gateway.queue.partitions[p].peeked,
+                                          self.gateway.queue.partitions[p].peeked)
                     wan_lock_release(&self.gateway.lock)
                     status = wan_store_check(self.gateway.queue.store, &span)
                     if status != WAN_OK:
                         break
-                    status = queue_append_copy(other.gateway, queue_partition_of(
-                        other.gateway, record, wan_key_hash(wan_record_key(record), record.key_length, record.key_form)), record, True, flags)
+                    hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
+                    status = queue_append_copy(other.gateway, queue_partition_of(other.gateway, record, hash), record,
+                                               True, flags)
                     if status == WAN_OK:
                         through[p] = sequence
                         copied += wan_record_length(record)
                         moved[0] += 1
         try:
-            # Given up here only when they are on the disk there: either log may be written first.
+            # The events leave this queue only when they are on the disk in the other one: either log may be written
+            # first.
             if copied and other.gateway.durable != NULL:
                 gone = False
                 other.wait_durable()

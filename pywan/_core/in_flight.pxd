@@ -36,11 +36,11 @@ cdef class InFlight:
     cdef uint64_t batches(self) noexcept nogil
     cdef bint has_room(self) noexcept nogil
     cdef flight *next(self, uint32_t sections) noexcept nogil
-    cdef void left(self, flight *f, uint64_t now_us) noexcept nogil
+    cdef void left(self, flight *batch, uint64_t now_us) noexcept nogil
     cdef void note_steps(self, uint64_t steps, uint64_t now_us) noexcept nogil
     cdef bint hear(self, const wan_frame *frame, uint64_t now_us) noexcept nogil
     cdef flight *oldest(self) noexcept nogil
     cdef void settled(self, uint32_t worked_us, uint64_t now_us) noexcept nogil
     cdef dict flow(self, uint64_t now)
 
-cdef uint32_t failures_of_flight(const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil
+cdef uint32_t failures_of_flight(const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil

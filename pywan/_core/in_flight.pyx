@@ -64,28 +64,28 @@ cdef class InFlight:
     cdef flight *next(self, uint32_t sections) noexcept nogil:
         """The batch that leaves next, with its id and room for so many sections; it counts with `left`. NULL: no
         memory."""
-        cdef flight *f
+        cdef flight *batch
         cdef wan_section *held
         if self.next_batch - self.oldest_batch == self.capacity and not grow(self, self.capacity * 2):
             return NULL
-        f = &self.ring[self.next_batch & (self.capacity - 1)]
-        if f.capacity < sections:
-            held = <wan_section *>realloc(f.section, sections * sizeof(wan_section))
+        batch = &self.ring[self.next_batch & (self.capacity - 1)]
+        if batch.capacity < sections:
+            held = <wan_section *>realloc(batch.section, sections * sizeof(wan_section))
             if held == NULL:
                 return NULL
-            f.section, f.capacity = held, sections
-        f.id, f.sections = self.next_batch, sections
-        return f
+            batch.section, batch.capacity = held, sections
+        batch.id, batch.sections = self.next_batch, sections
+        return batch
 
-    cdef void left(self, flight *f, uint64_t now_us) noexcept nogil:
+    cdef void left(self, flight *batch, uint64_t now_us) noexcept nogil:
         """The next batch is laid out to be sent."""
         if self.next_batch == self.oldest_batch:
             wan_set(&self.answered_us, now_us)
             self.progress_us = now_us
         wan_add_guarded(&self.next_batch, 1)
-        wan_add_guarded(&self.events, f.events)
-        wan_add_guarded(&self.bytes, f.bytes)
-        f.mark = wan_window_sent(&self.window, self.bytes, f.bytes, now_us)
+        wan_add_guarded(&self.events, batch.events)
+        wan_add_guarded(&self.bytes, batch.bytes)
+        batch.mark = wan_window_sent(&self.window, self.bytes, batch.bytes, now_us)
 
     # The receiver answers
 
@@ -130,13 +130,13 @@ cdef class InFlight:
 
     cdef void settled(self, uint32_t worked_us, uint64_t now_us) noexcept nogil:
         """The oldest batch is not in flight any more. The receiver says that it worked so long on it."""
-        cdef const flight *f = self.oldest()
+        cdef const flight *batch = self.oldest()
         cdef uint64_t link_us
-        wan_add_guarded(&self.events, -<uint64_t>f.events)
-        wan_add_guarded(&self.bytes, -f.bytes)
+        wan_add_guarded(&self.events, -<uint64_t>batch.events)
+        wan_add_guarded(&self.bytes, -batch.bytes)
         wan_add_guarded(&self.oldest_batch, 1)
-        wan_window_acknowledged(&self.window, &f.mark, now_us)
-        link_us = max(now_us, f.mark.sent_us + worked_us + 1) - f.mark.sent_us - worked_us
+        wan_window_acknowledged(&self.window, &batch.mark, now_us)
+        link_us = max(now_us, batch.mark.sent_us + worked_us + 1) - batch.mark.sent_us - worked_us
         if self.link_us == 0 or link_us < self.link_us:
             wan_set(&self.link_us, link_us)
 
@@ -165,30 +165,30 @@ cdef inline void note_progress(InFlight self, uint64_t now_us) noexcept nogil:
     wan_flag_set(&self.has_progressed_flag, 1)
 
 
-cdef uint32_t failures_of_flight(const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+cdef uint32_t failures_of_flight(const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
     """How many of the first failures are of this batch."""
     cdef uint32_t n = 0
-    while n < count and is_of_flight(f, &failures[n]):
+    while n < count and is_of_flight(batch, &failures[n]):
         n += 1
     return n
 
 
-cdef bint is_of_flight(const flight *f, const wan_failure *failure) noexcept nogil:
+cdef bint is_of_flight(const flight *batch, const wan_failure *failure) noexcept nogil:
     cdef uint32_t s
-    for s in range(f.sections):
-        if f.section[s].partition == failure.partition and f.section[s].first <= failure.sequence <= f.section[s].through:
+    for s in range(batch.sections):
+        if batch.section[s].partition == failure.partition and batch.section[s].first <= failure.sequence <= batch.section[s].through:
             return True
     return False
 
 
-cdef bint is_next_of_flight(const flight *f, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:
+cdef bint is_next_of_flight(const flight *batch, const wan_failure *failure, uint32_t *s, uint64_t *after) noexcept nogil:
     """Whether it is of section *s or a later one, which *s is then, and there behind sequence *after, which is then its
     own."""
-    while s[0] < f.sections and not (f.section[s[0]].partition == failure.partition
-                                     and f.section[s[0]].first <= failure.sequence <= f.section[s[0]].through):
+    while s[0] < batch.sections and not (batch.section[s[0]].partition == failure.partition
+                                     and batch.section[s[0]].first <= failure.sequence <= batch.section[s[0]].through):
         s[0] += 1
         after[0] = 0
-    if s[0] == f.sections or failure.sequence <= after[0]:
+    if s[0] == batch.sections or failure.sequence <= after[0]:
         return False
     after[0] = failure.sequence
     return True

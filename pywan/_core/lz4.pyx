@@ -1,6 +1,6 @@
-# Owns the way to lz4. The public functions of the lz4 package need the GIL at both ends of each batch; so we look for the C functions
-# inside its compiled module, once, and try them out against the public ones. Whatever is missing or differs: the public
-# functions, one call a batch (docs/decisions/0044).
+# Owns the way to lz4. The public functions of the lz4 package need the GIL at both ends of each batch; so we look for
+# the C functions inside its compiled module, once, and try them out against the public ones. Whatever is missing or
+# differs: the public functions, one call a batch (docs/decisions/0044).
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 from pywan._core.c_python cimport *
@@ -11,7 +11,8 @@ ctypedef int (*lz4_decompress_safe)(const char *source, char *to, int size, int 
 
 
 cdef enum:
-    LZ4_ACCELERATION = 2        # A tenth less time than 1, for one percent more bytes, with the bench's records and with a real change stream.
+    # A tenth less time than 1, for one percent more bytes, with the bench's records and with a real change stream.
+    LZ4_ACCELERATION = 2
     LZ4_TRIAL_BYTES = 4096
 
 cdef lz4_compress_fast lz4_compress = NULL
@@ -56,7 +57,8 @@ cdef bint lz4_agrees() except -1:
     cdef bytes text = bytes(range(256)) * 4 + bytes(LZ4_TRIAL_BYTES - 1024)
     cdef uint8_t packed[LZ4_TRIAL_BYTES * 2]
     cdef uint8_t raw[LZ4_TRIAL_BYTES]
-    cdef int length = lz4_compress(<const char *>text, <char *>packed, LZ4_TRIAL_BYTES, LZ4_TRIAL_BYTES * 2, LZ4_ACCELERATION)
+    cdef int length = lz4_compress(<const char *>text, <char *>packed, LZ4_TRIAL_BYTES, LZ4_TRIAL_BYTES * 2,
+                                   LZ4_ACCELERATION)
     cdef bytes public = lz4_block.compress(text, mode="fast", acceleration=LZ4_ACCELERATION, store_size=False)
     if length <= 0 or length > LZ4_TRIAL_BYTES:
         return False
@@ -75,7 +77,8 @@ cdef int lz4_pack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t ca
         return lz4_compress(<const char *>source, <char *>to, <int>size, <int>capacity, LZ4_ACCELERATION)
     with gil:
         try:
-            packed = lz4_block.compress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ), mode="fast", acceleration=LZ4_ACCELERATION,
+            packed = lz4_block.compress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ), mode="fast",
+                                        acceleration=LZ4_ACCELERATION,
                                         store_size=False)
         except Exception:
             return 0
@@ -91,7 +94,8 @@ cdef int lz4_unpack(const uint8_t *source, uint32_t size, uint8_t *to, uint32_t 
         return lz4_decompress(<const char *>source, <char *>to, <int>size, <int>raw_size)
     with gil:
         try:
-            raw = lz4_block.decompress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ), uncompressed_size=raw_size)
+            raw = lz4_block.decompress(PyMemoryView_FromMemory(<char *>source, size, PyBUF_READ),
+                                       uncompressed_size=raw_size)
         except Exception:
             return -1
         if <uint32_t>len(raw) != raw_size:

@@ -1,5 +1,5 @@
-# The interface of queue.pyx: what runs for each event, inline, and the structs that it works on. Producers append through `queue_reserve` and
-# `queue_commit`.
+# The interface of queue.pyx: the structs of a gateway queue, and the functions that run for each event, inline. A
+# producer appends an event with `queue_reserve` and `queue_commit`.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -12,55 +12,70 @@ from pywan._core.committer cimport committer_is_behind, committer_reserve, commi
 from pywan._core.log_pending cimport log_pending
 
 cdef struct dispatcher_signal:
-    # One dispatcher's. A producer writes the eventfd when `ready` reaches `wake_at`, once: the dispatcher sets
-    # it to 1 when idle, to its batch size while it waits for a batch to fill, and to DO_NOT_WAKE while it works.
-    uint64_t ready          # Events of its partitions that may be sent and were not peeked. May be read without the lock: wan_read.
+    # The signal of one dispatcher. A producer writes the eventfd once, when `ready` reaches `wake_at`. The dispatcher
+    # sets `wake_at` to 1 when it is idle, to its batch size while it waits for a batch to fill, and to DO_NOT_WAKE
+    # while it works.
+    # Events of its partitions that may be sent and were not peeked. It may be read without the lock: wan_read.
+    uint64_t ready
     uint64_t wake_at
     int file
 
 cdef enum:
     FULL_BLOCK = 0, FULL_REFUSE = 1, FULL_DROP_OLDEST = 2, FULL_DROP_NEWEST = 3
-    SLOW_DISK_US = 10000000     # How long a change waits for a log that is behind, before it is refused.
+    SLOW_DISK_US = 10000000     # A change waits so long for a log that is behind. Then it is refused.
 
 cdef struct gateway_queue:
-    wan_lock lock           # Guards queue, signals and counts; taken after an entry lock, never before one.
-    uint64_t sender         # A number of its sender's id: the same at each member.
-    uint64_t place          # Of several queues the one with the lowest place is locked first: they have them in the order in which they were made.
+    # Guards the queue, the signals and the counts. A thread takes it after an entry lock, never before one.
+    wan_lock lock
+    uint64_t sender         # The hash of the sender's id, which is the same at each member.
+    # A thread that locks several queues locks the one with the lowest number first. The queues are numbered as they
+    # were made.
+    uint64_t lock_order
     wan_queue queue
     wan_queue_counts counts
     dispatcher_signal *signals
     uint32_t dispatchers
     uint8_t remote_site
-    uint8_t by_thread       # order-policy thread: partition by the producing thread.
-    uint8_t by_bucket       # Parallel, or order-policy partition: by the bucket of the region, where it has buckets.
-    uint16_t *buckets       # With that: by number of region, how many the one has that was attached last. Read without the lock. Else NULL.
-    int running             # 0: what comes is counted as dropped. Read without the lock.
+    uint8_t by_thread       # order-policy thread: the producing thread chooses the partition.
+    # Parallel, or order-policy partition: the bucket of the region chooses the partition, if the region has buckets.
+    uint8_t by_bucket
+    # With `by_bucket`: how many buckets a region has, by the number of the region, as of the last attachment. Else
+    # NULL. It is read without the lock.
+    uint16_t *buckets
+    int running             # 0: an event that comes is counted as dropped. It is read without the lock.
     durable_log *durable    # NULL without persistence.
-    uint32_t copies_epoch   # Changes when copies got more, or are no more: what waits for them sleeps on it.
-    wan_clock *clock        # Of the regions that are attached, with persistence; NULL: none yet.
-    uint8_t full_policy     # FULL_*: what an enqueue does that finds no room (disk full, or a limit).
-    uint64_t full_timeout_us    # How long it may wait for room, before it is refused;
-    uint64_t lowest_copied[256] # Of each site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp, but one
-                                # that a caller gave. NO_STAMP: there was none.
-    uint64_t block_timeout_us   # and where a disk takes nothing, rather than being slow: what the policy says.
+    # Changes when more copies have an event, or there are no copies any more. A caller that waits for copies sleeps on
+    # it.
+    uint32_t copies_epoch
+    wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
+    uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
+    uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
+    # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than
+    # this, except for stamps that callers gave. NO_STAMP: there was no copy.
+    uint64_t lowest_copied[256]
+    uint64_t block_timeout_us   # The policy's own limit: for a disk that takes nothing, and not for one that is slow.
 
 
-cdef inline uint32_t queue_partition(const gateway_queue *gateway, uint32_t buckets, uint64_t hash, uint32_t member, uint32_t thread) noexcept nogil:
-    # `buckets`: of the region; 0 for one that has none.
+cdef inline uint32_t queue_partition(const gateway_queue *gateway, uint32_t buckets, uint64_t hash, uint32_t member,
+                                     uint32_t thread) noexcept nogil:
+    # The partition that an event enters. `buckets`: how many the region has; 0: it has none.
     if gateway.by_bucket and buckets:
         return wan_hash_bucket(hash, buckets) % gateway.queue.partition_count
     if gateway.by_thread:
-        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL), gateway.queue.partition_count)
+        return wan_hash_bucket((<uint64_t>member * 0x9e3779b97f4a7c15ULL) ^ (<uint64_t>thread * 0xd6e8feb86659fd93ULL),
+                               gateway.queue.partition_count)
     return wan_hash_bucket(hash, gateway.queue.partition_count)
 
 
-cdef inline uint32_t queue_partition_of(const gateway_queue *gateway, const wan_record *record, uint64_t hash) noexcept nogil:
-    # The same of an event that comes back without its region.
-    return queue_partition(gateway, gateway.buckets[record.region] if gateway.buckets != NULL else 0, hash, record.event_member, record.event_thread)
+cdef inline uint32_t queue_partition_of(const gateway_queue *gateway, const wan_record *record,
+                                        uint64_t hash) noexcept nogil:
+    # The same for an event that comes back without its region.
+    return queue_partition(gateway, gateway.buckets[record.region] if gateway.buckets != NULL else 0, hash,
+                           record.event_member, record.event_thread)
 
 
 cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
-    # An event that is not for gateways (local, region operation, NORMAL region). Takes and releases the lock.
+    # Counts an event that is not for gateways (local, region operation, NORMAL region). Takes and releases the lock.
     wan_lock_take(&gateway.lock)
     gateway.counts.received += 1
     gateway.counts.not_queued += 1
@@ -68,8 +83,10 @@ cdef inline void queue_note_not_queued(gateway_queue *gateway) noexcept nogil:
 
 
 cdef inline int queue_note_ready(gateway_queue *gateway, uint32_t partition, uint32_t count) noexcept nogil:
-    # Under the lock, after a commit of so many. The file to write to once the lock is released, or -1.
-    cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1 else partition % gateway.dispatchers]
+    # Counts the events of a commit as ready. Under the lock. Returns the file to write to once the lock is released, or
+    # -1.
+    cdef dispatcher_signal *signal = &gateway.signals[0 if gateway.dispatchers == 1
+                                                      else partition % gateway.dispatchers]
     wan_add_guarded(&signal.ready, count)
     if signal.ready >= signal.wake_at:
         signal.wake_at = DO_NOT_WAKE
@@ -78,8 +95,8 @@ cdef inline int queue_note_ready(gateway_queue *gateway, uint32_t partition, uin
 
 
 cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitions, uint32_t count) noexcept nogil:
-    # The same after a commit of one to each of these partitions; NULL: of all to the first. Dispatchers are woken here, but for
-    # the last.
+    # The same after a commit of one event to each of these partitions. NULL: all went to the first partition. This
+    # wakes the dispatchers itself, except for the last one, whose file it returns.
     cdef int wake = -1, file
     if partitions == NULL:
         return queue_note_ready(gateway, 0, count) if count else -1
@@ -96,13 +113,14 @@ cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexc
 cdef uint64_t queue_drop_oldest(gateway_queue *gateway, uint32_t keeps) noexcept nogil
 
 
-cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition, uint64_t length, wan_reservation *reservation) noexcept nogil:
-    # Room in the queue, and for the log where there is one. Under the lock.
+cdef inline wan_status queue_reserve(gateway_queue *gateway, uint32_t partition, uint64_t length,
+                                     wan_reservation *reservation) noexcept nogil:
+    # Reserves room in the queue, and in the log if there is one. Under the lock.
     cdef wan_status status = durable_reserve(gateway, length, 1) if gateway.durable != NULL else WAN_OK
     if status != WAN_OK:
         return status
     status = wan_queue_reserve(&gateway.queue, partition, length, reservation)
-    # Nothing is dropped for a change that may still be refused, by another queue or by the region: that comes with the commit.
+    # Nothing is dropped yet: another queue or the region may still refuse the change. The commit drops.
     if status == WAN_FULL and gateway.full_policy == FULL_DROP_OLDEST and queue_has_unpeeked(gateway):
         status = wan_queue_reserve_beyond(&gateway.queue, partition, length, reservation)
     return status
@@ -113,11 +131,13 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
 
 
 cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservation) noexcept nogil:
-    # The record is written: it becomes the newest. Under the lock. The file to write to afterwards, or -1.
+    # Makes the record that was written the newest of its partition. Under the lock. Returns the file to write to
+    # afterwards, or -1.
     cdef int wake = -1
     wan_queue_commit(&gateway.queue, reservation)
     if gateway.durable != NULL:
-        durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)    # Its dispatcher hears of it when it is on the disk.
+        # Its dispatcher is woken when the record is on the disk.
+        durable_add(gateway, reservation.partition, reservation.sequence, <const wan_record *>reservation.at)
     else:
         wake = queue_note_ready(gateway, reservation.partition, 1)
     if reservation.beyond:
@@ -126,14 +146,15 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
 
 
 cdef inline void queue_note_copy(gateway_queue *gateway, const wan_record *record) noexcept nogil:
-    # Under the lock.
+    # Remembers the lowest stamp of a copy. Under the lock.
     if not record.flags & WAN_FLAG_GIVEN and record.stamp < gateway.lowest_copied[record.origin_site]:
         gateway.lowest_copied[record.origin_site] = record.stamp
 
 
-cdef inline wan_status queue_append_copy(gateway_queue *gateway, uint32_t partition, const wan_record *record, bint replayed, uint8_t flags) noexcept nogil:
-    # Appends a whole record as it is. Takes and releases the lock. One that was parked was counted as queued when it first came;
-    # but for one that a crash (or a wait for the disk in vain) left in both queues, which is one more now.
+cdef inline wan_status queue_append_copy(gateway_queue *gateway, uint32_t partition, const wan_record *record,
+                                         bint replayed, uint8_t flags) noexcept nogil:
+    # Appends a whole record as it is. Takes and releases the lock. An event that was parked was counted as queued when
+    # it first came. If a crash (or a wait for the disk in vain) left it in both queues, it is counted once more now.
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)
@@ -155,46 +176,55 @@ cdef inline wan_status queue_append_copy(gateway_queue *gateway, uint32_t partit
     return status
 
 cdef inline bint queue_can_read(const gateway_queue *gateway, uint32_t partition, uint64_t sequence) noexcept nogil:
-    # Under the lock. False: one event lies in a file that cannot be read; the detail says why.
+    # Whether the file of one event can be read. Under the lock. If not, the detail says why.
     cdef wan_store_span span = wan_queue_span(&gateway.queue, partition, sequence, sequence)
     return wan_store_check(gateway.queue.store, &span) == WAN_OK
 
 cdef struct durable_log:
     log_committer committer
-    # What is staged, and what a round took of it. `positions`: a wan_position for each of `records`, which are as they are in the queue and on the wire.
+    # What is pending, and what a round took of it. `positions` has one wan_position for each of `records`. A record has
+    # the same bytes as in the queue and on the wire.
     log_pending records, positions, holes, names, superseded
-    # Region number of this process -> number in the log; 0: not named yet. The same where that can be: then what lies in the log is what is sent.
+    # By the region's number in this process: its number in the log; 0: the log does not name it yet. The two are the
+    # same where that is possible: then the bytes in the log are the bytes that are sent.
     uint16_t *log_numbers
-    uint16_t *process_numbers               # Number in the log -> region number of this process.
-    int replaying                           # Parked events come back: they make room where they were.
-    # All that follows is of who has the committer's role. What commits know (queue_log):
-    wan_buffer joined[2]                    # Places as a part has them: of what was moved, and of what is new.
+    uint16_t *process_numbers               # By the number in the log: the region's number in this process.
+    int replaying                           # Parked events come back. Each leaves the log that it was parked in.
+    # Only the thread that has the committer's role uses all that follows.
+    # What the commits know (queue_log).
+    wan_buffer joined[2]                    # Positions as a part holds them: of the moved records, and of the new ones.
     wan_buffer dictionary                   # All names in the log so far, as items of a names part.
-    uint64_t written                        # Bytes of the records taken that are in the log already, in blocks before the one that ends the commit.
+    # Bytes of the records taken that are in the log already, in blocks before the one that ends the commit.
+    uint64_t written
     uint32_t written_count
-    uint64_t *appended                      # Per partition, when the stages were taken.
-    # Checkpoints (queue_checkpoint). What is said of the newest one changes under the queue's lock too.
-    wan_buffer state                        # The newest durable one: what a manifest may say.
-    wan_buffer fresh_state                  # The next one.
-    uint64_t removed_at_checkpoint          # Sum over the partitions.
+    uint64_t *appended                      # Per partition, when the round took what was pending.
+    # Checkpoints (queue_checkpoint). The fields of the newest one change under the queue's lock too.
+    wan_buffer state                        # The newest durable state, which a manifest may hold.
+    wan_buffer fresh_state                  # The next state.
+    uint64_t removed_at_checkpoint          # Removed events as of the newest durable state, over all partitions.
     uint64_t checkpoint_us
-    uint64_t *removed                       # Per partition, as of the last durable state.
+    uint64_t *removed                       # Per partition, as of the newest durable state.
     # Shortening (queue_log_shorten).
-    wan_buffer moved, moved_positions          # What lives in old segments.
-    wan_item_set of_moved                   # Of `moved_positions`, as long as `moved` is filled.
-    uint64_t shortened_commit               # The newest when the log was last shortened: without a new one there is no more to be had,
-    uint64_t shorten_again_us               # but from then on, where another log made way, or there was no room; 0: nothing was left to do.
+    wan_buffer moved, moved_positions       # Records that live in old segments, and their positions.
+    wan_item_set of_moved                   # Finds a position in `moved_positions`, while `moved` is filled.
+    # The newest commit when the log was last shortened. Without a newer one, shortening again gains nothing ...
+    uint64_t shortened_commit
+    # ... before this time: then another log may have given room back. 0: there was nothing left to do.
+    uint64_t shorten_again_us
     # Identity (queue_mounts).
-    uint64_t incarnation                    # Of the queue, as other sites know it: the log's id, until it had to take another one.
+    # What other sites know the queue by: the id of the log, until the queue had to take another incarnation.
+    uint64_t incarnation
     uint64_t mount                          # Identifies this opening of the log.
-    uint64_t wanted_incarnation             # The committer is to take this one; 0: none. Under the queue's lock.
+    uint64_t wanted_incarnation             # The committer is to take this one. 0: none. Under the queue's lock.
     # Recovery (queue_recovery), before there is a committer.
     uint64_t state_commit, recovered_records, cut_bytes
-    uint64_t repaired_commit                # Stamps of records up to this commit are no reason for `newest_stamp`: it was set back behind them.
+    # The clock was repaired at this commit. The stamps of records up to it do not raise `newest_stamp`.
+    uint64_t repaired_commit
     int salvage
-    wan_buffer damages                      # wan_damage, in salvage.
+    wan_buffer damages                      # In salvage: an array of wan_damage.
     uint64_t *state_appended
-    uint32_t adopting                       # The queue's segment that the log's one becomes while it is handed out; 0: it is copied.
+    # The segment of the queue that the log's segment becomes while the log hands it out. 0: its records are copied.
+    uint32_t adopting
 
 cdef inline uint64_t removed_sum(const gateway_queue *gateway) noexcept nogil:
     cdef uint64_t total = 0
@@ -204,12 +234,14 @@ cdef inline uint64_t removed_sum(const gateway_queue *gateway) noexcept nogil:
 
 
 cdef inline bint durable_is_behind(const gateway_queue *gateway, uint64_t length) noexcept nogil:
-    """Under the queue's lock: so much more has to wait until the disk has taken some of what is staged, which it does."""
+    """Whether `length` bytes more have to wait until the disk has taken some of what is pending. The disk takes
+    something now. Under the queue's lock."""
     return gateway.durable != NULL and committer_is_behind(&gateway.durable.committer, &gateway.durable.records, length)
 
 
 cdef inline wan_status durable_reserve(gateway_queue *gateway, uint64_t length, uint32_t count) noexcept nogil:
-    """Under the queue's lock, before `count` records of one region, of `length` bytes, are committed to the queue: they can be staged afterwards."""
+    """Makes sure that `count` records of one region, of `length` bytes together, can become pending. The caller does
+    this under the queue's lock, before it commits them to the queue."""
     cdef durable_log *durable = gateway.durable
     cdef wan_status status = committer_reserve(&durable.committer, &durable.records, length)
     if status == WAN_OK:
@@ -217,17 +249,20 @@ cdef inline wan_status durable_reserve(gateway_queue *gateway, uint64_t length, 
     return wan_buffer_reserve(&durable.names.pending, 8 + 1024 + 8) if status == WAN_OK else status
 
 cdef inline uint16_t new_log_number(const durable_log *durable, uint16_t own) noexcept nogil:
-    """For a region of this process that the log does not know: its own number, if that is free there."""
+    """A number in the log for a region that the log does not know: the region's own number, if it is free there."""
     cdef uint32_t number = own
-    while durable.process_numbers[number]:        # There are no more regions in a process than numbers, nor in a log.
+    # A process has at most as many regions as there are numbers, and so has a log.
+    while durable.process_numbers[number]:
         number = number + 1 if number < 65535 else 1
         if number == own:
             break
     return <uint16_t>number
 
 
-cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_t sequence, const wan_record *record) noexcept nogil:
-    """Under the queue's lock, after the record became the newest of its partition, at this sequence."""
+cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_t sequence,
+                             const wan_record *record) noexcept nogil:
+    """Makes a record pending. Under the queue's lock, after the record became the newest of its partition, at
+    `sequence`."""
     cdef durable_log *durable = gateway.durable
     cdef uint16_t number = durable.log_numbers[record.region]
     cdef uint8_t item[1040]
@@ -250,7 +285,7 @@ cdef inline void durable_add(gateway_queue *gateway, uint32_t partition, uint64_
     committer_note_pending(&durable.committer, 1)
 
 cdef inline bint queue_is_waited_for(const gateway_queue *gateway) noexcept nogil:
-    """Whether who enqueues is answered only when others have the event too: the disk, or the copies at other members."""
+    """Whether an enqueue returns only when others have the event too: the disk, or the copies at other members."""
     return gateway.queue.copied or (gateway.durable != NULL and gateway.durable.committer.synchronous)
 
 

@@ -4,7 +4,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
+from pywan._core.committer cimport committer_made_durable, committer_wake_waiters, committer_write
 from pywan._core.log_pending cimport pending_written, pending_take
 from pywan._core.queue cimport durable_log, gateway_queue, wake_dispatchers
 from pywan._core.queue_checkpoint cimport note_newest_stamp, state_is_durable, take_state
@@ -145,7 +145,7 @@ cdef void settle_commit(gateway_queue *gateway, uint64_t staged, bint checkpoint
     wake_dispatchers(gateway)
     wan_lock_release(&gateway.lock)
     pending_written(&durable.superseded, now)
-    committer_tell(&durable.committer)
+    committer_wake_waiters(&durable.committer)
 
 
 cdef wan_status durable_commit(gateway_queue *gateway, bint checkpoint, wan_buffer *moved) noexcept nogil:

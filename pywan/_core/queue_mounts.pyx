@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
-from pywan._core.committer cimport committer_tell
+from pywan._core.committer cimport committer_wake_waiters
 from pywan._core.log_pending cimport swap_buffers
 from pywan._core.queue cimport durable_log, gateway_queue
 from pywan._core.status cimport corrupt
@@ -118,5 +118,5 @@ cdef wan_status durable_renew(gateway_queue *gateway) noexcept nogil:
             gateway.queue.partitions[p].duplicate_through = gateway.queue.partitions[p].appended
     wan_lock_release(&gateway.lock)
     wan_buffer_close(&fresh)
-    committer_tell(&durable.committer)
+    committer_wake_waiters(&durable.committer)
     return status

@@ -74,7 +74,7 @@ cdef class RegionBase:
 
     cdef int attach(self, queues, slow, asking) except -1:
         """As `RegionCore.attach`."""
-        queues = sorted(queues, key=lambda q: (<EventQueue?>q).gateway.place)
+        queues = sorted(queues, key=lambda q: (<EventQueue?>q).gateway.lock_order)
         if len(queues) > MAX_ATTACHED:
             from pywan.errors import ConfigurationError
             raise ConfigurationError(f"region {self.name!r}: {len(queues)} senders, at most {MAX_ATTACHED} can be"

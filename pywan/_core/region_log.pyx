@@ -7,7 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_region cimport *
-from pywan._core.committer cimport committer_made_durable, committer_tell, committer_write
+from pywan._core.committer cimport committer_made_durable, committer_wake_waiters, committer_write
 from pywan._core.log_pending cimport pending_written, pending_take
 from pywan._core.region_state cimport region_log
 
@@ -70,5 +70,5 @@ cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept no
     wan_lock_take(&log.lock)
     committer_made_durable(&log.committer, staged)
     wan_lock_release(&log.lock)
-    committer_tell(&log.committer)
+    committer_wake_waiters(&log.committer)
     return WAN_OK

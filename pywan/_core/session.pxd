@@ -65,4 +65,4 @@ cdef class Session:
     cdef str run_over_socket(self, int file)
     cdef object error_of_end(self)
 
-cdef int session_loop(Session s, ByteStream stream) noexcept nogil
+cdef int session_loop(Session session, ByteStream stream) noexcept nogil

@@ -344,57 +344,57 @@ cdef class Session:
         return None if due == NEVER else due
 
 
-cdef int session_loop(Session s, ByteStream stream) noexcept nogil:
+cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
     """Until the session ends. Returns how."""
     cdef uint64_t now, until
     cdef size_t drained
     cdef int state, how
     cdef bint is_empty
-    if s.into.start < s.into.used:       # Of an earlier run.
-        how = s.hear(stream.now_us())
+    if session.into.start < session.into.used:       # Of an earlier run.
+        how = session.hear(stream.now_us())
         if how != GOES_ON:
             return how
     while True:
-        if wan_flag_read(&s.stop_flag):
+        if wan_flag_read(&session.stop_flag):
             return ENDED_STOPPED
         now = stream.now_us()
-        if s.reads_while_writing or s.out.start == s.out.used:
-            state = stream.read(&s.into, s.wanted)
+        if session.reads_while_writing or session.out.start == session.out.used:
+            state = stream.read(&session.into, session.wanted)
             if state == STREAM_CLOSED:
-                return s.closed(True)
+                return session.closed(True)
             if state == STREAM_MEMORY:
                 return ENDED_TOLD
             if state == STREAM_OK:
-                how = s.hear(now)
+                how = session.hear(now)
                 if how != GOES_ON:
                     return how
         else:
             state = STREAM_WAIT
-        is_empty = s.out.start == s.out.used
+        is_empty = session.out.start == session.out.used
         if not is_empty:
-            drained = s.out.start
-            how = stream.write(&s.out)
+            drained = session.out.start
+            how = stream.write(&session.out)
             if how == STREAM_CLOSED:
-                return s.closed(False)
+                return session.closed(False)
             is_empty = how == STREAM_OK
-            if is_empty or s.out.start != drained:
-                s.sent(now)
-        if state == STREAM_OK and is_empty and not s.reads_while_writing:
+            if is_empty or session.out.start != drained:
+                session.sent(now)
+        if state == STREAM_OK and is_empty and not session.reads_while_writing:
             continue                    # There may be more, and nothing else is to be done.
-        s.look(now)
-        how = s.step(now)
+        session.look(now)
+        how = session.step(now)
         if how == GOES_AGAIN:
             continue
         if how != GOES_ON:
             return how
-        until = min(s.due_us(now), now + WAIT_US_MAX)
-        if s.wake_file < 0:
+        until = min(session.due_us(now), now + WAIT_US_MAX)
+        if session.wake_file < 0:
             until = min(until, now + LOOK_US)
-        stream.wait(s.reads_while_writing or s.out.start == s.out.used, s.out.start < s.out.used, s.wake_file, until)
-        s.woken(now, stream.now_us())
+        stream.wait(session.reads_while_writing or session.out.start == session.out.used, session.out.start < session.out.used, session.wake_file, until)
+        session.woken(now, stream.now_us())
 
 
-cdef void speak_last(Session s, ByteStream stream) noexcept nogil:
+cdef void speak_last(Session session, ByteStream stream) noexcept nogil:
     cdef uint64_t until = stream.now_us() + LAST_WORDS_US
-    while s.out.start < s.out.used and stream.write(&s.out) == STREAM_WAIT and stream.now_us() < until and not wan_flag_read(&s.stop_flag):
+    while session.out.start < session.out.used and stream.write(&session.out) == STREAM_WAIT and stream.now_us() < until and not wan_flag_read(&session.stop_flag):
         stream.wait(False, True, -1, min(until, stream.now_us() + LOOK_US))

@@ -16,5 +16,5 @@ cdef class Settlement:
     cdef size_t copies_before           # The first of them, in order: of attempts before this one.
     cdef uint32_t alert_threshold_ms    # Events acknowledged at a greater age are counted; 0: nobody asks.
 
-    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures,
+    cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
                      uint32_t failure_count) noexcept nogil

@@ -39,7 +39,7 @@ cdef class Settlement:
     def __dealloc__(self):
         wan_buffer_close(&self.copies)
 
-    cdef bint settle(self, Session session, const flight *f, const wan_failure *failures,
+    cdef bint settle(self, Session session, const flight *batch, const wan_failure *failures,
                      uint32_t failure_count) noexcept nogil:
         """The batch was acknowledged, but for these failures. `session` is kept alive while the user's Python runs.
         False: a failed event could not be parked; nothing of the batch is removed, and it is sent again."""
@@ -47,43 +47,43 @@ cdef class Settlement:
         cdef wan_section *section
         cdef wan_partition *partition
         cdef uint64_t removed = 0
-        if failure_count and not park(self, f, failures, failure_count):
+        if failure_count and not park(self, batch, failures, failure_count):
             return False
         if self.callbacks.acknowledged is not None:
             self.callbacks.begin(session)
-            tell_acknowledged(self, session, f)
+            tell_acknowledged(self, session, batch)
             self.callbacks.end(session)
         if self.alert_threshold_ms:
-            note_late(self, f)
+            note_late(self, batch)
         wan_lock_take(&self.gateway.lock)
-        for s in range(f.sections):
-            section = &f.section[s]
+        for s in range(batch.sections):
+            section = &batch.section[s]
             partition = &self.gateway.queue.partitions[section.partition]
             if section.through > partition.removed and section.through <= partition.peeked:
                 removed += wan_queue_remove(&self.gateway.queue, section.partition, section.through)
         self.gateway.counts.distributed += removed
         self.gateway.counts.acknowledgements += 1
-        self.gateway.counts.bytes_distributed += f.bytes
-        if f.events:
+        self.gateway.counts.bytes_distributed += batch.bytes
+        if batch.events:
             self.gateway.counts.batches_distributed += 1
         wan_lock_release(&self.gateway.lock)
         return True
 
 
-cdef void note_late(Settlement self, const flight *f) noexcept nogil:
+cdef void note_late(Settlement self, const flight *batch) noexcept nogil:
     cdef uint64_t now_ms = wan_now_ms(), late = 0, sequence
     cdef wan_store_span span
     cdef uint32_t s
     cdef wan_partition *partition
     wan_lock_take(&self.gateway.lock)
-    for s in range(f.sections):
-        partition = &self.gateway.queue.partitions[f.section[s].partition]
-        sequence = max(f.section[s].first, partition.removed + 1) - 1
-        span = wan_queue_span(&self.gateway.queue, f.section[s].partition, sequence + 1, f.section[s].through)
+    for s in range(batch.sections):
+        partition = &self.gateway.queue.partitions[batch.section[s].partition]
+        sequence = max(batch.section[s].first, partition.removed + 1) - 1
+        span = wan_queue_span(&self.gateway.queue, batch.section[s].partition, sequence + 1, batch.section[s].through)
         if wan_store_check(self.gateway.queue.store, &span) != WAN_OK:
             continue
         while True:
-            sequence = wan_queue_next_live(partition, sequence + 1, f.section[s].through)
+            sequence = wan_queue_next_live(partition, sequence + 1, batch.section[s].through)
             if sequence == 0:
                 break
             if wan_stamp_ms(wan_queue_at(&self.gateway.queue, partition, sequence).stamp) + self.alert_threshold_ms < now_ms:
@@ -92,20 +92,20 @@ cdef void note_late(Settlement self, const flight *f) noexcept nogil:
     wan_lock_release(&self.gateway.lock)
 
 
-cdef wan_record *failed_record(Settlement self, const flight *f, const wan_failure *failure) noexcept nogil:
+cdef wan_record *failed_record(Settlement self, const flight *batch, const wan_failure *failure) noexcept nogil:
     # Under the queue's lock. NULL: not of this batch, or parked already by an earlier acknowledgement that broke off.
     cdef uint32_t s
     cdef wan_section *section
     cdef wan_partition *partition
-    for s in range(f.sections):
-        section = &f.section[s]
+    for s in range(batch.sections):
+        section = &batch.section[s]
         if section.partition == failure.partition and section.first <= failure.sequence <= section.through:
             partition = &self.gateway.queue.partitions[section.partition]
             return wan_queue_at(&self.gateway.queue, partition, failure.sequence) if failure.sequence > partition.removed else NULL
     return NULL
 
 
-cdef bint park(Settlement self, const flight *f, const wan_failure *failures, uint32_t count) noexcept nogil:
+cdef bint park(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
     """Keeps what the receiver could not apply, and takes it out of the queue once it is kept; the rest goes on. Some at
     a time where they share a disk store with what they leave: each makes the room of the next."""
     cdef uint64_t most = self.parked.gateway.durable.committer.record_max // 2 if self.parked.gateway.durable != NULL else NO_LIMIT
@@ -115,15 +115,15 @@ cdef bint park(Settlement self, const flight *f, const wan_failure *failures, ui
         qsort(self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order)
     while n < count:
         begin = n
-        if not park_copies(self, f, failures, count, &n, most):
+        if not park_copies(self, batch, failures, count, &n, most):
             return False
         if self.parked.gateway.durable != NULL and not parked_are_durable(self):
             return False
-        leave_parked(self, f, failures, begin, n)
+        leave_parked(self, batch, failures, begin, n)
     return True
 
 
-cdef bint park_copies(Settlement self, const flight *f, const wan_failure *failures, uint32_t count, uint32_t *n,
+cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *failures, uint32_t count, uint32_t *n,
                       uint64_t most) noexcept nogil:
     """Of up to `most` bytes, or one. *n: behind the last. False: there is no room for one."""
     cdef uint64_t copied = 0
@@ -133,7 +133,7 @@ cdef bint park_copies(Settlement self, const flight *f, const wan_failure *failu
     cdef bint readable
     while n[0] < count:
         wan_lock_take(&self.gateway.lock)
-        record = failed_record(self, f, &failures[n[0]])
+        record = failed_record(self, batch, &failures[n[0]])
         readable = record == NULL or queue_can_read(self.gateway, failures[n[0]].partition, failures[n[0]].sequence)
         wan_lock_release(&self.gateway.lock)
         if not readable:        # The connection ends with the reason; what is sent again stops at this file.
@@ -163,7 +163,7 @@ cdef bint is_copied(Settlement self, const wan_failure *failure) noexcept nogil:
             and bsearch(&wanted, self.copies.bytes, self.copies_before, sizeof(parked_copy), copy_order) != NULL)
 
 
-cdef void leave_parked(Settlement self, const flight *f, const wan_failure *failures, uint32_t begin,
+cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *failures, uint32_t begin,
                        uint32_t end) noexcept nogil:
     """These are kept among the parked events. What is before the last of them leaves with them: it was applied, or
     parked."""
@@ -173,7 +173,7 @@ cdef void leave_parked(Settlement self, const flight *f, const wan_failure *fail
     self.copies_before = 0
     for n in range(begin, end):
         wan_lock_take(&self.gateway.lock)
-        record = failed_record(self, f, &failures[n])
+        record = failed_record(self, batch, &failures[n])
         if record != NULL:
             wan_queue_make_hole(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
             self.gateway.counts.parked += 1
@@ -198,7 +198,7 @@ cdef bint parked_are_durable(Settlement self) noexcept with gil:
         return False
 
 
-cdef void tell_acknowledged(Settlement self, Session session, const flight *f) noexcept with gil:
+cdef void tell_acknowledged(Settlement self, Session session, const flight *batch) noexcept with gil:
     # What failed was parked, and is a hole by now.
     cdef uint64_t sequence
     cdef uint32_t s
@@ -207,21 +207,21 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *f) n
     cdef wan_record *record
     try:
         raw = []
-        for s in range(f.sections):
-            partition = &self.gateway.queue.partitions[f.section[s].partition]
-            sequence = f.section[s].first - 1
+        for s in range(batch.sections):
+            partition = &self.gateway.queue.partitions[batch.section[s].partition]
+            sequence = batch.section[s].first - 1
             while True:
                 wan_lock_take(&self.gateway.lock)
-                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, f.section[s].through)
+                sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1, batch.section[s].through)
                 record = wan_queue_at(&self.gateway.queue, partition, sequence) if sequence else NULL
-                readable = record == NULL or queue_can_read(self.gateway, f.section[s].partition, sequence)
+                readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
                 wan_lock_release(&self.gateway.lock)
                 if not readable:
                     from pywan.errors import DiskError
-                    raise DiskError(f"not told of events from {f.section[s].partition}/{sequence} on: {detail_text()}")
+                    raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: {detail_text()}")
                 if record == NULL:
                     break
-                raw.append(record_for_callback(self.gateway, record, f.section[s].partition, sequence))
+                raw.append(record_for_callback(self.gateway, record, batch.section[s].partition, sequence))
         if raw:
             self.callbacks.tell_acknowledged(session, raw)
     except BaseException as error:
