@@ -208,3 +208,13 @@ def test_every_page_is_in_the_navigation():
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT}
     assert len(named) == len(set(named))
     assert set(named) == pages | {"start.md", "contributing.md", "changelog.md"}
+
+
+def test_the_list_of_decisions_has_each_with_its_title():
+    listed = re.findall(
+        r"^\| \[(\d+)\]\((decisions/[^)]+)\) \| (.+) \|$", (ROOT / "docs" / "README.md").read_text(), re.M
+    )
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [(f"# {number} {title}", page) for number, page, title in listed] == [
+        (page.read_text().partition("\n")[0], f"decisions/{page.name}") for page in pages
+    ]
