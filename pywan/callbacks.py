@@ -1,4 +1,4 @@
-"""Owns the classes that user code derives from: filters, the conflict resolver, listeners."""
+"""Owns the classes that users derive their callbacks from: filters, conflict resolvers and listeners."""
 
 from __future__ import annotations
 
@@ -9,30 +9,64 @@ from pywan.events import EntryEvent, GatewayQueueEvent, TimestampedEntryEvent
 
 
 class GatewayEventFilter:
-    """Callbacks of a gateway sender, called in the order in which its filters were given."""
+    """Decides which events a gateway sender queues and sends.
+
+    The filters of a sender are called in the order in which they were given. If one of them returns False, the later
+    ones are not asked. If a method raises, the error is logged, and the event is treated as if the method had returned
+    True.
+    """
 
     def before_enqueue(self, event: GatewayQueueEvent) -> bool:
-        """False keeps the event out of the queue. Called under the region's callback lock; be quick."""
+        """Decides whether an event enters the queue. It is called under the region's callback lock, so it must be
+        quick.
+
+        Args:
+            event: The event.
+
+        Returns:
+            False keeps the event out of the queue.
+        """
         return True
 
     def before_transmit(self, event: GatewayQueueEvent) -> bool:
-        """False takes the event out of its batch; it is then removed from the queue without being sent."""
+        """Decides whether a queued event is sent.
+
+        Args:
+            event: The event.
+
+        Returns:
+            False takes the event out of its batch, and out of the queue, without sending it.
+        """
         return True
 
     def after_acknowledgement(self, event: GatewayQueueEvent) -> None:
-        """The remote site has applied the event."""
+        """Called after the remote site has applied the event.
+
+        Args:
+            event: The event.
+        """
 
 
 class GatewayEventSubstitutionFilter:
-    """Sends another value than the region's."""
+    """Replaces the value that a gateway sender sends. The region keeps its own value."""
 
     def get_substitute_value(self, event: GatewayQueueEvent) -> Any:
-        """The value to send. If it raises, the original value is sent."""
+        """Returns the value to send instead of the region's value. If it raises, the region's value is sent.
+
+        Args:
+            event: The event, with the region's value.
+        """
         return event.value
 
 
 class GatewayConflictHelper:
-    """What a conflict resolver may do about an event."""
+    """The ways in which a conflict resolver can decide about an event.
+
+    Attributes:
+        is_disallowed: Whether the event was refused.
+        is_changed: Whether another value was given.
+        value: That value.
+    """
 
     def __init__(self) -> None:
         self.is_disallowed = False
@@ -40,35 +74,60 @@ class GatewayConflictHelper:
         self.value: Any = None
 
     def disallow_event(self) -> None:
-        """Refuse the event: the entry stays as it is."""
+        """Refuses the event: the entry stays as it is."""
         self.is_disallowed = True
 
     def change_event_value(self, value: Any) -> None:
-        """Apply the event with another value."""
+        """Applies the event with another value.
+
+        Args:
+            value: The value that the entry gets.
+        """
         self.is_changed = True
         self.value = value
 
 
 class GatewayConflictResolver:
-    """Asked when an event of one site meets an entry last changed by another. Must decide the same in every site."""
+    """Decides when an event of one site meets an entry that another site changed last.
+
+    It must decide the same at every site, or the sites will differ.
+    """
 
     def on_event(self, event: TimestampedEntryEvent, helper: GatewayConflictHelper) -> None:
-        """Do nothing to allow the event, whatever its timestamp; or call one of the helper's methods."""
+        """Decides about one event. A resolver that does nothing allows the event, whatever its timestamp is.
+
+        Args:
+            event: The entry, its version and the proposed change.
+            helper: Its methods refuse the event, or change its value.
+        """
 
 
 class CacheListener:
-    """Told after a change took effect on this member. What it raises is logged and changes nothing."""
+    """Is told of each change after it took effect on this member.
 
-    def after_create(self, event: EntryEvent) -> None: ...
+    If a method raises, the error is logged, and the change stays.
+    """
 
-    def after_update(self, event: EntryEvent) -> None: ...
+    def after_create(self, event: EntryEvent) -> None:
+        """Called after a key was created."""
 
-    def after_destroy(self, event: EntryEvent) -> None: ...
+    def after_update(self, event: EntryEvent) -> None:
+        """Called after a key got another value."""
+
+    def after_destroy(self, event: EntryEvent) -> None:
+        """Called after a key was destroyed."""
 
 
 class AsyncEventListener:
-    """Consumer of an asynchronous event queue."""
+    """Consumes the events of an asynchronous event queue. This version has no such queues."""
 
     def process_events(self, events: Sequence[GatewayQueueEvent]) -> bool:
-        """True: done with them. False, or raising: the same events come again."""
+        """Processes a group of events.
+
+        Args:
+            events: The events, the oldest first.
+
+        Returns:
+            Whether the events are done. After False or an exception, the same events come again.
+        """
         return True

@@ -1,4 +1,4 @@
-"""Owns the events that user code sees: views of one change, decoded only where they are looked at."""
+"""Owns the events that users' code gets: views of one change, which decode a key or value only when it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ OPERATIONS = ("create", "update", "destroy")
 
 
 class EventSequenceID(NamedTuple):
-    """The identity of an event at its producer."""
+    """The identity of an event. It is the same at every site.
+
+    Attributes:
+        member_id: The number of the member's run that made the event. For a row of a Spark task, it is a number of the
+            run of the job.
+        thread_id: The number of the thread, or of the Spark task.
+        sequence_id: The number of the event in that thread or task.
+    """
 
     member_id: int
     thread_id: int
@@ -19,7 +26,16 @@ class EventSequenceID(NamedTuple):
 
 
 class GatewayQueueEvent(Face):
-    """An event on its way through a gateway sender's queue."""
+    """An event on its way through a gateway sender's queue. Filters get it.
+
+    Attributes:
+        region: The region's name.
+        operation: "create", "update" or "destroy".
+        creation_timestamp: Milliseconds since 1970, by the clock of the site that made the event.
+        origin_site: The id of the site that made the event.
+        possible_duplicate: Whether the remote site may have applied the event before.
+        event_id: The event's identity, an `EventSequenceID`.
+    """
 
     __slots__ = (
         "region",
@@ -47,25 +63,26 @@ class GatewayQueueEvent(Face):
         event_id: EventSequenceID,
     ) -> None:
         self.region = region
-        self.operation = operation  # create, update or destroy
-        # Milliseconds since 1970, by the clock of the site that made it.
+        self.operation = operation
         self.creation_timestamp = creation_timestamp
         self.origin_site = origin_site
-        self.possible_duplicate = possible_duplicate  # It may have been applied at the remote site before.
+        self.possible_duplicate = possible_duplicate
         self.event_id = event_id
         self._key, self._value, self._argument = key, value, callback_argument
 
     @property
     def key(self) -> Any:
+        """The key."""
         return _plain(self._key)
 
     @property
     def value(self) -> Any:
-        """The deserialized value; None for a destroy."""
+        """The new value. None for a destroy."""
         return _plain(self._value)
 
     @property
     def callback_argument(self) -> Any:
+        """The object that the caller gave with the change. None: it gave none."""
         return _plain(self._argument)
 
     def __repr__(self) -> str:
@@ -73,7 +90,8 @@ class GatewayQueueEvent(Face):
 
 
 def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQueueEvent:
-    """The event that a record in wire form holds; key, value and callback argument are decoded when read."""
+    """Returns the event that a record in wire form holds. Its key, value and callback argument are decoded when they
+    are read."""
     f = _core.record_fields(record)
     return GatewayQueueEvent(
         _core.region_name(f["region"]) or "?",
@@ -93,7 +111,19 @@ def _plain(item: Any) -> Any:
 
 
 class EntryEvent(NamedTuple):
-    """What a CacheListener is told, after the change."""
+    """What a `CacheListener` gets after a change.
+
+    Attributes:
+        region: The `Region`.
+        operation: "create", "update" or "destroy".
+        key: The key.
+        old_value: The value before the change. None: there was none.
+        new_value: The value after the change. None for a destroy.
+        callback_argument: The object that the caller gave with the change.
+        is_origin_remote: Whether another site made the change.
+        origin_site: The id of the site that made the change.
+        event_id: The event's identity. Filters and listeners get the same one, at every site.
+    """
 
     region: Any
     operation: str
@@ -103,21 +133,35 @@ class EntryEvent(NamedTuple):
     callback_argument: Any
     is_origin_remote: bool
     origin_site: int
-    event_id: EventSequenceID  # The same for filters and listeners, at every site.
+    event_id: EventSequenceID
 
 
 class TimestampedEntryEvent(NamedTuple):
-    """What a GatewayConflictResolver decides on: an entry's value and version, and the ones proposed by another
-    site."""
+    """What a `GatewayConflictResolver` decides about: an entry and its version, and the change that another site
+    proposes.
+
+    Attributes:
+        region: The `Region`.
+        operation: The proposed operation: "create", "update" or "destroy".
+        key: The key.
+        old_value: The value of the entry now.
+        new_value: The proposed value.
+        old_timestamp: The time of the entry's version, in milliseconds since 1970.
+        new_timestamp: The time of the proposed change, in milliseconds since 1970.
+        old_distributed_system_id: The id of the site that made the entry's version.
+        new_distributed_system_id: The id of the site that made the proposed change.
+        callback_argument: The object that the caller gave with the proposed change.
+        event_id: The identity of the proposed change.
+    """
 
     region: Any
     operation: str
     key: Any
     old_value: Any
     new_value: Any
-    old_timestamp: int  # Milliseconds since 1970.
+    old_timestamp: int
     new_timestamp: int
     old_distributed_system_id: int
     new_distributed_system_id: int
     callback_argument: Any
-    event_id: EventSequenceID  # Of the proposed change.
+    event_id: EventSequenceID

@@ -6,6 +6,7 @@ sockets are the parent's. So an object works only in the process that made it; t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -41,10 +42,8 @@ def in_child(thing: T, let_go: Callable[[T], None]) -> T:
 
 def _let_go() -> None:
     for thing, let_go in list(_inherited.items()):
-        try:
+        with contextlib.suppress(OSError):  # The descriptor may be closed already.
             let_go(thing)
-        except OSError:
-            pass  # A descriptor that was closed already.
 
 
 os.register_at_fork(after_in_child=_let_go)

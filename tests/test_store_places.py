@@ -143,12 +143,12 @@ def test_a_log_that_is_not_used_any_more_is_told(ny, tmp_path, caplog):
     ny.send_to("ln", parallel=False)
     ny.region(type="REPLICATE")
     assert (
-        f"gateway sender ln is not persistent now, and {tmp_path / 's' / 'disk-store-s' / 'queue-ln'} holds what it had"
-        in caplog.text
+        f"gateway sender ln is not persistent now, but its old log is still in"
+        f" {tmp_path / 's' / 'disk-store-s' / 'queue-ln'}." in caplog.text
     )
     assert (
-        f"region data is not persistent now, and {tmp_path / 'disk-store-DEFAULT' / 'region-data'} holds what it had"
-        in caplog.text
+        f"region data is not persistent now, but its old log is still in"
+        f" {tmp_path / 'disk-store-DEFAULT' / 'region-data'}." in caplog.text
     )
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, ClassVar
 
 from pywan.base.names import check_name
 from pywan.config.classes import check_allowed, removes_all, to_class_references
@@ -50,7 +50,7 @@ REGION_TYPES = (
     "NORMAL",
 )
 
-Directory = Union[str, os.PathLike[str], tuple[str | os.PathLike[str], int | None]]
+Directory = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None]
 
 
 def to_region_type(value: Any, what: str) -> str:
@@ -491,7 +491,7 @@ class DiskStoreAttributes(Attributes):
     """A disk store: where files of queues and regions lie."""
 
     kind, title = "disk-store", "disk store"
-    refused = {
+    refused: ClassVar[Mapping[str, str]] = {
         "auto_compact": _SHORTENED,
         "compaction_threshold": _SHORTENED,
         "allow_force_compaction": _SHORTENED,

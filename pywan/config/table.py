@@ -170,7 +170,7 @@ class Attributes:
     @classmethod
     def make(cls, /, *named: Any, **given: Any) -> Self:
         """Attributes of what was given, values as typed or as text; checked. `error` if they cannot be."""
-        values = {**dict(zip((row.name for row in table(cls) if row.is_positional), named)), **given}
+        values = {**dict(zip((row.name for row in table(cls) if row.is_positional), named, strict=False)), **given}
         what = _title(cls, values)
         try:
             _check_names(cls, what, values)

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from pywan.base.names import check_name, is_host, quoted
 from pywan.errors import ConfigurationError
@@ -18,7 +18,7 @@ from pywan.errors import ConfigurationError
 MAX_WAIT_S = 2**31 - 1
 WRITTEN: Literal["written"] = "written"
 DISK_LEVELS = ("true", WRITTEN, "false")
-DiskLevel = Union[bool, Literal["written"]]  # What a change waits for: the disk, that its log has it, or nothing.
+DiskLevel = bool | Literal["written"]  # What a change waits for: the disk, that its log has it, or nothing.
 _DIRECTORY_MB = 1, 2**31 - 1
 
 

@@ -11,26 +11,36 @@ from pywan.disk.store import StoreCore
 
 
 class DiskStore(Face):
-    """Where queues and regions of a member are kept. Made by `Cache.create_disk_store`, closed with the cache."""
+    """The folders in which queues and regions of a member are kept.
+
+    A disk store is made by `Cache.create_disk_store`, and closed with the cache.
+    """
 
     def __init__(self, core: StoreCore) -> None:
         self._core = core
 
     @property
     def name(self) -> str:
+        """The store's name."""
         return self._core.name
 
     @property
     def attributes(self) -> DiskStoreAttributes:
+        """The attributes that the store was created with."""
         return self._core.attributes
 
     @property
     def directories(self) -> list[Path]:
-        """The folders that it made, one in each of the directories that it was given."""
+        """The folders that the store made, one in each directory that it was given."""
         return self._core.directories
 
     def contents(self) -> list[dict[str, Any]]:
-        """For each directory: its path, what it may take in MB (None: no limit), the logs in it and their bytes."""
+        """Reads what the store holds on the disk.
+
+        Returns:
+            One map for each directory: "directory" (its path), "max_size" (its limit in MB, None: no limit), "bytes"
+                (the size of all its logs) and "logs" (their names).
+        """
         return self._core.contents()
 
     def __repr__(self) -> str:

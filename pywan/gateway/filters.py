@@ -1,4 +1,4 @@
-"""Owns the user's filters of one gateway sender, and what becomes of an event whose filter fails."""
+"""Owns the user's filters of one gateway sender, and decides about an event whose filter fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger("pywan.sender")
 
 
 class SenderFilters:
-    """Made from the attributes that name them; a sender that is altered gets another one."""
+    """The filters that a sender's attributes name. A sender that is altered gets a new object.
+
+    `position` of a record is (partition, sequence, whether the event may have been applied before).
+    """
 
     def __init__(self, attributes: SenderAttributes) -> None:
         a = attributes
@@ -44,19 +47,22 @@ class SenderFilters:
 
     @property
     def decides_enqueue(self) -> bool:
-        """Whether changes have to be shown to them before they are queued."""
+        """Whether a filter must see an event before it is queued."""
         return bool(self._before_enqueue) or self._substitution is not None
 
     @property
     def decides_transmit(self) -> bool:
+        """Whether a filter must see an event before it is sent."""
         return bool(self._before_transmit)
 
     @property
     def hears_acknowledgements(self) -> bool:
+        """Whether a filter wants to hear of acknowledged events."""
         return bool(self._after_acknowledgement)
 
     def decide_enqueue(self, event: GatewayQueueEvent) -> tuple[int, bytes] | Literal[False] | None:
-        """None (enqueue), False (filtered) or (form, bytes) to send instead of the value."""
+        """Returns None (enqueue the event), False (it is filtered), or (form, bytes) of a value to send instead of its
+        own."""
         substitute = None
         if self._substitution is not None and event.operation != "destroy":
             try:
@@ -72,7 +78,7 @@ class SenderFilters:
         return substitute
 
     def choose(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
-        """Which of these are sent. With each record comes its place: partition, sequence, whether it may have been applied before."""
+        """Returns for each record whether it is sent. Each record comes with its position."""
         verdicts = []
         for record, (_, _, possible_duplicate) in records:
             event = event_of_record(record, possible_duplicate)
@@ -88,6 +94,7 @@ class SenderFilters:
         return verdicts
 
     def tell_acknowledged(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> None:
+        """Tells the filters that these events, each with its position, were acknowledged."""
         for record, (_, _, possible_duplicate) in records:
             event = event_of_record(record, possible_duplicate)
             for each in self._after_acknowledgement:
@@ -97,12 +104,15 @@ class SenderFilters:
                     self._failed(error, f"after_acknowledgement of {each!r} failed")
 
     def _overriding(self, method: str) -> tuple[Any, ...]:
-        """The filters that do something in `method`: the others need not be asked, nor the GIL taken for them."""
+        """Returns the filters that have a `method` of their own.
+
+        The others need not be asked, so the core need not take the GIL for them.
+        """
         inherited = getattr(GatewayEventFilter, method)
         return tuple(f for f in self._filters if getattr(type(f), method, None) is not inherited)
 
     def _failed(self, error: BaseException, text: str) -> None:
-        """A line of the log, once a second at most: a filter that fails does so for every event."""
+        """Logs the failure of a filter, at most once a second: a filter that fails does so for every event."""
         let_through(error)
         now = time.monotonic()
         if now - self._logged_at >= 1.0:

@@ -98,7 +98,9 @@ class QueueFloors:
         for _, floors in self._checkpoints:
             _lower(floors, coming)
         self._checkpoints.append(([appended for _, _, appended in positions], dict(still_coming)))
-        while len(self._checkpoints) > 1 and all(at[0] >= last for at, last in zip(positions, self._checkpoints[1][0])):
+        while len(self._checkpoints) > 1 and all(
+            at[0] >= last for at, last in zip(positions, self._checkpoints[1][0], strict=True)
+        ):
             del self._checkpoints[0]
         if len(self._checkpoints) > CHECKPOINTS_MAX:
             ends = [sum(last) for last, _ in self._checkpoints]

@@ -100,7 +100,7 @@ class Lag:
                 times = self._measure()
                 elapsed = (now - self._looked_at) * 1e6
                 self._stopped_time_shares = {
-                    name: max((new[name] - old[name]) / elapsed for new, old in zip(times, self._times))
+                    name: max((new[name] - old[name]) / elapsed for new, old in zip(times, self._times, strict=True))
                     for name in times[0]
                 }
                 self._looked_at, self._times = now, times

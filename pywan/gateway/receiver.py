@@ -26,20 +26,18 @@ from pywan.transport.sockets import listen, reachable_address
 
 log = logging.getLogger("pywan.receiver")
 
-WELCOME_TIMEOUT_S = 10.0  # For a sender to take its welcome.
+WELCOME_TIMEOUT_S = 10.0  # The time that a sender has to take its welcome.
 JOIN_TIMEOUT_S = 15.0
 CREDIT_EVENTS = 4_000_000
-# What the window of a sender may grow to. What it sends lies in the kernel's buffers until we read it.
+# The limit of bytes on their way in a sender's window. They wait in the kernel's buffers until this process reads them.
 CREDIT_BYTES = 256 << 20
 
 
 @of_one_process(lambda receiver: f"the gateway receiver of member {receiver._member_name!r}")
 class GatewayReceiver(Face):
-    """Takes batches of other sites' senders. Made by `Cache.create_gateway_receiver`.
+    """Takes batches from the gateway senders of other sites, and applies their events to this member's regions.
 
-    `find_region(name)` gives the RegionCore to apply to, or None. `peers()` gives addresses in the direction of its
-    senders. `on_change(receiver)` is called when it starts, stops, or its number of connections changes: the locators
-    balance by it.
+    A receiver is made by `Cache.create_gateway_receiver`.
     """
 
     def __init__(
@@ -55,16 +53,20 @@ class GatewayReceiver(Face):
         peers: Callable[[], Iterable[tuple[str, int]]] = lambda: (),
         on_change: Callable[[GatewayReceiver], None] = lambda receiver: None,
     ) -> None:
+        """Internal: `find_region(name)` returns the MemberRegion to apply to, or None. `peers()` returns addresses in
+        the direction of the senders. `on_change(receiver)` is called when the receiver starts or stops, and when its
+        number of connections changes; the locators balance senders by it."""
         self.attributes = attributes
         self._site, self._member_name = site, member_name
         self._bind_address = attributes.bind_address or bind_address
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
         self._floors = floors
         self._counts = _core.ReceiverCounts()
-        self._repeats = Repeats()  # Why connections were given up: their senders come back at once.
+        # Limits the log lines about connections that were given up: their senders come back at once.
+        self._repeats = Repeats()
         self._lock = threading.RLock()
-        self._acceptor: Acceptor | None = None  # None while stopped. Guarded by _lock, like all below.
-        self._senders: dict[Connection, str] = {}  # Whose opening is done -> which sender it is.
+        self._acceptor: Acceptor | None = None  # None while stopped. `_lock` guards it, and all below.
+        self._senders: dict[Connection, str] = {}  # For each connection whose opening is done: the name of its sender.
         self._port = 0
         announced = check_told_host(attributes.hostname_for_senders, "gateway receiver: hostname_for_senders")
         self._host = announced or self._bind_address
@@ -73,36 +75,50 @@ class GatewayReceiver(Face):
 
     @property
     def port(self) -> int:
-        """The port it listens on; 0 while stopped."""
+        """The port on which the receiver listens. 0 while it is stopped."""
         return self._port
 
     @property
     def host(self) -> str:
-        """The name or address that senders are given. Where it listens on every interface, that is the address
-        towards them, once it was started."""
+        """The host name or address that senders are given.
+
+        If the receiver listens on every interface, `start` sets it to the address towards the senders.
+        """
         return self._host
 
     @property
     def is_running(self) -> bool:
+        """Whether the receiver listens."""
         return self._acceptor is not None
 
     @property
     def stats(self) -> dict[str, int]:
-        """GatewayReceiverStatistics, in snake_case."""
+        """The receiver's statistics: Geode's GatewayReceiverStatistics in snake_case.
+
+        docs/operations.md lists them.
+        """
         return receiver_statistics(self._counts.counts())
 
     @property
     def connected_senders(self) -> list[str]:
+        """One text for each connected dispatcher: its sender, that sender's member and site."""
         with self._lock:
             return sorted(set(self._senders.values()))
 
     @property
     def connection_count(self) -> int:
+        """The number of connections that dispatchers of senders have opened."""
         with self._lock:
             return len(self._senders)
 
     def start(self) -> None:
-        """Listens on a free port of its range, tried from a random one on. A no-op with a warning while it runs."""
+        """Listens on a free port of the range. The search begins at a random port. If the receiver runs, it only logs a
+        warning.
+
+        Raises:
+            GatewayReceiverError: No port of the range can be used.
+            IllegalStateError: The system has no more threads for this process.
+        """
         with self._lock:
             if self.is_running:
                 log.warning("gateway receiver: started already, on port %d", self._port)
@@ -143,8 +159,11 @@ class GatewayReceiver(Face):
         raise a.port_range_error(self._bind_address, reason) from last
 
     def stop(self) -> None:
-        """Closes the port and every connection. Batches in work are finished or not acknowledged.
-        GatewayReceiverError while stopped."""
+        """Closes the port and every connection. A batch that is being applied is finished, or is not acknowledged.
+
+        Raises:
+            GatewayReceiverError: The receiver is stopped already.
+        """
         with self._lock:
             if self._acceptor is None:
                 raise GatewayReceiverError("gateway receiver: not running, so it cannot be stopped")
@@ -182,7 +201,7 @@ class GatewayReceiver(Face):
             connection.warning(
                 "gateway receiver: connection from %s ended: out of memory: %s",
                 place,
-                error or "the process has none for it",
+                error or "the process cannot get any for it",
             )
         except Exception:
             log.exception("gateway receiver: connection from %s failed", place)
@@ -248,6 +267,9 @@ class GatewayReceiver(Face):
         return session
 
 
-def _apply_slow(region: Any, record: bytes, place: tuple[int, int, bool]) -> int:
-    """`region` is a MemberRegion."""
-    return int(region.callbacks.apply_record(record, place))
+def _apply_slow(region: Any, record: bytes, position: tuple[int, int, bool]) -> int:
+    """Applies a record on the path that asks callbacks. `region` is a MemberRegion.
+
+    `position` holds the partition, the sequence, and whether the event may have been applied before.
+    """
+    return int(region.callbacks.apply_record(record, position))

@@ -1,1 +1,1 @@
-"""A member: its cache, the process it runs in, management, rows of clients."""
+"""A member: its cache, its process, its management commands, and the rows that clients send to it."""

@@ -23,20 +23,45 @@ from pywan.region.region import Region
 
 log = logging.getLogger("pywan.cache")
 
-TOMBSTONE_MEMORY_MB = 64  # For the tombstones of a region, unless the user says otherwise.
+TOMBSTONE_MEMORY_MB = 64  # The default limit for the tombstones of one region.
 
-_open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Those that the end of the interpreter closes.
+_open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Open caches, which are closed when the interpreter ends.
 
 
 @of_one_process(lambda cache: f"cache {cache._core.name!r}", nothing_in_child=("close",))
 class Cache(Face):
-    """A member of a site. Joins its locators on construction; a context manager that closes on the way out.
+    """A member of a site, with its regions, gateway senders, gateway receiver and disk stores.
 
-    `dir`: where working files go (overflow files); default: a temporary folder that is removed at close.
-    `maximum_shutdown_wait_time`: how many seconds `close` waits for its senders' queues to empty; 0: not at all, -1:
-    until they are. A cache that is open when the interpreter ends is closed then. `allow_callbacks`: the classes that
-    may be named over the network, as filters and listeners (`package.*`, `package.module`, `package.module:Class`;
-    several in a list or with commas): none, if not given. What this program and its cache.xml name is not asked for.
+    The constructor joins the site's locators and starts the member. A cache is a context manager: `close` is called at
+    the end of the `with` block. A cache that is still open when the interpreter ends is closed then.
+
+    Args:
+        name: The member's name. It may hold letters, digits, `_`, `.` and `-`, and is unique in the site.
+        locators: The site's locators, as `host[port],host[port]`.
+        bind_address: The address on which the member listens for control requests and clients' data.
+        port: The port for them. 0 means any free port.
+        cache_xml_file: A cache.xml file that describes what the member creates as it starts.
+        dir: The folder for working files (overflow files, disk stores). By default it is a temporary folder, which
+            `close` removes.
+        disk_dir: Another name of `dir`. It is used when `dir` is not given.
+        hostname_for_clients: The host name that other processes are given for this member. By default it is the bind
+            address; if that is every interface, it is the address towards the locators.
+        join_timeout: How many seconds the constructor waits for a locator to answer.
+        conflict_resolver: A `GatewayConflictResolver`, as for `set_conflict_resolver`.
+        maximum_shutdown_wait_time: How many seconds `close` waits for the senders' queues to become empty. 0: it does
+            not wait. -1: it waits until they are empty.
+        allow_callbacks: The classes that may be named over the network as filters and listeners: `package.*`,
+            `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
+            allowed. Classes that this program or its cache.xml names need no permission.
+        maximum_tombstone_memory: The limit in MB for the tombstones of one region.
+
+    Raises:
+        ConfigurationError: An argument cannot be used.
+        CacheXmlError: The cache.xml file cannot be used.
+        NoLocatorError: No locator answered in time.
+        IllegalStateError: Another member of this name is alive.
+        IncompatibleSystemError: The locators belong to different sites.
+        PortInUseError: Another process listens on the port.
     """
 
     def __init__(
@@ -79,52 +104,61 @@ class Cache(Face):
 
     @property
     def name(self) -> str:
+        """The member's name."""
         return self._core.name
 
     @property
     def distributed_system_id(self) -> int:
-        """The site's id, as its locators say."""
+        """The id of the member's site, as its locators told it. -1: the site has none."""
         return self._core.state.distributed_system_id
 
     @property
     def member_id(self) -> int:
+        """The number that tells this run of the member from all others."""
         return int(self._core.state.membership.member_id)
 
     @property
     def host(self) -> str:
+        """The host name or address that other processes are given for this member."""
         return self._core.host
 
     @property
     def port(self) -> int:
-        """Of control and of clients' data."""
+        """The port for control requests and for clients' data."""
         return self._core.port
 
     @property
     def directory(self) -> Path:
-        """Where its working files are."""
+        """The folder of the member's working files."""
         return self._core.folder.path
 
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._core.state.closed.is_set()
 
     def status(self) -> dict[str, Any]:
-        """Name, place, site and sizes, as plain values."""
+        """Returns the member's name, address, site and sizes as plain values."""
         return self._core.status()
 
     @property
     def configuration_problems(self) -> list[str]:
-        """What of the site's cluster configuration is not as it should be here, and why."""
+        """One text for each part of the site's cluster configuration that this member could not take over, with the
+        reason."""
         return self._core.configuration_problems
 
     @property
     def maximum_shutdown_wait_time(self) -> float:
-        """How many seconds `close` waits for the senders' queues to empty; -1: until they are."""
+        """How many seconds `close` waits for the senders' queues to become empty. -1: until they are empty."""
         return self._core.maximum_shutdown_wait_time
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
-        """What would be lost if the member ended now: events "queued" and "parked" of senders without persistence, by
-        the sender's id."""
+        """Counts the events that would be lost if the member ended now.
+
+        Returns:
+            For each sender without persistence that holds events, by its id: the numbers of "queued" and "parked"
+                events. Zeros are left out.
+        """
         return self._core.senders.volatile_events()
 
     def __repr__(self) -> str:
@@ -134,114 +168,227 @@ class Cache(Face):
 
     @takes(RegionAttributes)
     def create_region(self, attributes: RegionAttributes) -> Region[Any, Any]:
-        """A new region. ConfigurationError, IllegalStateError or GatewaySenderConfigurationError (a parallel sender
-        on a replicated region, one shared by regions that are not colocated) if it cannot be; then nothing was
-        made."""
+        """Creates a region.
+
+        Args:
+            name: The region's name.
+            **attributes: The attributes of a region, as keyword arguments (docs/configuration.md lists them).
+
+        Raises:
+            ConfigurationError: An attribute cannot be used.
+            IllegalStateError: The region exists already, or its disk store does not exist.
+            GatewaySenderConfigurationError: The region does not fit one of its senders. For example, a parallel sender
+                does not go with a replicated region, nor with two regions that are not colocated.
+
+        If an error is raised, nothing was created.
+        """
         return self._core.create_region(attributes)
 
     def destroy_region(self, name: str) -> None:
-        """Drops the region of this member; a region operation, so nothing is sent."""
+        """Destroys a region of this member. This is a region operation: other sites keep their entries.
+
+        Args:
+            name: The region's name.
+
+        Raises:
+            RegionNotFoundError: The member has no such region.
+        """
         self._core.regions.destroy(name)
 
     def regions(self) -> dict[str, Region[Any, Any]]:
+        """Returns the member's regions by their names."""
         return self._core.regions.faces()
 
     def region(self, name: str) -> Region[Any, Any]:
-        """RegionNotFoundError if there is none of that name."""
+        """Returns the region of that name.
+
+        Raises:
+            RegionNotFoundError: The member has no such region.
+        """
         return self._core.regions.get(name).face
 
     def set_conflict_resolver(self, resolver: Any) -> None:
-        """Asked when another site's event meets an entry of a different site; None: the later version wins."""
+        """Sets the conflict resolver for all regions of this member.
+
+        Args:
+            resolver: A `GatewayConflictResolver`. It is asked when an event of another site meets an entry that a
+                different site changed last. None: the later version wins.
+        """
         self._core.regions.set_resolver(resolver)
 
     # Senders and the receiver
 
     @takes(SenderAttributes)
     def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
-        """A new sender, started unless `manual_start`. GatewaySenderConfigurationError says what cannot be."""
+        """Creates a gateway sender, and starts it unless `manual_start` is true.
+
+        Args:
+            id: The sender's id.
+            **attributes: The attributes of a gateway sender, as keyword arguments (docs/configuration.md lists them).
+                `remote_distributed_system_id` is required.
+
+        Raises:
+            GatewaySenderConfigurationError: An attribute cannot be used.
+            IllegalStateError: The member has a sender of that id already, or the disk store does not exist.
+            DiskError: The sender's log cannot be opened.
+        """
         return self._core.create_gateway_sender(attributes)
 
     def gateway_senders(self) -> dict[str, GatewaySender]:
+        """Returns the member's gateway senders by their ids."""
         return self._core.senders.by_id()
 
     def gateway_sender(self, id: str) -> GatewaySender:
-        """NotFoundError if there is none of that id."""
+        """Returns the gateway sender of that id.
+
+        Raises:
+            NotFoundError: The member has no such sender.
+        """
         return self._core.senders.get(id)
 
     @takes(ReceiverAttributes)
     def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
-        """The member's receiver (it can have one), started unless `manual_start`."""
+        """Creates the member's gateway receiver, and starts it unless `manual_start` is true. A member has at most one.
+
+        Args:
+            **attributes: The attributes of a gateway receiver, as keyword arguments (docs/configuration.md lists them).
+
+        Raises:
+            ConfigurationError: An attribute cannot be used.
+            IllegalStateError: The member has a receiver already.
+            GatewayReceiverError: No port of the range can be used.
+        """
         return self._core.create_gateway_receiver(attributes)
 
     def destroy_gateway_receiver(self) -> None:
-        """GatewayReceiverError while it runs."""
+        """Removes the member's gateway receiver, which must be stopped.
+
+        Raises:
+            GatewayReceiverError: The receiver runs.
+            NotFoundError: The member has no receiver.
+        """
         self._core.receiving.destroy()
 
     @property
     def gateway_receiver(self) -> GatewayReceiver | None:
+        """The member's gateway receiver. None: it has none."""
         return self._core.receiving.receiver
 
     def create_async_event_queue(self, id: str, **attributes: Any) -> Any:
+        """Refuses to create an asynchronous event queue: this version has none.
+
+        Raises:
+            ConfigurationError: Always.
+        """
         raise ConfigurationError(f"async event queue {id!r}: asynchronous event queues are not in this version")
 
     # Disk stores
 
     @takes(DiskStoreAttributes)
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
-        """A disk store, opened. `directories`: (path, size in MB or None) pairs, default the member's folder."""
+        """Creates a disk store, or opens one that is on the disk already.
+
+        Args:
+            name: The store's name.
+            directories: Pairs of a path and a limit in MB (None: no limit). By default the store is in the member's
+                folder.
+
+        Raises:
+            ConfigurationError: An attribute cannot be used, or the member has no folder that stays.
+            IllegalStateError: The member has a store of that name already.
+            DiskError: A directory cannot be used, or another process uses it.
+        """
         return self._core.create_disk_store(attributes)
 
     def destroy_disk_store(self, name: str) -> None:
-        """Gives up a store that holds no log any more, and removes its folders. IllegalStateError while it does;
-        NotFoundError if it is not there."""
+        """Removes a disk store that holds no log any more, with its folders.
+
+        Raises:
+            IllegalStateError: The store still holds the log of a region or a sender.
+            NotFoundError: The member has no such store.
+        """
         self._core.stores.destroy(name)
 
     def disk_stores(self) -> dict[str, DiskStore]:
+        """Returns the member's disk stores by their names."""
         return self._core.stores.faces()
 
     # Other sites, and time
 
     def forget_site(self, distributed_system_id: int) -> list[str]:
-        """A site that is gone for good is not waited for any more: what it may still send can bring destroyed keys
-        back. Returns the senders that were forgotten. NotFoundError if nothing of it has been heard of."""
+        """Stops waiting for a site that is gone for good, so that tombstones are no longer kept for it.
+
+        If the site is not gone, an old event that it sends later can bring a destroyed key back.
+
+        Args:
+            distributed_system_id: The id of that site.
+
+        Returns:
+            The senders of that site that were forgotten.
+
+        Raises:
+            NotFoundError: This member has heard of no sender of that site.
+        """
         return self._core.tombstones.sources.forget(distributed_system_id)
 
     def repair_clock(self, regions: Any = (), *, dry_run: bool = False, timeout: float = 60.0) -> dict[str, Any]:
-        """Stamps what is more than 300 s ahead of this member's clock with the time, in `regions` (not given: in all)
-        and in the queues of all senders, parked events too, and sends it again; to be called when a clock that was
-        ahead has been put right. Returns how many of each. With `dry_run` they are only counted.
+        """Repairs stamps that a clock which was ahead has made. Call it after the clock was put right.
 
-        Events that are on their way are waited for: as long as other things go on, and `timeout` seconds more. What
-        is left then is in "left". Changes go on meanwhile. It may be repeated; after a crash it has to be.
-        IllegalStateError: another one runs, or the clock is one that this member does not follow.
+        Every stamp that is more than 300 s ahead of this member's clock is replaced by the present time, and the change
+        is sent again. This concerns entries of the regions, and events in the queues of all senders, parked ones
+        included. Other changes go on meanwhile. The repair may be repeated. After a crash it must be repeated.
+
+        Args:
+            regions: The names of the regions to repair. Empty: all regions.
+            dry_run: Only count what would be changed.
+            timeout: How many more seconds to wait for events that are on their way when all else is done.
+
+        Returns:
+            The numbers of entries and events that were stamped anew. "left" counts the events that were still on their
+                way in the end.
+
+        Raises:
+            IllegalStateError: Another repair runs, or the member does not use its own clock.
+            RegionNotFoundError: The member has no region of a given name.
         """
-        for report in self._core.repairs.steps(regions, dry_run=dry_run, timeout=timeout):
-            pass
+        *_, report = self._core.repairs.steps(regions, dry_run=dry_run, timeout=timeout)
         return report.to_dict()
 
     # The end
 
     @property
     def shutdown_requested(self) -> threading.Event:
-        """Set when somebody asked the member to end: whoever runs it waits for that, and closes it."""
+        """An event that is set when somebody asks the member to end. The program that runs the member waits for it, and
+        then calls `close`."""
         return self._core.shutdown_requested
 
     def request_shutdown(self, maximum_shutdown_wait_time: float | None = None) -> None:
-        """Tells whoever runs the member to close it: sets `shutdown_requested`. Asked again, a `close` that waits for
-        queues waits no longer."""
+        """Asks the program that runs the member to close it, by setting `shutdown_requested`.
+
+        A second request ends the waiting of a `close` that waits for queues to become empty.
+
+        Args:
+            maximum_shutdown_wait_time: Replaces the value that the cache was created with. None: that value stays.
+        """
         self._core.request_shutdown(maximum_shutdown_wait_time)
 
     def close(self, maximum_shutdown_wait_time: float | None = None) -> None:
-        """Ends everything this member does, in an order that loses no acknowledged event.
+        """Ends the member in an order that loses no acknowledged event.
 
-        Takes no change any more, then waits for the senders that run to empty their queues:
-        `maximum_shutdown_wait_time` seconds (not given: what the cache was made with), 0: not at all, -1: until they
-        are empty. A second call meanwhile ends the waiting. What is queued or parked after that in senders without
-        persistence is lost; the log says how many events, by sender. Closing again is no error; in a child that was
-        forked nothing happens, since the member is its parent's.
+        The member takes no change any more. Then it waits for its running senders to empty their queues. After that it
+        ends senders, receiver, regions and disk stores. Events that senders without persistence still hold are lost
+        then; the log says how many, for each sender. When `close` returns, nothing writes to the disk any more. Calling
+        it again is no error. In a forked child it does nothing, because the member belongs to the parent process.
 
-        Nothing is written when it returns. DiskError names disk stores whose logs did not end in time: they stay
-        locked until they have. Closing again waits for them again.
+        Args:
+            maximum_shutdown_wait_time: How many seconds to wait for the queues. 0: do not wait. -1: wait until they are
+                empty. None: the value that the cache was created with. A second `close` or `request_shutdown` ends the
+                waiting.
+
+        Raises:
+            DiskError: The logs of some disk stores did not end in time. Those stores stay locked until they have ended.
+                Calling `close` again waits for them again.
+            ConfigurationError: The argument is no number of seconds.
         """
         self._core.close(maximum_shutdown_wait_time)
 
@@ -260,4 +407,4 @@ def _close_what_is_open() -> None:
         try:
             cache.close()
         except Exception:
-            log.exception("cache %s could not be closed as the interpreter ends", cache.name)
+            log.exception("cache %s could not be closed at the end of the interpreter", cache.name)

@@ -1,5 +1,4 @@
-"""Owns the life of a member, and puts its parts together as the caller, the cache.xml and the cluster configuration
-say."""
+"""Owns the life of a member. Puts its parts together as the caller, the cache.xml and the cluster configuration say."""
 
 from __future__ import annotations
 
@@ -42,11 +41,12 @@ from pywan.transport.sockets import reachable_address
 
 log = logging.getLogger("pywan.cache")
 
-DRAIN_LOOK_S = 0.01  # Between two looks at queues that are to become empty.
+DRAIN_LOOK_S = 0.01  # The time between two looks at queues that are to become empty.
 
 
 class MemberCore:
-    """A member at work: what a `Cache` has. From `start` to `close`, which is called too if it cannot start."""
+    """A member at work: the core of a `Cache`. It lives from `start` to `close`. The cache calls `close` also if
+    `start` fails."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class MemberCore:
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
-        self._waits_no_longer = threading.Event()  # Set when it is asked to end a second time.
-        self._close_lock = threading.Lock()  # One close at a time; who comes second waits for the first.
+        self._waits_no_longer = threading.Event()  # Set when somebody asks a second time that the member ends.
+        self._close_lock = threading.Lock()  # One `close` runs at a time. A second one waits for the first.
         self._closing_thread: int | None = None
-        self._is_ended = False  # `close` is done, disk stores and all.
+        self._is_ended = False  # Whether `close` is done, disk stores included.
         self._is_ready = False
         self._started_at = time.time()
         self.folder = MemberFolder(dir, name)
@@ -92,7 +92,7 @@ class MemberCore:
         self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
         self.receiving = Receiving(self.state, self.regions, bind_address)
         self.management = ManagementService(self)
-        # Made as it starts:
+        # `start` sets these.
         self.stages: RowStages | None = None
         self._server: ControlServer | None = None
         self.housekeeper: Housekeeper | None = None
@@ -107,12 +107,13 @@ class MemberCore:
         hostname_for_clients: str | None,
         cache_xml_file: str | PathLike[str] | None,
     ) -> None:
-        """Returns when it has joined its site, and has what the cache.xml and the site's configuration say."""
+        """Returns when the member has joined its site and has created what the cache.xml and the site's configuration
+        say."""
         configuration = None
         if cache_xml_file is not None:
             from pywan.config.cache_xml import parse
 
-            # Before anything is listened on: a wrong file is the first thing to say.
+            # A wrong file is reported before the member opens a port.
             configuration = parse(cache_xml_file)
         self._join(locators, port, hostname_for_clients)
         state, folder = self.state, self.folder
@@ -124,12 +125,14 @@ class MemberCore:
         )
         if configuration is not None:
             self._apply_xml(configuration)
-        # The receiver last: other sites send at once, and would have to park what is for a region that is not there
-        # yet.
+        # The receiver comes last, because other sites send at once, and events of a region that does not exist yet
+        # would be parked.
         things = state.membership.cluster_configuration
         is_receiver = [isinstance(thing, dict) and thing.get("kind") == "gateway-receiver" for thing in things]
         apply = self.management.apply_configuration
-        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if not is_last)
+        self.configuration_problems += apply(
+            thing for thing, is_last in zip(things, is_receiver, strict=True) if not is_last
+        )
         if configuration is not None and configuration.receiver is not None:
             self._make_from_xml(
                 configuration,
@@ -137,7 +140,9 @@ class MemberCore:
                 "",
                 functools.partial(self.create_gateway_receiver, configuration.receiver),
             )
-        self.configuration_problems += apply(thing for thing, is_last in zip(things, is_receiver) if is_last)
+        self.configuration_problems += apply(
+            thing for thing, is_last in zip(things, is_receiver, strict=True) if is_last
+        )
         self.housekeeper = Housekeeper(state, self.regions, self.senders, self.tombstones)
         self.housekeeper.start()
         self._is_ready = True
@@ -180,7 +185,7 @@ class MemberCore:
             raise CacheXmlError(f"{configuration.where(kind, name)}: {error}") from error
 
     def _apply_xml(self, configuration: Any) -> None:
-        """All but the receiver."""
+        """Creates everything that the cache.xml names, except the receiver."""
         making = functools.partial(self._make_from_xml, configuration)
         if configuration.conflict_resolver is not None:
             making("conflict-resolver", "", lambda: self.regions.set_resolver(configuration.conflict_resolver))
@@ -206,6 +211,7 @@ class MemberCore:
         return self.stores.create(attributes)
 
     def status(self) -> dict[str, Any]:
+        """Returns name, address, site and sizes as plain values."""
         receiver = self.receiving.receiver
         return {
             "name": self.name,
@@ -244,6 +250,7 @@ class MemberCore:
         return -1 if self._shutdown_wait_s == math.inf else self._shutdown_wait_s
 
     def request_shutdown(self, maximum_shutdown_wait_time: float | None) -> None:
+        """Sets `shutdown_requested`. The second request ends the waiting of `close`."""
         if maximum_shutdown_wait_time is not None:
             self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, "maximum_shutdown_wait_time")
         if self.shutdown_requested.is_set():
@@ -251,13 +258,14 @@ class MemberCore:
         self.shutdown_requested.set()
 
     def close(self, maximum_shutdown_wait_time: float | None) -> None:
+        """Ends the member. See `Cache.close`."""
         wait_s = self._shutdown_wait_s
         if maximum_shutdown_wait_time is not None:
             wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {self.name!r}: maximum_shutdown_wait_time")
         check_no_callback(f"cache {self.name!r}")
         if self.state.closed.is_set():
             self._waits_no_longer.set()
-        if self._closing_thread == threading.get_ident():  # A handler of a signal that came meanwhile.
+        if self._closing_thread == threading.get_ident():  # A signal handler of the thread that closes calls again.
             return
         with self._close_lock:
             if self._is_ended:
@@ -272,7 +280,7 @@ class MemberCore:
                 self._closing_thread = None
 
     def _close_all(self, wait_s: float) -> None:
-        with self.state.lock:  # What is being made is there, and ends with the rest.
+        with self.state.lock:  # A region or sender that is being created is complete then, and is closed with the rest.
             self.state.closed.set()
         self.state.bell.ring()
         self.shutdown_requested.set()
@@ -311,14 +319,15 @@ class MemberCore:
             self.state.membership.leave()
         if self._server is not None:
             self._server.stop()
-        # They are closed already, unless something above raised. Before the senders: a change that is taken is queued.
+        # The regions are closed already, unless something above raised. They are closed before the senders, because a
+        # change that is accepted is also queued.
         for region in self.regions.all():
             region.close()
         for sender in self.senders.cores():
             try:
                 sender.close()
             except PywanError as error:
-                log.error("%s", error)  # What else there is ends all the same.
+                log.error("%s", error)  # The other parts are ended all the same.
         self._warn_of_loss()
         if self.housekeeper is not None:
             self.housekeeper.join(10.0)
@@ -329,7 +338,8 @@ class MemberCore:
         if lost:
             log.warning(
                 "cache %s: events are lost as it closes, since their senders have no persistence: %s. To keep"
-                " them give the senders enable-persistence; to wait for them give maximum-shutdown-wait-time",
+                " such events, give the senders enable-persistence; to send them first, give"
+                " maximum-shutdown-wait-time",
                 self.name,
                 volatile_text(lost),
             )

@@ -1,5 +1,4 @@
-"""Owns the thread that looks after a member: tombstones, logs that are not written, the clock, memory that was
-freed."""
+"""Owns the thread that looks after a member: its tombstones, its logs, its clock, and the memory that was freed."""
 
 from __future__ import annotations
 
@@ -19,43 +18,44 @@ from pywan.member.tombstones import Tombstones
 log = logging.getLogger("pywan.cache")
 
 HOUSEKEEPING_S = 5.0
-DISK_LOOK_S = 0.2  # Until a look at tombstones that wait for a disk.
-TROUBLE_S = 60.0  # How often a log that cannot be written is told again.
-TRIM_BYTES = 16 << 20  # When so much was freed by regions and logs the process gives it back to the system.
+DISK_LOOK_S = 0.2  # The time until the next look at tombstones that wait for a disk.
+TROUBLE_S = 60.0  # The time after which the same trouble of a log or the clock is logged again.
+TRIM_BYTES = 16 << 20  # When regions and logs have freed so many bytes, the process gives them back to the system.
 
 
 class Housekeeper:
-    """From `start` until the member is closed and its bell rung."""
+    """The thread. It runs from `start` until the member is closed and its bell is rung."""
 
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
         self._thread: threading.Thread | None = None
-        # Its thread's: what is wrong with a log or the clock, and when that was said.
+        # Used by the thread only. For each log and for the clock: what is wrong with it, and when that was logged.
         self._troubles: dict[str, tuple[str, float]] = {}
 
     def start(self) -> None:
+        """Starts the thread. IllegalStateError if the system has none."""
         name = self._state.name
         self._thread = start_thread(f"member {name} cannot start", f"{name}-housekeeping", self._keep_house)
 
     def join(self, timeout: float) -> None:
+        """Waits for the thread to end, then saves the floors that other sites told."""
         if self._thread is not None:
             self._thread.join(timeout)
             self._tombstones.sources.save()
 
     def _keep_house(self) -> None:
-        is_waiting = False  # Tombstones go as soon as the disk knows that they may be gone.
+        is_waiting = False  # Whether tombstones can go as soon as a disk has taken what was written.
         while True:
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
             if self._state.closed.is_set():
                 return
-            # A bell tells what was destroyed, not what came back since: counted anew, that may still be within the
-            # limit.
+            # The bell counts destroyed keys, also those that came back since. A new count may be within the limit.
             if was_called and not self._regions.watch_tombstones():
                 continue
             try:
                 is_waiting = self._tombstones.tell_and_forget()
             except (PywanError, MemoryError) as error:
-                log.error("member %s: tombstones were not looked at, and stay: %s", self._state.name, error)
+                log.error("member %s: its tombstones were not checked, and stay for now: %s", self._state.name, error)
             for sender in self._senders.cores():
                 self._watch_log(f"gateway sender {sender.id}", sender.logs.trouble())
             for region in self._regions.all():
@@ -64,33 +64,33 @@ class Housekeeper:
             _core.trim_memory(TRIM_BYTES)
 
     def _watch_log(self, what: str, reason: str | None) -> None:
-        """Says why a log takes nothing, when that changes and once a minute while it lasts."""
+        """Logs why a log cannot be written: when the reason changes, and once a minute while it lasts."""
         if reason is None:
             if self._troubles.pop(what, None) is not None:
                 log.info("%s: its log is written again", what)
         elif self._is_due(what, reason):
             log.error(
-                "%s: its log is not written: %s; what is staged waits in memory, and new changes are refused"
-                " until the disk takes it",
+                "%s: its log is not written: %s; changes that are not written yet wait in memory, and new changes are"
+                " refused until the disk takes them",
                 what,
                 reason,
             )
 
     def _watch_clock(self) -> None:
-        """Says what is wrong with the clock, when that changes and once a minute while it lasts."""
+        """Logs what is wrong with the clock: when it changes, and once a minute while it lasts."""
         for stamp in self._tombstones.sources.clocks():
             self._state.clock.hear(stamp)
         trouble = clock_trouble(self._state.clock)
         if trouble is None:
             if self._troubles.pop("clock", None) is not None:
                 log.info(
-                    "the clock of member %s is followed, and its stamps are not ahead of it any more", self._state.name
+                    "member %s follows its clock again, and its stamps are not ahead of it any more", self._state.name
                 )
         elif self._is_due("clock", trouble.kind):
             log.error("the clock of member %s: %s", self._state.name, trouble.text)
 
     def _is_due(self, what: str, reason: str) -> bool:
-        """Whether that is to be said now; then it counts as said."""
+        """Returns whether a trouble is to be logged now. The caller logs it then."""
         said, at = self._troubles.get(what, (None, 0.0))
         if reason == said and time.monotonic() - at <= TROUBLE_S:
             return False

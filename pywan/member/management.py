@@ -88,7 +88,7 @@ def _lag_text(answer: Answer) -> str:
 
 def _directories(answer: Answer) -> list[Answer]:
     """A row for each directory of each store."""
-    stores = answer["disk_stores"] if "disk_stores" in answer else [answer]
+    stores = answer.get("disk_stores", [answer])
     return [{"store": store["name"], **each} for store in stores for each in store["directories"]]
 
 

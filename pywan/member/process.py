@@ -554,7 +554,8 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
     """Holds the member's name in its directory: the pid file, locked while the process lives and removed at its end."""
     pid = os.getpid()
     files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = in_child(open(_open_in(files, files.lock_file, os.O_RDWR | os.O_CREAT), "r+b", buffering=0), io.FileIO.close)
+    descriptor = _open_in(files, files.lock_file, os.O_RDWR | os.O_CREAT)
+    lock = in_child(open(descriptor, "r+b", buffering=0), io.FileIO.close)  # noqa: SIM115  # `finally` closes it.
     try:
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while True:

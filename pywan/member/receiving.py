@@ -1,4 +1,4 @@
-"""Owns the gateway receiver of a member, and what it remembers while the receiver is stopped."""
+"""Owns the gateway receiver of a member, and the memory of what was applied, which outlives the receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pywan.member.state import MemberState
 
 
 class Receiving:
-    """A member can have one receiver. Changed under the member's lock."""
+    """The member's receiver, if it has one. It changes under the member's lock."""
 
     def __init__(self, state: MemberState, regions: Regions, bind_address: str) -> None:
         self._state, self._regions, self._bind_address = state, regions, bind_address
@@ -20,6 +20,7 @@ class Receiving:
         self.receiver: GatewayReceiver | None = None
 
     def create(self, floors: SourceFloors, made: ReceiverAttributes) -> GatewayReceiver:
+        """Creates the receiver. IllegalStateError if the member has one already."""
         state = self._state
         with state.lock:
             state.check_open()
@@ -45,6 +46,7 @@ class Receiving:
             return receiver
 
     def destroy(self) -> None:
+        """Removes the receiver. NotFoundError if there is none, GatewayReceiverError if it runs."""
         with self._state.lock:
             if self.receiver is None:
                 raise NotFoundError(f"member {self._state.name!r} has no gateway receiver")
@@ -53,11 +55,12 @@ class Receiving:
             self.receiver = None
 
     def stop(self) -> None:
+        """Stops the receiver if it runs."""
         if self.receiver is not None and self.receiver.is_running:
             self.receiver.stop()
 
     def _changed(self, receiver: GatewayReceiver) -> None:
-        """The site's locators know where it listens, and how much it has to do."""
+        """Tells the site's locators where the receiver listens, and how many connections it has."""
         if not self._state.has_membership or self._state.closed.is_set():
             return
         receivers = [{"host": receiver.host, "port": receiver.port}] if receiver.is_running else []

@@ -1,4 +1,4 @@
-"""Owns the regions of a member: which there are, and which senders take the events of each."""
+"""Owns the regions of a member: which ones there are, and which senders take the events of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ log = logging.getLogger("pywan.region")
 
 
 class Regions:
-    """Changed under the member's lock. `senders` are the member's, by id, as they come and go."""
+    """The regions by name. They change under the member's lock.
+
+    `senders` are the cores of the member's senders by id, and change as senders come and go.
+    """
 
     def __init__(
         self,
@@ -38,18 +41,21 @@ class Regions:
         self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
-        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Of the senders, which come later.
+        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Set by `Senders`, which is made after this.
 
     def all(self) -> list[MemberRegion]:
         return list(self._by_name.values())
 
     def faces(self) -> dict[str, Region[Any, Any]]:
+        """Returns what users hold of the regions, by name."""
         return {name: region.face for name, region in list(self._by_name.items())}
 
     def find(self, name: str) -> MemberRegion | None:
+        """Returns the region of that name, or None."""
         return self._by_name.get(name)
 
     def get(self, name: str) -> MemberRegion:
+        """Returns the region of that name, which may begin with "/". RegionNotFoundError if there is none."""
         found = self.find(name.lstrip("/")) if isinstance(name, str) else None
         if found is None:
             raise RegionNotFoundError(
@@ -59,6 +65,7 @@ class Regions:
         return found
 
     def create(self, made: RegionAttributes) -> MemberRegion:
+        """Creates a region. See `Cache.create_region` for the errors."""
         self._fit_senders(made)
         with self._state.lock:
             self._state.check_open()
@@ -97,6 +104,7 @@ class Regions:
             return region
 
     def destroy(self, name: str) -> None:
+        """Destroys a region of this member, with its log. IllegalStateError while other regions are colocated with it."""
         with self._state.lock:
             region = self.get(name)
             children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)
@@ -112,6 +120,8 @@ class Regions:
                 self._stores.needed(region.attributes.disk_store_name).forget(f"region-{region.name}")
 
     def set_resolver(self, resolver: Any) -> None:
+        """Sets the conflict resolver of all regions. It may be a class, an instance or the name of a class. None: no
+        resolver."""
         with self._state.lock:
             self._resolver = (
                 None
@@ -122,23 +132,31 @@ class Regions:
                 region.set_resolver(self._resolver)
 
     def watch_tombstones(self) -> bool:
-        """Whether those of a region take more than they may; the bell rings when they come to."""
-        return any([region.watch_tombstones(self._tombstone_bytes, self._state.bell) for region in self.all()])
+        """Returns whether the tombstones of some region take more memory than its limit. The bell rings when a region
+        goes over it."""
+        over_limit = [region.watch_tombstones(self._tombstone_bytes, self._state.bell) for region in self.all()]
+        return any(over_limit)
 
     def keep_tombstones(self, below: int, before_ms: int) -> bool:
-        """Whether some more go as soon as a disk has taken something."""
-        return any([region.keep_tombstones(below, before_ms, self._tombstone_bytes) for region in self.all()])
+        """Drops the tombstones that are not needed any more.
+
+        Returns whether more of them can go as soon as a disk has taken what was written.
+        """
+        is_waiting = [region.keep_tombstones(below, before_ms, self._tombstone_bytes) for region in self.all()]
+        return any(is_waiting)
 
     # Senders
 
     def of_sender(self, id: str) -> list[MemberRegion]:
+        """Returns the regions that name this sender."""
         return [region for region in self.all() if id in region.gateway_sender_ids]
 
     def attach(self, region: MemberRegion) -> None:
+        """Connects the region to those of its senders that the member has."""
         region.attach_senders([self._senders[id] for id in region.attributes.gateway_sender_ids if id in self._senders])
 
     def validate_sender(self, attributes: SenderAttributes) -> None:
-        """ConfigurationError if a region that names the sender could not have it."""
+        """Raises ConfigurationError if a sender with these attributes does not fit a region that names it."""
         regions = self.of_sender(attributes.id)
         for region in regions:
             validate_attachment(region.attributes, attributes)
@@ -147,7 +165,7 @@ class Regions:
             validate_colocation(region.attributes, others, {attributes.id: attributes})
 
     def reached_with(self, sender: SenderCore) -> frozenset[int]:
-        """The remote sites that every event of this sender is stamped as reaching, whatever its region."""
+        """Returns the remote sites that every event of this sender is stamped as reaching, whatever its region."""
         reached: frozenset[int] | None = None
         for region in self.of_sender(sender.id):
             if region.attributes.feeds_gateways:
@@ -161,7 +179,8 @@ class Regions:
         return (reached or frozenset()) | {sender.attributes.remote_distributed_system_id}
 
     def with_other_buckets(self, core: SenderCore) -> MemberRegion | None:
-        """One of the regions that name a parallel sender, if they have not as many buckets as it has."""
+        """Returns a region that names this parallel sender and has another number of buckets than the sender. None:
+        there is none."""
         return next(
             (
                 region
@@ -172,14 +191,16 @@ class Regions:
         )
 
     def _fit_senders(self, attributes: RegionAttributes, altered: MemberRegion | None = None) -> None:
-        """Parallel senders that are about to get their first region get as many buckets as it has. Before the member's
-        lock is taken: one that runs is started again."""
+        """Makes parallel senders that get their first region have as many buckets as the region.
+
+        The caller does not hold the member's lock, because a running sender is stopped and started again.
+        """
         with self._state.lock:
             self._state.check_open()
             if altered is None:
                 self._check_new(attributes)
             elif self.find(attributes.name) is not altered:
-                return  # The caller is told under the lock.
+                return  # The caller raises the error for this, under the lock.
             self._validate(attributes)
             unfit = [
                 core for core in self._named_by(attributes) if core.buckets not in (None, attributes.total_num_buckets)

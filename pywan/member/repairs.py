@@ -1,4 +1,4 @@
-"""Owns the repairs of a member's clock: one at a time, step by step."""
+"""Owns the repairs of a member's clock. One repair runs at a time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ log = logging.getLogger("pywan.cache")
 
 
 class ClockRepairs:
+    """The repairs of the clock of one member."""
+
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
-        self._lock = threading.Lock()  # Held by the one that runs.
+        self._lock = threading.Lock()  # The repair that runs holds it.
 
     def steps(self, regions: Any, *, dry_run: bool, timeout: float) -> Iterator[ClockRepairReport]:
-        """Gives its report again and again, the last time when all is done."""
+        """Runs a repair, and yields its report again and again: the last time when the repair is done."""
         self._state.check_open()
         names = [regions] if isinstance(regions, str) else list(regions)
         wanted = [self._regions.get(name) for name in names] or self._regions.all()
@@ -73,7 +75,7 @@ class ClockRepairs:
                 )
                 if not dry_run:
                     log.warning(
-                        "member %s: its stamps are %d s ahead of its clock; what is ahead is stamped anew",
+                        "member %s: its stamps are %d s ahead of its clock; entries and events ahead of it are stamped anew",
                         member,
                         repair.report.ahead_ms // 1000,
                     )

@@ -14,7 +14,10 @@ MAX_SENDERS = 128
 
 
 class Senders:
-    """Changed under the member's lock. `cores` are those of the senders, by id: regions look at them."""
+    """The senders by id. They change under the member's lock.
+
+    `cores` holds the cores of the senders by id. Regions read it.
+    """
 
     def __init__(
         self,
@@ -33,18 +36,22 @@ class Senders:
         return list(self._cores.values())
 
     def by_id(self) -> dict[str, GatewaySender]:
+        """Returns what users hold of the senders, by id."""
         return dict(self._faces)
 
     def get(self, id: str) -> GatewaySender:
+        """Returns what users hold of the sender of that id. NotFoundError if there is none."""
         try:
             return self._faces[id]
-        except (KeyError, TypeError):  # A list, say, is no key.
+        except (KeyError, TypeError):  # The id may be of a type that is no key, such as a list.
             raise NotFoundError(
                 f"member {self._state.name!r} has no gateway sender {id!r}; it has"
                 f" {', '.join(sorted(self._faces)) or 'none'}"
             ) from None
 
     def create(self, made: SenderAttributes) -> GatewaySender:
+        """Creates a sender, and starts it unless `manual_start` is true. See `Cache.create_gateway_sender` for the
+        errors."""
         id, state = made.id, self._state
         with state.lock:
             state.check_open()
@@ -60,7 +67,7 @@ class Senders:
             made.check_site(state.distributed_system_id)
             core = self._make(made)
             region = self._regions.with_other_buckets(core)
-            if region is not None:  # Its log has another number, or none yet.
+            if region is not None:  # The log of the sender has another number of partitions, or none yet.
                 buckets = region.attributes.total_num_buckets
                 core.retire(f"region {region.name!r} has {buckets} buckets")
                 core = self._make(made, buckets)
@@ -72,8 +79,10 @@ class Senders:
         return face
 
     def fit(self, core: SenderCore, region: RegionAttributes) -> None:
-        """A parallel sender that no region feeds yet gets a queue with a partition for each bucket of this one.
-        IllegalStateError while it holds events: nothing was changed."""
+        """Gives a parallel sender, which no region feeds yet, a queue with a partition for each bucket of this region.
+
+        IllegalStateError if the sender holds events. Then nothing was changed.
+        """
         was_running, was_paused = core.is_running, core.status.is_paused
         core.retire(f"region {region.name!r}: total_num_buckets {region.total_num_buckets}")
         with self._state.lock:
@@ -85,6 +94,7 @@ class Senders:
             fresh.pause(was_paused)
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
+        """Counts the events that would be lost with the process, for each sender that has some."""
         by_id = {core.id: core.volatile_events() for core in self.cores()}
         return {id: counts for id, counts in by_id.items() if counts}
 
@@ -109,11 +119,13 @@ class Senders:
         )
 
     def _changed(self, core: SenderCore) -> None:
-        """Whom events reach depends on which senders run: the regions have to know at once."""
+        """Tells the regions of a sender that it was started or stopped: they stamp events with the sites that will be
+        reached."""
         for region in self._regions.of_sender(core.id):
             self._regions.attach(region)
 
     def _forget(self, core: SenderCore) -> None:
+        """Removes a sender that is destroyed. GatewaySenderError while a region is attached to it."""
         with self._state.lock:
             attached = sorted(region.name for region in self._regions.of_sender(core.id))
             if attached:

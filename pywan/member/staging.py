@@ -1,4 +1,4 @@
-"""Owns the rows that clients send in bulk until they are applied, and the memory of which tasks have been applied."""
+"""Owns the rows that clients send in bulk until they are applied, and the memory of the tasks that were applied."""
 
 from __future__ import annotations
 
@@ -26,62 +26,66 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.staging")
 
-REPLY_TIMEOUT_S = 10.0  # For a client to take what it is answered.
+REPLY_TIMEOUT_S = 10.0  # The time that a client has to take an answer.
 STOP_TIMEOUT_S = 10.0
-# A task may compute for long between two batches of rows, and says nothing then. That its machine is there is told by its
-# kernel (`keep_alive`); a process that hangs gives its place and its rows back after a day.
+# A task may compute for long between two batches of rows, and sends nothing then. Its kernel tells whether its machine
+# is there (`keep_alive`). A process that hangs loses its connection and its rows after a day.
 SILENCE_MS = 86_400_000
-MAX_CLIENTS = 896  # Fewer than the port has places: the rest is for control requests.
-STAGED_ROWS_BYTES_MAX = 16 << 30  # Rows of all tasks that are staged at a member, in memory and overflow files.
-STAGED_ROWS_MEMORY_MAX = 256 << 20  # So much of them in memory.
-TASKS_REMEMBERED = 200_000  # (run, task) pairs; the oldest are forgotten first.
-PROGRESS_S = 1.0  # So often at most a client hears how far its task is.
-# Less than clients wait for an answer. How long a commit waits for room in the senders' queues before it reports.
+MAX_CLIENTS = 896  # The port has places for more connections: the rest is for control requests.
+STAGED_ROWS_BYTES_MAX = 16 << 30  # The limit for the rows of all tasks at a member, in memory and overflow files.
+STAGED_ROWS_MEMORY_MAX = 256 << 20  # The part of them that may be in memory.
+TASKS_REMEMBERED = 200_000  # The limit of (run, task) pairs. The oldest are forgotten first.
+PROGRESS_S = 1.0  # The shortest time between two messages that tell a client how far its task is.
+# A commit waits so long for room in the senders' queues before it reports an error. Clients wait longer for an answer.
 FULL_WAIT_S = 30.0
 
 
 class _Task:
-    """One (run, task) whose rows are being applied, or have been."""
+    """One (run, task) whose rows are being applied, or were applied."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # Held by the attempt that applies.
-        self.stage: Any = None  # Rows of the first attempt that committed, until all are applied.
-        self.rows: int | None = None  # Set when they are.
+        self.lock = threading.Lock()  # The attempt that applies rows holds it.
+        self.stage: Any = None  # The rows of the first attempt that committed, until all are applied.
+        self.rows: int | None = None  # The number of rows, when all are applied.
 
 
 class _Progress:
-    """Tells a client that its task is worked on, so that it waits however long that takes."""
+    """Tells a client that its task is worked on, so that the client waits however long that takes."""
 
     def __init__(self, sock: Any, stage: _core.RowStage) -> None:
-        self._sock, self._stage = sock, stage  # Of the client's own connection.
+        self._sock, self._stage = sock, stage  # Both belong to the client's own connection.
         self._steps, self._told_at = 0, time.monotonic()
 
     def tell(self, steps: int) -> None:
+        """Tells the client that its task advanced, at most once a second. `steps` counts the rows that are done."""
         now = time.monotonic()
         if steps > self._steps and now - self._told_at >= PROGRESS_S:
             self._steps, self._told_at = steps, now
-            with contextlib.suppress(OSError):  # It went away: the rows that it committed are applied all the same.
+            # If the client went away, the rows that it committed are applied all the same.
+            with contextlib.suppress(OSError):
                 self._stage.tell_progress(steps)
                 self._sock.sendall(self._stage.data_to_send())
 
 
 @of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
 class RowStages:
-    """Serves clients' row connections. Rows are applied at commit, as a whole, once for each (run, task)."""
+    """Serves the connections of clients that send rows. A commit applies all rows of a task, once for each (run, task)."""
 
     def __init__(self, *, site: int, member_name: str, directory: str, find_region: Callable[[str], Any]) -> None:
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # A connection is done with its stage.
+        self._left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
         self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
         self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX)
 
     def stop(self) -> None:
-        """Ends every connection; what was not committed is dropped, which the client hears as a failed task. Returns
-        when commits under way are done, after STOP_TIMEOUT_S at the latest."""
+        """Ends every connection. Rows that were not committed are dropped, and their clients see a failed task.
+
+        Returns when commits that are under way are done, after STOP_TIMEOUT_S at the latest.
+        """
         self._stopping.set()
         with self._left:
             for stage in self._open:
@@ -89,7 +93,7 @@ class RowStages:
             self._left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
 
     def serve(self, connection: Connection, first: bytes) -> None:
-        """One client's connection, to its end."""
+        """Serves one client's connection until its end."""
         try:
             self._serve(connection, first)
         except ConnectivityError as error:
@@ -120,7 +124,8 @@ class RowStages:
                 )
             if len(self._open) >= MAX_CLIENTS:
                 raise IllegalStateError(
-                    f"member {self._member_name} takes rows of {MAX_CLIENTS} tasks already, the most at once; send them to another one, or again later"
+                    f"member {self._member_name} takes rows of {MAX_CLIENTS} tasks already, the most at once; send them"
+                    " to another one, or again later"
                 )
             self._open.add(stage)
         try:
@@ -131,12 +136,12 @@ class RowStages:
             data.keep_alive(sock)
             outcome = stage.run(sock.fileno(), SILENCE_MS)
             if outcome == "closed":
-                return  # Without commit: the task failed, or runs again elsewhere.
+                return  # The client left without a commit: the task failed, or runs again elsewhere.
             if outcome == "stopped":
                 raise ProtocolError(f"rows of task {hello.task} refused: member {self._member_name} is stopping")
             if outcome != "done":
                 connection.warning("client %s: rows of task %d refused: %s", connection.place, hello.task, outcome)
-                return  # It heard why.
+                return  # The stage told the client why.
             sock.settimeout(REPLY_TIMEOUT_S)
             committed = self._commit(hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
@@ -146,6 +151,7 @@ class RowStages:
                 self._left.notify_all()
 
     def _task(self, hello: gateway.ClientHello) -> _Task:
+        """Returns the entry of a (run, task). It may forget the oldest entry."""
         with self._lock:
             key = hello.run_id, hello.task
             task = self._tasks.get(key)
@@ -153,7 +159,7 @@ class RowStages:
                 task = self._tasks[key] = _Task()
                 while len(self._tasks) > TASKS_REMEMBERED:
                     oldest = next(iter(self._tasks))
-                    # Half applied: it is what makes the next attempt right.
+                    # Its rows are applied in part: the next attempt needs to know that.
                     if self._tasks[oldest].stage is not None:
                         self._tasks.move_to_end(oldest)
                         break
@@ -161,6 +167,7 @@ class RowStages:
             return task
 
     def _commit(self, hello: gateway.ClientHello, region: Any, stage: Any, progress: _Progress) -> gateway.Committed:
+        """Applies the rows of a task, unless another attempt has done so."""
         task = self._task(hello)
         while not task.lock.acquire(timeout=PROGRESS_S):
             other = task.stage
@@ -169,8 +176,8 @@ class RowStages:
         try:
             if task.rows is not None:
                 return gateway.Committed(rows=stage.rows, applied=0, missing=0, duplicate=True)
-            # Rows of an attempt that stopped half-way come first, and instead: this attempt's are the same, perhaps
-            # in another order.
+            # An attempt that stopped half-way has left its rows. They are applied instead of this attempt's rows, which
+            # are the same, perhaps in another order.
             is_first = task.stage is None
             if is_first:
                 task.stage = stage
@@ -184,6 +191,7 @@ class RowStages:
             task.lock.release()
 
     def _apply(self, stage: Any, region: Any, progress: _Progress) -> None:
+        """Applies all rows. Raises the reason of the refusal if no row could be applied for FULL_WAIT_S."""
         done, deadline = 0, time.monotonic() + FULL_WAIT_S
         while not self._apply_some(stage, region):
             if stage.applied + stage.missing > done:
@@ -191,11 +199,14 @@ class RowStages:
                 progress.tell(done)
             elif time.monotonic() >= deadline or self._stopping.wait(0.05):
                 raise type(stage.refusal)(
-                    f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal}; {stage.applied + stage.missing}"
-                    f" of the task's {stage.rows} rows are applied; the rest is kept at member {self._member_name} and goes in when the same task is tried again there, and there is room"
+                    f"region {region.name!r}: nothing more was taken for {FULL_WAIT_S:.0f} s: {stage.refusal};"
+                    f" {stage.applied + stage.missing} of the task's {stage.rows} rows are applied; the rest is kept"
+                    f" at member {self._member_name} and goes in when the same task is tried again there, and there"
+                    " is room"
                 )
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
+        """Applies rows for about a second. Returns whether all are applied."""
         try:
             return bool(stage.apply(region, PROGRESS_S))
         except Exception as error:
@@ -204,13 +215,9 @@ class RowStages:
             what = str(error) if isinstance(error, PywanError) else f"{type(error).__name__}: {error}"
             text = (
                 f"{what}; {stage.applied + stage.missing} of the task's {stage.rows} rows are applied. The rest is kept"
-                f" at member {self._member_name}, and goes in when the same task is tried again there and this can be applied"
+                f" at member {self._member_name}, and goes in when the same task is tried again there and this can be"
+                " applied"
             )
-            cls = (
-                type(error)
-                if isinstance(error, PywanError)
-                else OutOfMemoryError
-                if isinstance(error, MemoryError)
-                else IllegalStateError
-            )
-            raise cls(text) from error
+            if isinstance(error, PywanError):
+                raise type(error)(text) from error
+            raise (OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError)(text) from error

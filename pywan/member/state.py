@@ -1,4 +1,5 @@
-"""Owns what the parts of a member share: its name and place in a site, its clock, and whether it is open."""
+"""Owns what the parts of a member share: its name, its folder, its membership in the site, its clock, and whether it is
+open."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pywan.site.membership import Membership
 
 
 class MemberFolder:
-    """Where a member's working files go: `given`, or a temporary folder that is removed at its end."""
+    """The folder for a member's working files: `given`, or a temporary folder that is removed in the end."""
 
     def __init__(self, given: str | PathLike[str] | None, name: str) -> None:
         self.is_temporary = given is None
@@ -26,16 +27,18 @@ class MemberFolder:
         self.overflow.mkdir(mode=0o700, exist_ok=True)
 
     def clean(self) -> None:
-        """Removes what does not outlive the member."""
+        """Removes the files that do not outlive the member."""
         shutil.rmtree(self.overflow, ignore_errors=True)
         if self.is_temporary:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 class MemberState:
+    """The state that all parts of one member use."""
+
     def __init__(self, name: str) -> None:
         self.name = check_name(name, "cache")
-        # Guards changes of what the member has; a dict is read as it is.
+        # Guards changes of the member's regions, senders, receiver and stores. Readers of the dicts do not take it.
         self.lock = LifeCycleLock(f"cache {name!r}")
         self.closed = threading.Event()
         self.clock = _core.Clock()
@@ -44,6 +47,7 @@ class MemberState:
 
     @property
     def has_membership(self) -> bool:
+        """Whether the member has begun to join its site."""
         return self._membership is not None
 
     @property
@@ -57,14 +61,15 @@ class MemberState:
 
     @property
     def distributed_system_id(self) -> int:
-        """The site's id, as its locators say; -1: they were given none."""
+        """The site's id, as its locators told it. -1: the site has none."""
         return self.membership.distributed_system_id
 
     @property
     def site(self) -> int:
-        """The same as events carry it: without an id this site cannot be another one's remote."""
+        """The site's id as events carry it. A site without an id has 0: it cannot be the remote site of another one."""
         return max(0, self.distributed_system_id)
 
     def check_open(self) -> None:
+        """Raises IllegalStateError if the cache was closed."""
         if self.closed.is_set():
             raise IllegalStateError(f"cache {self.name!r} is closed")

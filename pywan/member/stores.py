@@ -14,20 +14,22 @@ log = logging.getLogger("pywan.cache")
 
 
 class DiskStores:
-    """The open ones, by name; DEFAULT is made when it is first needed. Changed under the member's lock."""
+    """The open disk stores by name. They change under the member's lock. DEFAULT is created when it is first needed."""
 
     def __init__(self, state: MemberState, folder: MemberFolder) -> None:
         self._state, self._folder = state, folder
         self._open: dict[str, StoreCore] = {}
-        self._faces: dict[str, DiskStore] = {}  # Of those that are open.
+        self._faces: dict[str, DiskStore] = {}  # What users hold of the open stores.
 
     def all(self) -> dict[str, StoreCore]:
         return dict(self._open)
 
     def faces(self) -> dict[str, DiskStore]:
+        """Returns what users hold of the open stores, by name."""
         return dict(self._faces)
 
     def create(self, made: DiskStoreAttributes) -> DiskStore:
+        """Creates or opens a store. See `Cache.create_disk_store` for the errors."""
         name, member = made.name, self._state.name
         with self._state.lock:
             self._state.check_open()
@@ -42,6 +44,7 @@ class DiskStores:
             return self._faces[name]
 
     def destroy(self, name: str) -> None:
+        """Removes a store that holds no log. See `Cache.destroy_disk_store` for the errors."""
         with self._state.lock:
             self._state.check_open()
             if name not in self._open:
@@ -52,14 +55,14 @@ class DiskStores:
             self._forget(name)
 
     def check_there(self, name: str | None, what: str) -> None:
-        """IllegalStateError if there is no such store, and none is made when it is needed."""
+        """Raises IllegalStateError if there is no store of that name. DEFAULT counts as there."""
         if name not in (None, DEFAULT_STORE) and name not in self._open:
             raise IllegalStateError(
                 f"{what}: Disk store {name!r} not found; create it first (there are {self._names()})"
             )
 
     def needed(self, name: str | None) -> StoreCore:
-        """The store of that name; not given: DEFAULT."""
+        """Returns the store of that name. None: DEFAULT, which is created now if it does not exist."""
         name = DEFAULT_STORE if name is None else name
         self.check_there(name, f"member {self._state.name!r}")
         if name not in self._open:
@@ -72,22 +75,23 @@ class DiskStores:
         return self._open[name]
 
     def warn_of_log(self, what: str, owner: str) -> None:
-        """The owner is not persistent now, but a disk store has its old log. We keep the log and do not use it."""
+        """Warns that an owner is not persistent now, but a disk store has its old log. We keep the log and do not use
+        it."""
         folders = [folder for store in self._open.values() for folder in store.directories]
         if DEFAULT_STORE not in self._open:
             folders.append(self._folder.path / f"disk-store-{DEFAULT_STORE}")
         for folder in folders:
             if holds_log(folder / owner):
                 log.warning(
-                    "%s is not persistent now, and %s holds what it had when it was: that is not used, and"
-                    " back as it is, however old, when it is persistent again; move the folder away if that is"
-                    " not wanted",
+                    "%s is not persistent now, but its old log is still in %s. The log is kept and not used. It will"
+                    " be used again, however old it is, when the owner is persistent again; move the folder away if"
+                    " that is not wanted",
                     what,
                     folder / owner,
                 )
 
     def close(self) -> None:
-        """DiskError names those whose logs did not end in time; they stay, for another try."""
+        """Closes all stores. DiskError names those whose logs did not end in time. They stay open, for another try."""
         failures = []
         for name, store in list(self._open.items()):
             try:

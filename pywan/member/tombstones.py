@@ -1,5 +1,5 @@
-"""Owns how long a member's regions remember destroyed keys: what its senders tell other sites of that, and what those
-told."""
+"""Owns how long a member's regions remember destroyed keys. Its senders tell floors to other sites, whose senders tell
+theirs to this member."""
 
 from __future__ import annotations
 
@@ -15,31 +15,37 @@ from pywan.member.regions import Regions
 from pywan.member.senders import Senders
 from pywan.member.state import MemberState
 
-# A destroyed key is remembered for so long whatever floors say: stamps that callers give are in none of them.
+# A destroyed key is remembered at least so long. Floors do not cover the stamps that callers give themselves.
 TOMBSTONE_AGE_MS = 60_000
 FLOORS_SAVED_S = 60.0
 
 
 class Tombstones:
-    """`lock` is held while floors are found and told, and while tombstones go."""
+    """The tombstones of all regions of a member. `lock` is held while floors are computed and told, and while
+    tombstones are dropped."""
 
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, file: Path | None) -> None:
         self._state, self._regions, self._senders = state, regions, senders
         self.sources = SourceFloors(state.site, file, lambda: state.clock.now_ms)
         self.lock = threading.Lock()
-        # While the clock is repaired: the stamp that our own floor does not rise above.
+        # The stamp that our own floor must not rise above while the clock is repaired. None: no repair runs.
         self._own_floor_limit: int | None = None
         self._saved_at = time.monotonic()
 
     def tell_and_forget(self) -> bool:
-        """Tells the remote sites below which stamps nothing comes from here any more, and drops the tombstones that
-        what they told makes needless. Whether some more go as soon as a disk has taken something."""
+        """Tells remote sites our floors, and drops the tombstones that are below the floors of all sources.
+
+        Returns whether more tombstones can go as soon as a disk has taken what was written.
+        """
         with self.lock:
             return self._tell()
 
     def begin_repair(self, core: _core.ClockRepair) -> bool:
-        """Whether the clock was ahead. What was promised while it was is taken back first: what comes now has earlier
-        stamps."""
+        """Begins a repair of the clock. Returns whether the clock was ahead.
+
+        The floors that were told while it was ahead are taken back first, because the changes that come now have
+        earlier stamps.
+        """
         with self.lock:
             was_ahead = core.begin()
             self._own_floor_limit = core.began
@@ -48,7 +54,7 @@ class Tombstones:
 
     @contextlib.contextmanager
     def repairing(self) -> Iterator[None]:
-        """What `begin_repair` keeps low rises again in the end."""
+        """A context: at its end our own floor, which `begin_repair` keeps low, may rise again."""
         try:
             yield
         finally:
@@ -56,8 +62,8 @@ class Tombstones:
                 self._own_floor_limit = None
 
     def held_by(self) -> str:
-        """What keeps destroyed keys remembered: the sender that may still send the oldest event; "" if nobody feeds
-        this member."""
+        """Says which sender keeps destroyed keys remembered: the one that may still send the oldest event. "" if no
+        sender feeds this member."""
         stamp, who = self.sources.lowest()
         return who and f"{who}, which may send events from {format_stamp(stamp)} on"
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, ContextManager
+from contextlib import AbstractContextManager
+from typing import Any
 
 from pywan import _core
 
@@ -60,7 +61,7 @@ class ClockRepair:
         timeout: float,
         begin: Callable[[_core.ClockRepair], bool],
         pause: Callable[[float], bool],
-        floors_lock: ContextManager[Any],
+        floors_lock: AbstractContextManager[Any],
     ) -> None:
         self._clock, self._regions, self._senders, self._others = clock, list(regions), list(senders), list(others)
         self._timeout, self._begin, self._pause, self._floors_lock = timeout, begin, pause, floors_lock

@@ -31,15 +31,24 @@ _MISSING: Any = object()
 
 
 def core_of(region: Region[Any, Any]) -> MemberRegion:
-    """What the member works with."""
+    """Returns the member's side of a region."""
     return cast("MemberRegion", _core.core_of_face(region))
 
 
 class Region(_core.RegionFace, Face, MutableMapping[K, V]):
-    """Entries of this member, kept consistent with other sites through the attached gateway senders.
+    """A mapping of keys to values on this member, which gateway senders keep consistent with other sites.
 
-    Creates, updates and destroys travel; gets, invalidates, local destroys and `clear` (a region operation) do not.
-    `Region[str, int]` says what keys and values are, for type checkers.
+    Creates, updates and destroys are sent to other sites. Reads, `invalidate`, `local_destroy` and `clear` are not. A
+    region is made by `Cache.create_region`. For type checkers, `Region[str, int]` says what keys and values are.
+
+    Every method that changes the region raises these errors:
+
+    Raises:
+        QueueFullError: A sender's queue or a log had no room in time. Nothing was stored, and nothing will be sent.
+        EventTooLargeError: A key, value or callback argument is over its limit. Nothing was stored.
+        SerializationError: A key or value cannot be turned into bytes. Nothing was stored.
+        DiskError: The log of a persistent region or sender cannot be written.
+        RegionNotFoundError: The region was destroyed, or its cache was closed.
     """
 
     __slots__ = ("__weakref__",)
@@ -47,43 +56,89 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        """A region is itself, not its contents."""
+        """Compares by identity: two regions with the same contents are not equal."""
         return self is other
 
-    if TYPE_CHECKING:  # They are compiled: see pywan._core.
+    if TYPE_CHECKING:  # These methods are compiled: see pywan._core.
 
-        def put(self, key: K, value: V, callback_argument: Any = None) -> None: ...
-        @overload  # type: ignore[override]  # They take `default` by its name too.
+        def put(self, key: K, value: V, callback_argument: Any = None) -> None:
+            """Stores `value` under `key`, and gives the event to the region's senders.
+
+            Args:
+                key: The key.
+                value: The value.
+                callback_argument: An object that travels with the event to filters and listeners.
+            """
+
+        @overload  # type: ignore[override]  # `default` may be given by its name too.
         def get(self, key: K) -> V | None: ...
         @overload
         def get(self, key: K, default: V | D) -> V | D: ...
-        def get(self, key: K, default: Any = None) -> Any: ...
-        def destroy(self, key: K, callback_argument: Any = None) -> None: ...
-        def local_destroy(self, key: K) -> None: ...
-        def invalidate(self, key: K) -> None: ...
+        def get(self, key: K, default: Any = None) -> Any:
+            """Returns the value under `key`, or `default` if the key is not there or has no value.
+
+            Raises:
+                SerializationError: The value is of a class that this process cannot make.
+            """
+
+        def destroy(self, key: K, callback_argument: Any = None) -> None:
+            """Removes `key` at every site.
+
+            Raises:
+                KeyError: The key is not there.
+            """
+
+        def local_destroy(self, key: K) -> None:
+            """Removes `key` on this member only; nothing is sent.
+
+            Raises:
+                KeyError: The key is not there.
+            """
+
+        def invalidate(self, key: K) -> None:
+            """Drops the value on this member, and keeps the key with its version; nothing is sent.
+
+            Raises:
+                KeyError: The key is not there.
+            """
 
     # What it is
 
     @property
     def attributes(self) -> RegionAttributes:
+        """The attributes that the region has now."""
         return core_of(self).attributes
 
     @property
     def type(self) -> str:
+        """The region's type, such as "REPLICATE" or "PARTITION_PERSISTENT"."""
         return core_of(self).attributes.type
 
     @property
     def gateway_sender_ids(self) -> tuple[str, ...]:
+        """The ids of the senders that the region is attached to, in the order given. A sender of such an id need not
+        exist yet."""
         return core_of(self).gateway_sender_ids
 
     @takes_changes(RegionChanges)
     def alter(self, attributes: dict[str, Any]) -> None:
-        """Change `gateway_sender_ids`. Refused as a whole if the new set cannot be (see the errors of
-        create_region)."""
+        """Changes attributes of the region. Either all changes are made or none.
+
+        Args:
+            **attributes: `gateway_sender_ids`: the ids of the senders that get the region's events from now on.
+
+        Raises:
+            ConfigurationError: An attribute cannot be used.
+            GatewaySenderConfigurationError: The region does not fit one of the senders (see `Cache.create_region`).
+        """
         core_of(self).alter(attributes)
 
     def add_listener(self, listener: CacheListener) -> None:
-        """It is told of each change from now on."""
+        """Adds a listener, which is told of each change from now on.
+
+        Args:
+            listener: An object with the methods of `CacheListener`.
+        """
         core_of(self).add_listener(listener)
 
     def __repr__(self) -> str:
@@ -114,9 +169,11 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         return core_of(self).scan_keys()
 
     def items(self) -> ItemsView[K, V]:
+        """Returns a view of all entries. Entries that are destroyed during an iteration may be left out."""
         return _Items(self)
 
     def values(self) -> ValuesView[V]:
+        """Returns a view of all values."""
         return _Values(self)
 
     def __bool__(self) -> bool:
@@ -125,8 +182,17 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     # Many at once
 
     def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], callback_argument: Any = None) -> None:
-        """Puts every entry, in order, one event each. BatchError lists the entries that were refused; the others are
-        stored."""
+        """Puts every entry in order, as one event each.
+
+        Args:
+            entries: A mapping, or pairs of a key and a value.
+            callback_argument: An object that travels with each event to filters and listeners.
+
+        Raises:
+            BatchError: Some entries were refused, because their key or value cannot be stored. All others were stored.
+            ConfigurationError: `entries` is neither a mapping nor pairs.
+            QueueFullError: The call stopped at an entry for which there was no room. The entries before it were stored.
+        """
         core = core_of(self)
         core.check_usable()
         failures: list[tuple[int, str]] = []
@@ -156,7 +222,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             )
 
     def _pairs(self, entries: Any) -> Iterator[tuple[Any, Any]]:
-        """ConfigurationError at the first entry that is no pair."""
+        """Yields pairs of a key and a value. ConfigurationError at the first entry that is not a pair."""
         try:
             given = iter(entries.items() if isinstance(entries, Mapping) else entries)
         except TypeError:
@@ -175,6 +241,7 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             yield key, value
 
     def update(self, entries: Any = (), /, **more: Any) -> None:
+        """Puts every entry of a mapping or of pairs, and the keyword arguments, as `put_all` does."""
         if more:
             named: Iterable[tuple[Any, Any]] = more.items()
             entries = itertools.chain(self._pairs(entries), named)
@@ -185,7 +252,11 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         return self
 
     def remove_all(self, keys: Iterable[K], callback_argument: Any = None) -> int:
-        """Destroys every key that is there, one event each, in order. Returns how many were."""
+        """Destroys every given key that is there, in order, as one event each.
+
+        Returns:
+            The number of keys that were destroyed.
+        """
         core = core_of(self)
         core.check_usable()
         removed = 0
@@ -203,8 +274,17 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         return removed
 
     def clear(self, local: bool = False) -> int:  # type: ignore[override]  # It says how many there were.
-        """Removes every entry of this site's region, and returns how many. Nothing is sent, so on a region that feeds
-        gateway senders it is refused unless `local` says that other sites are to keep theirs."""
+        """Removes every entry of this site's region. Nothing is sent.
+
+        Args:
+            local: Must be true if the region feeds gateway senders: it says that other sites are to keep their entries.
+
+        Returns:
+            The number of entries that were removed.
+
+        Raises:
+            IllegalStateError: The region feeds gateway senders, and `local` is false. Nothing was removed.
+        """
         core = core_of(self)
         core.check_usable()
         if not local and core.attributes.feeds_gateways and self.gateway_sender_ids:
@@ -215,17 +295,20 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
             )
         return core.clear()
 
-    # Conditional changes: what is there is looked at and changed as one step, for all who change the key. They travel
-    # as
-    # create, update, destroy.
+    # Conditional changes. Each one reads and changes the entry in one step: no other change of the key comes between.
+    # They travel as create, update and destroy.
 
     def put_if_absent(self, key: K, value: V, callback_argument: Any = None) -> V | None:
-        """Stores `value` unless the key has one. Returns the value that is there already; None: `value` was stored."""
+        """Stores `value` unless the key has a value.
+
+        Returns:
+            The value that the key has already. None: `value` was stored.
+        """
         current: V | None = core_of(self).change_if("absent", _core.UPDATE, key, value, None, callback_argument)[2]
         return current
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """The value of the key, which is `default` from now on if it had none."""
+        """Returns the value of the key. If it has none, `default` is stored and returned."""
         is_stored, _, current = core_of(self).change_if("absent", _core.UPDATE, key, default)
         return default if is_stored else current
 
@@ -235,9 +318,15 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     def replace(self, key: K, old: V, new: V, /) -> bool: ...
 
     def replace(self, key: K, *values: V) -> V | bool | None:
-        """`replace(key, value)`: stores `value` if the key has one, which is returned; None: it has none.
-        `replace(key, old, new)`: stores `new` if the key has the value `old`, and returns whether it did. Values are
-        equal that are in the same bytes once encoded."""
+        """Replaces a value, on one of two conditions. Two values are equal if their encoded bytes are equal.
+
+        `replace(key, value)` stores `value` if the key has any value. `replace(key, old, new)` stores `new` if the key
+        has the value `old`.
+
+        Returns:
+            With two arguments: the value that was replaced, or None if the key had none. With three arguments: whether
+                `new` was stored.
+        """
         if len(values) == 2:
             return core_of(self).change_if("equal", _core.UPDATE, key, values[1], values[0])[0]
         if len(values) != 1:
@@ -248,7 +337,11 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         return current
 
     def remove(self, key: K, value: V, callback_argument: Any = None) -> bool:
-        """Destroys the key everywhere if it has this value, equal as for `replace`. Returns whether it did."""
+        """Destroys the key at every site if it has this value. Values are equal as for `replace`.
+
+        Returns:
+            Whether the key was destroyed.
+        """
         return core_of(self).change_if("equal", _core.DESTROY, key, None, value, callback_argument)[0]
 
     @overload
@@ -257,8 +350,14 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
     def pop(self, key: K, default: V | D, /) -> V | D: ...
 
     def pop(self, key: K, default: Any = _MISSING, /) -> Any:
-        """Destroys the key everywhere and returns the value that it had; None if it was invalidated. `default`, or
-        KeyError, if it is not there."""
+        """Destroys the key at every site.
+
+        Returns:
+            The value that the key had (None if it was invalidated), or `default` if the key is not there.
+
+        Raises:
+            KeyError: The key is not there, and no default is given.
+        """
         is_done, _, current = core_of(self).change_if("there", _core.DESTROY, key)
         if is_done:
             return current
@@ -267,7 +366,11 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
         return default
 
     def popitem(self) -> tuple[K, V]:
-        """Destroys some key everywhere and returns it with its value. KeyError if there is none."""
+        """Destroys some key at every site, and returns it with its value.
+
+        Raises:
+            KeyError: The region is empty.
+        """
         for key in self:
             value = self.pop(key, _MISSING)
             if value is not _MISSING:
@@ -276,8 +379,11 @@ class Region(_core.RegionFace, Face, MutableMapping[K, V]):
 
 
 class _Items(ItemsView[K, V]):
-    """Every entry, in one pass: one that is destroyed meanwhile is left out, and what is no object in this process is
-    shown as Undecodable."""
+    """All entries of a region, read in one pass.
+
+    An entry that is destroyed during the pass is left out. A value that this process cannot decode is shown as
+    `Undecodable`.
+    """
 
     def __init__(self, region: Region[K, V]) -> None:
         super().__init__(region)
@@ -294,6 +400,8 @@ class _Items(ItemsView[K, V]):
 
 
 class _Values(ValuesView[V]):
+    """All values of a region, read in one pass as in `_Items`."""
+
     def __init__(self, region: Region[Any, V]) -> None:
         super().__init__(region)
         self._region = region

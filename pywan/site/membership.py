@@ -400,10 +400,7 @@ class _Link:
                 joined, version, profile = self.joined, owner._version, dict(owner._profile)
             failed = True
             try:
-                if joined:
-                    failed = self._heartbeat(version, profile)
-                else:
-                    failed = self._join(version, profile)
+                failed = self._heartbeat(version, profile) if joined else self._join(version, profile)
             except PywanError as error:
                 self._note(error)
             except Exception as error:

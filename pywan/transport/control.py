@@ -5,6 +5,7 @@ One listening port serves control connections and, told apart by their first fou
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -145,10 +146,8 @@ class ControlServer:
         if first != wire.MAGIC:
             # A little more of it says much better what it is; take only what is there already.
             sock.settimeout(0.05)
-            try:
+            with contextlib.suppress(OSError):
                 first += sock.recv(60)
-            except OSError:
-                pass
         data = first
         is_open = False
         counted = 0  # Of this connection, in _unfinished_bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import time
@@ -161,7 +162,5 @@ def shut(sock: socket.socket | None) -> None:
     """Ends both directions, which wakes whoever waits on the socket. Closing stays with its owner."""
     if sock is None:
         return
-    try:
+    with contextlib.suppress(OSError):  # The connection may be gone already, which is what we want.
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # Already gone: what we wanted.
